@@ -21,6 +21,7 @@ from labctl.analysis.model import MissingMetric
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.preemptors import by_same_names
 from labctl.analysis.quantification import Limits, limits
+from labctl.base.wording import place_in_words
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample, Unavailable
@@ -40,12 +41,12 @@ class Scenario(NamedTuple):
     condition: str
 
     def __str__(self) -> str:
-        return f"{self.workload} under '{self.condition}'"
+        return place_in_words(self.workload, self.condition, quote="'")
 
     @property
     def title(self) -> str:
         """Return the title for headings."""
-        return f"{self.workload} under {self.condition}"
+        return place_in_words(self.workload, self.condition)
 
 
 class _Placed(Protocol):

@@ -71,10 +71,10 @@ def _check_control(
         return arm.checked("control", False, sentence), False, reach
     if reach > on_scale(primary.margin, arm.effects.kind):
         sentence = (
-            f"The control in {place} shows no difference, {found}, but leaves one larger than "
-            f"the threshold of {size_text(primary.margin, arm.effects.kind, arm.unit)} open: only "
-            f"effects beyond {size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} "
-            "get a verdict there."
+            f"The control in {place} shows no difference, {found}, but can't rule out a bias up to "
+            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} (threshold: "
+            f"{size_text(primary.margin, arm.effects.kind, arm.unit)}): only larger effects get a "
+            "verdict there."
         )
         return arm.checked("control", None, sentence), True, reach
     return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
@@ -93,7 +93,7 @@ def _check_known_loss(
     arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
     withheld = '"equivalent" is withheld there'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        sentence = f"The known loss could not be checked in {place}: {arm.excuse}; {withheld}."
+        sentence = f"The sensitivity check could not be made in {place}: {arm.excuse}; {withheld}."
         return arm.checked("known_loss", None, sentence), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
@@ -101,22 +101,22 @@ def _check_known_loss(
         return arm.checked("known_loss", None, sentence), math.inf
     if towards_better(arm.interval, arm.better).high >= 0:
         sentence = (
-            f"The known loss was not found in {place}, {found}: this run can't see a loss of that "
-            f"size, so {withheld}."
+            f"The sensitivity check failed in {place}: the known loss was not found, {found}. This "
+            f"run can't see a loss of that size, so {withheld}."
         )
         return arm.checked("known_loss", False, sentence), math.inf
     control = _control(design, cells, place, primary)
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
-    sentence = f"The known loss was found in {place}: {found}."
+    sentence = f"The sensitivity check passed in {place}: {found}."
     if least <= on_scale(primary.margin, arm.effects.kind):
         return arm.checked("known_loss", True, sentence), least
     visible = None if noise is None else smallest_visible(noise, design.alpha)
-    sentence += (
-        " That is more than twice the threshold of "
-        f"{size_text(primary.margin, arm.effects.kind, arm.unit)}, and the minimum detectable "
-        f"effect there is {arm.size(visible)}: a loss as small as the threshold may go unseen, so "
-        f"{withheld}."
+    sentence = (
+        f"The sensitivity check in {place} found the known loss, {found}. That is more than "
+        f"twice the threshold of {size_text(primary.margin, arm.effects.kind, arm.unit)}, and the "
+        f"minimum detectable effect there is {arm.size(visible)}: a loss as small as the threshold "
+        f"may go unseen, so {withheld}."
     )
     return arm.checked("known_loss", None, sentence), least
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.boots import spread_over
-from labctl.analysis.cells import Cells, Scenario, Series
+from labctl.analysis.cells import Cells, Scenario, Series, scenario_of
 from labctl.analysis.design import Design, Primary
 from labctl.analysis.effects import Effects, effects_of, on_scale
 from labctl.analysis.intervals import Interval, t_interval
@@ -74,7 +74,7 @@ def restore_answer(checks: Sequence[RunCheck]) -> str:
 
 
 def _named(checks: Sequence[RunCheck]) -> str:
-    names = (f"'{c.name}' ({c.workload} under '{c.condition}')" for c in checks)
+    names = (f"'{c.name}' ({scenario_of(c)})" for c in checks)
     return listed(few(list(names)), limit=4)
 
 
@@ -131,7 +131,7 @@ def _check(
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
     if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
-        forbids = "control and known loss do not let this run call things equal"
+        forbids = "control and sensitivity check do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, test.alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)

@@ -90,9 +90,9 @@ def other_durability(design: Design) -> Iterator[str]:
     if others:
         theirs = design.durabilities.get(design.baseline or "")
         yield (
-            f"The cache modes of {listed(others, 8)} have a different durability than baseline's "
-            f"({theirs}), so there is no verdict on their disk. Compare them with a baseline of "
-            "their own mode."
+            f"The cache modes of {listed(others, 8)} have another durability guarantee than "
+            f"baseline's ({theirs}), so there is no verdict on their disk. Compare them with a "
+            "baseline of their own mode."
         )
 
 

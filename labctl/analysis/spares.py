@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from labctl.analysis.cells import Cell, cell_of
+from labctl.analysis.cells import Cell, cell_of, scenario_of
 from labctl.analysis.model import Comparison, Spares
 from labctl.analysis.words import listed
 from labctl.store.records.plan_record import PlannedTrial
@@ -47,7 +47,7 @@ def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[
         which = "spare block was" if found.planned == 1 else f"{found.planned} spare blocks were"
         yield (
             f"The plan's {which} too few: '{fewest.tuning}' has {len(fewest.blocks)} of {planned} "
-            f"blocks in {fewest.workload} under '{fewest.condition}'."
+            f"blocks in {scenario_of(fewest)}."
         )
 
 

@@ -91,7 +91,7 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
     if worse is None or c.no_worse_than is None:
         return "there is no interval", None
     if _size(worse, c) < on_scale(c.no_worse_than, c.kind):
-        return f"the control leaves open a bias that could hide a loss of {_allowed(c)}", None
+        return f"the control can't rule out a bias that could hide a loss of {_allowed(c)}", None
     return f"{metric_title(c.metric)} {change_text(worse, c.kind, c.unit)}", worse
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.analysis.boots import MeanSquares, mean_squares, sharing
-from labctl.analysis.cells import Scenario
+from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.compare import Compared
 from labctl.analysis.effects import Effects
 from labctl.analysis.intervals import Spread, quantile
@@ -305,12 +305,12 @@ def _sentences(
             math.expm1(deviation) if of.kind is EffectKind.RATIO else deviation, of.kind, of.unit
         )
 
-    what = f"effects on {metric_title(of.metric)} in {of.workload} under '{of.condition}'"
+    what = f"effects on {metric_title(of.metric)} in {scenario_of(of)}"
     boots_unknown = found.boots is None and of.boots == 1
     if boots_unknown:
         yield (
             f"The {what} spread by {spread(found.blocks)} from block to block; what boots add "
-            "is unknown, since there was one."
+            "can't be estimated from one boot."
         )
     elif found.boots is None:
         yield (
@@ -329,7 +329,7 @@ def _sentences(
             f"{spread(found.blocks)} between blocks of one boot."
         )
     if within.variance is None:
-        yield f"What longer trials would add is unknown: {within.why}."
+        yield f"What longer trials would gain can't be estimated: {within.why}."
     else:
         yield (
             f"What happens within trials of {duration(costs.trial)} spreads them by "

@@ -79,7 +79,7 @@ def unshown_restores(run: LoadedRun, design: Design, restored: Sequence[RunCheck
     needed = set(_restored_places(run, design))
     is_settled = bool(restored) or (bool(needed) and needed <= shown.keys())
     if run.run.restored_state and (failed or not is_settled):
-        named = listed([f"'{t}' in {w} under '{c}' (run {r})" for (t, w, c), r in shown.items()])
+        named = listed([f"'{t}' in {Scenario(w, c)} (run {r})" for (t, w, c), r in shown.items()])
         yield (
             "Restored state: tunings were restored from a saved guest, and that this equals "
             f"booting them has not been shown on this host{f', but for {named}' if shown else ''}."

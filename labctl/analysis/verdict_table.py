@@ -127,12 +127,12 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     Verdict.SUSPENDED: VerdictRow(
         symbol="!",
         means="No verdict, since this run did not show that the baseline equals itself there: the "
-        "control failed, is missing or leaves too much open.",
+        "control failed, is missing or can't rule out a bias as large as the effect.",
         says=Says.OPEN,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where the control failed, is missing or leaves too "
-        "much open",
+        clause="gets no verdict in {places}, where the control failed, is missing or can't rule "
+        "out a bias that large",
         advice="no verdict: this run did not show that baseline equals itself",
     ),
     Verdict.DEMONSTRATION: VerdictRow(
@@ -157,14 +157,15 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.DIFFERENT_DURABILITY: VerdictRow(
         symbol="≠",
+        shown="different durability guarantee",
         means="No verdict, since a completed write to the tuning's disk is more or less durable "
         "than with the baseline's.",
         says=Says.NOTHING,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where its disk has a different durability",
-        advice="no verdict: its disk has a different durability",
-        unshown="its disk has a different durability",
+        clause="gets no verdict in {places}, where its disk has a different durability guarantee",
+        advice="no verdict: its disk has a different durability guarantee",
+        unshown="its disk has a different durability guarantee",
         forbids=True,
         is_final=True,
         rests_on_checks=False,

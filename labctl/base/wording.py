@@ -31,6 +31,15 @@ def roughly(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
 
 
+_CONDITIONS = {"neighbour": "with a noisy neighbour", "quiet": "on a quiet host"}
+
+
+def place_in_words(workload: str, condition: str, quote: str = "") -> str:
+    """Return where arms are compared: "fio-randread with a noisy neighbour". A condition of an
+    imported run has the name that it was given, between quotes in a sentence."""
+    return f"{workload} {_CONDITIONS.get(condition, f'under {quote}{condition}{quote}')}"
+
+
 def printable(text: str) -> str:
     """Return `text` without control and formatting characters (newlines and tabs stay).
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labctl.base.hostfacts import EVERYTHING, Rests
-from labctl.base.wording import counted, metric_title, printable
+from labctl.base.wording import counted, metric_title, place_in_words, printable
 from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.since import difference
 
@@ -116,7 +116,7 @@ def _kinds(kinds: frozenset[Rests]) -> str:
 
 
 def _verdict(console: Console, verdict: VerdictStanding) -> None:
-    where = f"{verdict.workload} under {verdict.condition}, {metric_title(verdict.metric)}"
+    where = f"{place_in_words(verdict.workload, verdict.condition)}, {metric_title(verdict.metric)}"
     because = ", ".join(change.fact.name for change in verdict.voided_by)
     text = f"{verdict.verdict} ({where})"
     _row(console, verdict.tuning, f"{text}: {because} changed" if because else text)

@@ -133,7 +133,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
     from rich.text import Text
 
     from labctl.analysis.words import listed
-    from labctl.base.wording import printable
+    from labctl.base.wording import place_in_words, printable
     from labctl.report.timeline.traced import traced, why_untraced, with_traces
 
     run = folder.load()
@@ -160,7 +160,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
         table.add_row(
             one.name,
             Text(tuning, overflow="fold"),
-            Text(f"{workload} under {condition}", overflow="fold"),
+            Text(place_in_words(workload, condition), overflow="fold"),
             str(record.block),
             str(record.status),
             one.worst,

@@ -12,7 +12,7 @@ from rich.text import Text
 from labctl.analysis.published import Agreement, Published, Repeated, published
 from labctl.analysis.words import capital
 from labctl.base.notation import change, changes
-from labctl.base.wording import metric_title
+from labctl.base.wording import metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text
 from labctl.store.run_folder import LoadedRun
 
@@ -111,7 +111,7 @@ def _row(item: Repeated) -> PublishedRow:
     ours = changes(item.ratio, item.low, item.high)
     return PublishedRow(
         arms=f"{item.tuning} : {item.against}",
-        where=f"{item.workload} under {item.condition}",
+        where=place_in_words(item.workload, item.condition),
         metric=metric_title(item.metric),
         ours=ours.estimate,
         interval=ours.interval,

@@ -82,8 +82,8 @@ def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:
-    """Yield a line per place: 'sysbench-cpu under quiet: neighbour −25 % (−31…−18 %), host CPU +4
-    %.'"""
+    """Yield a line per place: 'sysbench-cpu on a quiet host: neighbour −25 % (−31…−18 %), host
+    CPU +4 %.'"""
     for place in dict.fromkeys(entry.place for entry in cost.side_costs):
         parts = [
             f"{entry.who} {entry.change}" + (f" ({entry.interval})" if entry.interval else "")
@@ -94,7 +94,7 @@ def side_cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def worse_text(item: Comparison) -> str:
-    """Return 'p99 latency +12 % (+3…+20 %) in fio-randread under quiet'."""
+    """Return 'p99 latency +12 % (+3…+20 %) in fio-randread on a quiet host'."""
     return f"{metric_title(item.metric)} {shown(item)} in {scenario_of(item).title}"
 
 

@@ -40,10 +40,10 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
     for step in advice.decision.next:
         console.print(_indented(f"Next: {step_text(step)}"))
     for caution in advice.cautions:
-        console.print(_indented(f"Mind: {caution}", style="yellow"))
+        console.print(_indented(f"Caution: {caution}", style="yellow"))
     if advice.warnings:
         count = counted(len(advice.warnings), "warning")
-        console.print(_indented(f"Mind: the run has {count}, at the end.", style="yellow"))
+        console.print(_indented(f"Caution: the run has {count}, at the end.", style="yellow"))
     for advised in advice.advised:
         console.print(_rule(f"{_TITLES[advised.grade]}: {advised.tuning}"))
         _print_found(console, advised)

@@ -131,9 +131,9 @@ def print_verified(console: Console, result: Verified) -> None:
         )
     )
     for item in result.moved:
-        console.print(_text(f"Mind: {item.name} was {item.then} then and is {item.now} now."))
+        console.print(_text(f"Caution: {item.name} was {item.then} then and is {item.now} now."))
     for warning in result.warnings:
-        console.print(_text(f"Mind: {warning}"))
+        console.print(_text(f"Caution: {warning}"))
     console.print(_text(f"The whole of it: labctl report {result.fresh_run}"))
 
 

@@ -106,7 +106,8 @@ def _hanging(
 ) -> Iterator[str]:
     """Yield what of these arms would be said without the blocks, where it is something else."""
     now, then = _outcomes(ground, lines), _outcomes(ground, lines, without=blocks)
-    instruments = {ground.design.control: "The control", ground.design.known_loss: "The known loss"}
+    design = ground.design
+    instruments = {design.control: "The control", design.known_loss: "The known loss"}
     for name in names:
         # Where another rule made the verdict, these two say nothing of it.
         if now[name] != then[name] and ground.verdicts.get(name, now[name]) == now[name]:

@@ -88,8 +88,8 @@ def leave(
     return Leave(
         blind=blind,
         open=(
-            f"the control leaves up to {size_text(size, effects.kind, unit)} between baseline and "
-            "itself open, and so much may have brought it across the limit"
+            f"the control can't rule out a bias up to {size_text(size, effects.kind, unit)}, and "
+            "so much may have brought it across the limit"
         ),
         reach=reach,
     )
@@ -107,7 +107,9 @@ def _blind(checked: Checked, loss: float) -> str:
     if checked.eligibility.sees(loss):
         return ""
     if math.isfinite(checked.eligibility.sees_from):
-        why = "was found, but is no proof that a loss as small as the limit would have been"
-        return f"the known loss {why}"
-    why = "was not found" if checked.known_loss.passed is False else "could not be checked"
-    return f"the known loss {why}, so this run may be blind to a loss"
+        return (
+            "the sensitivity check found the known loss, which is no proof that a loss as small as "
+            "the limit would have been found"
+        )
+    why = "failed" if checked.known_loss.passed is False else "could not be made"
+    return f"the sensitivity check {why}, so this run may be blind to a loss"

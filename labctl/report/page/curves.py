@@ -238,7 +238,7 @@ def _line(
 
 
 def _spoken(points: Sequence[Point]) -> str:
-    return ", ".join(f"{_name(p.q)} {quantity(p.middle, Unit.SECONDS)}" for p in points)
+    return ", ".join(f"median {_name(p.q)} {quantity(p.middle, Unit.SECONDS)}" for p in points)
 
 
 def _at(points: Sequence[Point], q: float) -> Point | None:

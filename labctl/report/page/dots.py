@@ -185,7 +185,7 @@ def _panel(
         if len(there) > 1:
             spans.append(f"M{x:g} {across.y(max(there)):g}V{across.y(min(there)):g}")
     middle = median(values.values()) if values else None
-    said = [quantity(middle, unit) if middle is not None else NOT_AVAILABLE]
+    said = [f"median {quantity(middle, unit)}" if middle is not None else NOT_AVAILABLE]
     if lost:
         said.append(f"{len(lost)} invalid")
     return Panel(

@@ -13,7 +13,7 @@ from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
 from labctl.base.notation import change as ratio_text
 from labctl.base.notation import difference, quantity
 from labctl.base.units import Better
-from labctl.base.wording import counted, metric_title
+from labctl.base.wording import counted, metric_title, place_in_words
 from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.terminal.compare import differing_words
 
@@ -83,10 +83,8 @@ def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
 
 
 def title(series: RunSeries) -> str:
-    return (
-        f"{metric_title(series.metric)} of '{series.tuning}', {series.workload} under "
-        f"{series.condition}, {series.accelerator}"
-    )
+    place = place_in_words(series.workload, series.condition)
+    return f"{metric_title(series.metric)} of '{series.tuning}', {place}, {series.accelerator}"
 
 
 def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]:

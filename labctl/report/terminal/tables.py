@@ -91,7 +91,7 @@ def _verdicts(view: View) -> list[RenderableType]:
                 prices = [p for p in side_costs_of(view, tuning, place) if p.who != "guest"]
                 table.add_row(
                     text(tuning),
-                    text(place.title.replace(" under ", "\nunder ")),
+                    text(place.title.replace(f"{place.workload} ", f"{place.workload}\n", 1)),
                     _verdict_cell(item),
                     _change_cell(item),
                     text("\n".join(f"{price.who} {price.text}" for price in prices)),
@@ -135,7 +135,8 @@ def _place(view: View, place: Scenario, notes: _Footnotes) -> list[RenderableTyp
 
 
 def _levels(view: View, place: Scenario, columns: list[MetricColumn], notes: _Footnotes) -> Table:
-    table = _table("Typical values", view.column_titles(place, columns))
+    title = "Typical values (geometric means over blocks)"
+    table = _table(title, view.column_titles(place, columns))
     for tuning in view.tunings:
         levels = [view.level(tuning, place, column) for column in columns]
         if not any(levels):

@@ -8,7 +8,7 @@ CALM = {"noise": 0.005, "accelerator": "kvm", "boots": 5}
 def test_the_better_tuning_is_named_with_size_interval_and_certainty() -> None:
     answer = judge(synthetic_run(**CALM)).answer
     assert answer.startswith("Candidate: roll out 'pinned+fifo'. It improves")
-    assert "sysbench-cpu under 'neighbour' (events/s ×2.7" in answer
+    assert "sysbench-cpu with a noisy neighbour (events/s ×2.7" in answer
     assert "95 % confidence for all 4 comparisons together" in answer
     assert "'pinned' regresses" in answer
 
@@ -28,8 +28,8 @@ def test_a_tuning_that_improves_one_primary_and_regresses_another_is_a_trade_off
     effects = {"handicap": 0.95, "pinned": {"sysbench-cpu": 1.5, "fio-randread": 0.7}}
     answer = judge(synthetic_run(**CALM, effects=effects)).answer
     assert answer.startswith("Roll out nothing: 'pinned' is a trade-off.")
-    assert "improves sysbench-cpu under 'neighbour' (events/s +" in answer
-    assert "regresses fio-randread under 'neighbour' (IOPS −" in answer
+    assert "improves sysbench-cpu with a noisy neighbour (events/s +" in answer
+    assert "regresses fio-randread with a noisy neighbour (IOPS −" in answer
     assert "Roll out 'pinned" not in answer
 
 

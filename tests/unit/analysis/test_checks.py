@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -107,7 +108,7 @@ def test_a_loss_that_shows_as_threefold_proves_no_sensitivity_to_5_percent() -> 
     assert (large.known_loss.passed, equal) == (None, {Verdict.INCONCLUSIVE})
     assert large.known_loss.high is not None
     assert large.known_loss.high < 0.5  # it was found, beyond doubt
-    assert "The known loss was found" in large.known_loss.sentence
+    assert "found the known loss" in large.known_loss.sentence
     assert "more than twice the threshold of 5 %" in large.known_loss.sentence
     assert "minimum detectable effect there is 6.7 %" in large.known_loss.sentence
     assert '"equivalent" is withheld' in large.known_loss.sentence
@@ -167,7 +168,7 @@ def test_an_arm_that_is_missing_is_not_checked(arm: str) -> None:
     here = found.control if arm == "control" else found.known_loss
     assert here.passed is None
     assert here.estimate is None
-    assert "could not be checked" in here.sentence
+    assert re.search("could not be (checked|made)", here.sentence)
 
 
 def test_without_a_control_every_verdict_is_suspended() -> None:

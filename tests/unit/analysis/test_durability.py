@@ -80,7 +80,7 @@ def test_a_tuning_of_different_durability_is_never_advised(durability: str, tmp_
     advice = advise(run, found, tmp_path)
     assert [one.tuning for one in advice.advised] == ["pinned+fifo"]
     assert [(one.tuning, one.why) for one in advice.left] == [
-        ("pinned", "no verdict: its disk has a different durability")
+        ("pinned", "no verdict: its disk has a different durability guarantee")
     ]
 
 

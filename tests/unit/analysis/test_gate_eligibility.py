@@ -43,19 +43,19 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ({"seed": 10, "effects": {"handicap": 1.0}}, "the known loss was not found"),
+        ({"seed": 10, "effects": {"handicap": 1.0}}, "the sensitivity check failed"),
         (
             {"seed": 5, "tunings": ("baseline", "control", "pinned"), "effects": {}},
-            "the known loss could not be checked",
+            "the sensitivity check could not be made",
         ),
         (
             {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
             "the control could not be checked in sysbench-cpu under 'neighbour': the run has none",
         ),
-        ({**WIDE, "effects": {"handicap": 0.93}}, "the control leaves up to"),
+        ({**WIDE, "effects": {"handicap": 0.93}}, "the control can't rule out a bias up to"),
         (
             {**WIDE, "effects": {"handicap": 0.3}},
-            "the known loss was found, but is no proof that a loss as small as the limit",
+            "the sensitivity check found the known loss, which is no proof that a loss as small as",
         ),
     ],
     ids=["blind", "no handicap", "no control", "a wide control", "a huge loss"],
@@ -93,13 +93,13 @@ def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
 ) -> None:
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+    assert ("the control can't rule out a bias up to" in one.why) is (outcome is Outcome.UNDECIDED)
 
 
 def test_a_blind_run_does_not_break_a_rule_that_asks_for_a_gain() -> None:
     one = found(better_by_at_least="5 %", seed=10, effects={"handicap": 1.0})
     assert one.outcome is Outcome.UNDECIDED
-    assert "the known loss was not found" in one.why
+    assert "the sensitivity check failed" in one.why
 
 
 def test_what_is_worse_needs_no_handicap_to_be_no_gain() -> None:
@@ -119,7 +119,7 @@ def test_a_metric_that_is_no_primary_has_no_check_of_its_own() -> None:
 
 def test_against_the_control_the_same_is_asked_as_against_baseline() -> None:
     one = found(against="control", within="5 %", seed=10, effects={"handicap": 1.0})
-    assert one.why.startswith("the known loss was not found")
+    assert one.why.startswith("the sensitivity check failed")
 
 
 @pytest.mark.parametrize(("tuning", "against"), [("control", "baseline"), ("baseline", "control")])
@@ -164,10 +164,10 @@ def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
 def test_a_wide_control_is_held_against_the_rule_s_own_limit(
     limit: dict[str, str], effect: float, outcome: Outcome
 ) -> None:
-    """What the control leaves open is more than the threshold of 5 %, and less than the limit."""
+    """The bias that the control can't rule out is more than the threshold of 5 %, and less than the limit."""
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the control leaves up to" in one.why) is (outcome is Outcome.UNDECIDED)
+    assert ("the control can't rule out a bias up to" in one.why) is (outcome is Outcome.UNDECIDED)
 
 
 TIGHT = {"seed": 3, "blocks": 30, "boots": 30, "noise": 0.012, "effects": {"handicap": 0.8}}
@@ -189,7 +189,7 @@ def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_run_that_sees_less
     effects = {"handicap": 0.8, "pinned": effect}
     one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
     assert one.outcome is outcome
-    why = "the known loss was found, but is no proof that a loss as small as the limit"
+    why = "the sensitivity check found the known loss, which is no proof that a loss as small as"
     assert (why in one.why) is (outcome is Outcome.UNDECIDED)
 
 
@@ -198,7 +198,9 @@ def test_and_a_control_that_shows_less(limit: str, outcome: Outcome) -> None:
     """Its reach of 4 % is below the threshold, and a loss of 3 % would have been seen."""
     one = found(worse_by_at_most=limit, seed=17, noise=0.02, effects={"handicap": 0.95})
     assert one.outcome is outcome
-    assert ("the control leaves up to 4 %" in one.why) is (outcome is Outcome.UNDECIDED)
+    assert ("the control can't rule out a bias up to 4 %" in one.why) is (
+        outcome is Outcome.UNDECIDED
+    )
 
 
 def like(ours: Stopping | None, theirs: Stopping | None, effect: float = 1.0) -> Finding:

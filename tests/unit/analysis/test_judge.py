@@ -390,7 +390,7 @@ def test_warnings_come_with_the_gravest_first() -> None:
     warnings = judge(run).warnings
     expected = [
         "The control failed",
-        "The known loss was not found",
+        "The sensitivity check failed",
         "10 blocks share 2 boots",
         "native-versus-guest ratio shows emulation, not virtualization",
         "stack difference",

@@ -52,7 +52,8 @@ def test_an_effect_that_only_restored_guests_have_does_not_pass() -> None:
     assert found.passed is False
     assert found.estimate == pytest.approx(1.3, rel=0.02)
     assert (
-        "'pinned' in sysbench-cpu under 'neighbour' does not have the effect of" in found.sentence
+        "'pinned' in sysbench-cpu with a noisy neighbour does not have the effect of"
+        in found.sentence
     )
 
 
@@ -81,9 +82,11 @@ def test_the_answer_begins_with_what_the_study_asked() -> None:
     other = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005)).answer
     noisy = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1)).answer
     assert same.startswith("Restored guests do what booted ones do, within limits: 'pinned' (")
-    assert other.startswith("Restoring changes what 'pinned' (sysbench-cpu under 'neighbour') does")
+    assert other.startswith(
+        "Restoring changes what 'pinned' (sysbench-cpu with a noisy neighbour) does"
+    )
     assert noisy.startswith(
-        "It was not shown that 'pinned' (sysbench-cpu under 'neighbour') does r"
+        "It was not shown that 'pinned' (sysbench-cpu with a noisy neighbour) does r"
     )
 
 
@@ -116,7 +119,7 @@ def test_what_earlier_runs_have_shown_is_named_until_it_is_everything() -> None:
         "them has not been shown on this host."
     ]
     (some,) = warned("pinned")
-    assert some.endswith("but for 'pinned' in sysbench-cpu under 'neighbour' (run r0).")
+    assert some.endswith("but for 'pinned' in sysbench-cpu with a noisy neighbour (run r0).")
     assert warned("pinned", "pinned+fifo") == []
 
 

@@ -23,7 +23,7 @@ from tools.calibrate.sweeps import Latency, Sweep, simulate
 GAIN = {"handicap": 0.95, "pinned": {"sysbench-cpu": 1.6}}
 """'pinned' improves sysbench, and does nothing else."""
 
-HERE = "fio-randread under 'neighbour'"
+HERE = "fio-randread with a noisy neighbour"
 
 
 def allowing(loss: float | None) -> dict[str, dict[str, Any]]:
@@ -194,7 +194,7 @@ def test_a_bias_that_the_control_leaves_open_may_not_have_hidden_the_loss() -> N
         return replace(reading, value=reading.value * factor)  # type: ignore[union-attr]
 
     [unshown] = of(judge(with_readings(run, spread))).unshown
-    assert unshown.why == "the control leaves open a bias that could hide a loss of 12 %"
+    assert unshown.why == "the control can't rule out a bias that could hide a loss of 12 %"
     assert unshown.loss is None
 
 

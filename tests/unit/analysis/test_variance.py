@@ -134,7 +134,11 @@ def test_precision_says_where_the_spread_comes_from() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boots", "said"), [(1, "what boots add is unknown"), (10, "each block had a boot of its own")]
+    ("boots", "said"),
+    [
+        (1, "what boots add can't be estimated from one boot"),
+        (10, "each block had a boot of its own"),
+    ],
 )
 def test_where_boots_cannot_be_told_apart_the_sentence_says_why(boots: int, said: str) -> None:
     (found,) = judge(synthetic_run(workloads=ONE, primary_only=True, boots=boots)).precision

@@ -123,7 +123,8 @@ def test_a_gain_beside_a_loss_that_was_not_excluded_is_left_with_its_price(
     [pinned] = [item for item in found["left"] if item["tuning"] == "pinned"]
     assert pinned["code"] == "trade-off-not-excluded"
     assert pinned["why"].startswith(
-        "only where fio-randread under 'neighbour' does not matter: this run could not exclude IOPS"
+        "only where fio-randread with a noisy neighbour does not matter: this run could not "
+        "exclude IOPS"
     )
     assert [one["workload"] for one in pinned["unshown"]] == ["fio-randread"]
     assert pinned["unshown"][0]["loss"] < 1 / 1.05

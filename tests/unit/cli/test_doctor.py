@@ -261,7 +261,7 @@ def test_the_table_names_the_change_the_verdict_and_the_command_to_measure_again
     assert said.code == 1
     text = " ".join(said.out.split())
     assert "1 fact changed, 1 of 2 verdicts void" in text
-    assert "improves (sysbench-cpu under neighbour, events/s): real-time throttling" in text
+    assert "improves (sysbench-cpu with a noisy neighbour, events/s): real-time throttling" in text
     assert "Do: labctl sweep pinning --quick" in text
     assert said.out.index("VOID") < said.out.index("STILL HOLDS")
 

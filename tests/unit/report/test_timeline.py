@@ -31,7 +31,7 @@ ABOUT = About(
     run="r1",
     trial=12,
     attempt=1,
-    title="pinned, cyclictest under neighbour",
+    title="pinned, cyclictest with a noisy neighbour",
     facts=(("block", "3"),),
     command="labctl timeline r1 12",
 )

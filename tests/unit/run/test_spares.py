@@ -183,7 +183,7 @@ def test_the_report_says_which_blocks_are_spares_and_why_they_ran(world: World) 
     assert (spares.planned, spares.ran) == (2, (11, 12))
     assert spares.sentence == (
         "Blocks 11 and 12 are spares: they ran because no attempt was valid for 'pinned' in "
-        "sysbench-cpu under 'quiet' (block 4) and 'baseline' in sysbench-cpu under 'quiet' "
+        "sysbench-cpu on a quiet host (block 4) and 'baseline' in sysbench-cpu on a quiet host "
         "(block 7)."
     )
 
