@@ -14,7 +14,7 @@ from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.analysis.view import MetricColumn, View
 from labctl.analysis.words import capital, listed
 from labctl.base.notation import size
-from labctl.base.wording import counted, roughly
+from labctl.base.wording import counted, place_in_words, roughly
 from labctl.store.run_folder import LoadedRun
 
 NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
@@ -135,7 +135,7 @@ class Sentences:
     def _host(self, tuning: str) -> Iterator[str]:
         best = next(one for one in self.tunings if one.tuning == tuning)
         taken = [
-            f"{cost.change} in {cost.workload} under '{cost.condition}'"
+            f"{cost.change} in {place_in_words(cost.workload, cost.condition)}"
             for cost in best.side_costs
             if cost.who == "host CPU" and (cost.ratio or 1.0) >= _MORE_CPU
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from labctl.analysis.cells import scenario_of
+from labctl.analysis.inconclusive import why_inconclusive
 from labctl.analysis.model import AnswerCode, Comparison, Standing
 from labctl.analysis.verdict_table import Says, Verdict, says
 from labctl.analysis.words import effect, few, listed, size_text
@@ -111,11 +112,6 @@ def _no_worse(c: Comparison) -> str:
 
 
 def _unclear(c: Comparison) -> str:
-    """Return what an inconclusive comparison could have shown, and what it would take."""
-    facts = []
-    if c.smallest_visible is not None:
-        facts.append(f"minimum detectable effect: {size_text(c.smallest_visible, c.kind, c.unit)}")
-    if c.blocks_needed is not None:
-        facts.append(f"{_margin(c)} would take {c.blocks_needed} blocks")
-    place = str(scenario_of(c))
-    return f"{place} ({'; '.join(facts)})" if facts else place
+    """Return where a comparison is inconclusive, and why."""
+    why, place = why_inconclusive(c), str(scenario_of(c))
+    return f"{place} ({why.reason}: {why.found})" if why else place

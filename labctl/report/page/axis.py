@@ -76,7 +76,7 @@ class Axis:
 
 
 def _short(text: str) -> str:
-    """Return a round value without the zeros after its point: "1.50 k/s" is "1.5 k/s"."""
+    """Return a round value without the zeros after its point: "1.50 ms" is "1.5 ms"."""
     return _ZEROS.sub(lambda found: found[1].rstrip("0").rstrip("."), text)
 
 

@@ -54,7 +54,7 @@ def test_a_fresh_run_that_shows_it_again_confirms_it() -> None:
 def test_a_fresh_run_that_does_not_show_it_again_takes_the_grade_away() -> None:
     found = decided(again(made(2, pinned=1.0)))
     assert found.grade is Grade.NOT_SHOWN
-    assert "fresh run fresh does not show it again: sysbench-cpu under neighbour" in found.sure
+    assert "fresh run fresh does not show it again: sysbench-cpu with a noisy" in found.sure
 
 
 def test_of_several_fresh_runs_every_one_counts() -> None:

@@ -164,7 +164,7 @@ def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
 def test_a_wide_control_is_held_against_the_rule_s_own_limit(
     limit: dict[str, str], effect: float, outcome: Outcome
 ) -> None:
-    """The bias that the control can't rule out is more than the threshold of 5 %, and less than the limit."""
+    """A bias that the control can't rule out lies between the threshold of 5 % and the limit."""
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
     assert ("the control can't rule out a bias up to" in one.why) is (outcome is Outcome.UNDECIDED)
