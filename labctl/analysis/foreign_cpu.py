@@ -36,10 +36,10 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
         total = counted(sum(blind.values()), "valid trial")
         arms = listed([f"'{arm}'" for arm in blind], 8)
         yield (
-            f"How much others disturbed {total} of {arms} is unknown: the labctl that measured "
-            "them took what neighbours and peers used anywhere from what was busy on the arm's own "
-            f"CPUs. '{OTHER}' can't be trusted there: what makes trials of other arms invalid goes "
-            "unseen in these, which may bias comparisons with them."
+            f"How much others disturbed {total} of {arms} can't be estimated: the labctl that "
+            "measured them took what neighbours and peers used anywhere from what was busy on the "
+            f"arm's own CPUs. '{OTHER}' can't be trusted there: what makes trials of other arms "
+            "invalid goes unseen in these, which may bias comparisons with them."
         )
 
 

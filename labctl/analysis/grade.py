@@ -117,7 +117,7 @@ def _sensitivity(standing: Standing, checked: Mapping[Scenario, Checked]) -> Gro
     return Ground(
         name="sensitivity",
         met=found,
-        text="the known loss was found nowhere, so this run may be blind to a loss",
+        text="the sensitivity check failed everywhere, so this run may be blind to a loss",
     )
 
 

@@ -102,14 +102,13 @@ def _by_interval(c: Comparison, low: float, high: float, margin: float) -> Incon
     if c.blocks_needed <= _WITHIN_REACH * len(c.blocks):
         return Inconclusive(
             Reason.TOO_FEW_BLOCKS,
-            f"{shown} from {has}{seen}",
-            f"{_plan(c.blocks_needed)}, which detects {size}.",
+            f"{shown} from {has}{seen}; {size} would take {c.blocks_needed}",
+            f"{_plan(c.blocks_needed)}.",
         )
     return Inconclusive(
         Reason.TOO_WIDE,
-        f"{shown} from {has}{seen}",
-        f"Lower the noise first ('labctl doctor' names its sources), or plan longer trials: at "
-        f"this noise {size} would take {c.blocks_needed:,} blocks.",
+        f"{shown} from {has}{seen}; {size} would take {c.blocks_needed:,}",
+        "Lower the noise first ('labctl doctor' names its sources), or plan longer trials.",
     )
 
 

@@ -50,7 +50,8 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
         ),
         (
             {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
-            "the control could not be checked in sysbench-cpu under 'neighbour': the run has none",
+            "the control could not be checked in sysbench-cpu with a noisy neighbour: the run "
+            "has none",
         ),
         ({**WIDE, "effects": {"handicap": 0.93}}, "the control can't rule out a bias up to"),
         (

@@ -203,8 +203,8 @@ def test_an_inconclusive_tuning_says_what_it_would_take(judged: Judged) -> None:
     )
     text = one_line(printed(run, replace(judgement, comparisons=comparisons)))
     assert (
-        "minimum detectable effect: 12 %. Lower the noise first ('labctl doctor' names its "
-        "sources), or plan longer trials: at this noise 5 % would take 48 blocks."
+        "minimum detectable effect: 12 %; 5 % would take 48. Lower the noise first ('labctl "
+        "doctor' names its sources), or plan longer trials."
     ) in text
 
 
