@@ -77,6 +77,8 @@ def pack(files: Mapping[str, Path], target: IO[bytes], root: str) -> None:
 def _packed(name: str, path: Path) -> Iterator[bytes]:
     entry = tarfile.TarInfo(name)
     try:
+        if not name.isprintable():
+            raise ValueError("its name has what can't be printed")
         with open(open_regular(path), "rb") as file:
             entry.size = os.fstat(file.fileno()).st_size
             yield entry.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
@@ -84,7 +86,7 @@ def _packed(name: str, path: Path) -> Iterator[bytes]:
             while left and (piece := file.read(min(left, _CHUNK))):
                 left -= len(piece)
                 yield piece
-    except ValueError as error:  # too long, too large, or not of UTF-8
+    except ValueError as error:  # it is too long or too large, too
         raise UsageError(
             f"{path} can't be packed: {error}",
             hint="Rename it, or take it out of the run's folder.",

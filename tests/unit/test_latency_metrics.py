@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.latency_metrics import EXAMPLE, Recorded
+from tests.unit.example import EXAMPLE
+from tools.latency_metrics import Recorded
 
 PAGE = Path(__file__).parents[2] / "docs/decisions/latency-is-open-loop.md"
 

@@ -25,6 +25,8 @@ from labctl.store.archive import SUFFIX, pack
 from labctl.store.jsonfile import output_file
 from labctl.store.run_folder import RunFolder
 
+_OTHER_ARCHIVES = frozenset({".gz", ".tgz", ".tar", ".xz", ".zip", ".zst"})
+
 
 def export(
     folder: RunFolder,
@@ -41,6 +43,8 @@ def export(
     Raises UsageError, HostError, and BrokenError where a redacted copy would not be one.
     """
     is_packed = target.name.endswith(SUFFIX)
+    if not is_packed and target.suffix in _OTHER_ARCHIVES:
+        raise UsageError(f"{target}: the name of a run's archive ends in {SUFFIX}")
     if not is_packed and os.path.lexists(target):
         raise UsageError(f"{target} is there already", hint="Give another --out.")
     beside = target.absolute().parent

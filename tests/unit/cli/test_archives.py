@@ -79,6 +79,14 @@ def test_what_is_declared_of_csv_is_not_of_an_archive(labctl: Labctl, packed: Pa
     assert "is an archive of a run, whose plan declares what is compared" in said.err
 
 
+def test_an_archive_of_another_kind_is_not_taken_for_a_folder(
+    labctl: Labctl, packed: Path, tmp_path: Path
+) -> None:
+    said = labctl("run", "export", str(packed), "--out", str(tmp_path / "r1.tar.gz"))
+    assert (said.code, (tmp_path / "r1.tar.gz").exists()) == (2, False)
+    assert "the name of a run's archive ends in .tar.xz" in said.err
+
+
 def test_what_would_change_a_run_names_the_import(labctl: Labctl, packed: Path) -> None:
     for words in (("run", "reparse", str(packed)), ("sweep", "--resume", str(packed))):
         said = labctl(*words)

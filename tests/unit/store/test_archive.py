@@ -128,6 +128,12 @@ def test_the_same_files_give_the_same_bytes(run: RunFolder, tmp_path: Path) -> N
     assert packed(run, tmp_path / "2.tar.xz").read_bytes() == once
 
 
+def test_a_name_that_would_not_be_read_again_is_not_packed(run: RunFolder, tmp_path: Path) -> None:
+    (run.path / "a\nb").touch()
+    with pytest.raises(UsageError, match="its name has what can't be printed"):
+        packed(run, tmp_path / "r1.tar.xz")
+
+
 def test_any_tar_unpacks_an_archive_into_a_run(run: RunFolder, tmp_path: Path) -> None:
     shutil.unpack_archive(packed(run, tmp_path / "r1.tar.xz"), tmp_path / "there")
     assert content(RunFolder(tmp_path / "there" / "r1")) == content(run)
