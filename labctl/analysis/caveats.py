@@ -19,6 +19,7 @@ from labctl.analysis.run_caveats import (
     left_out_arms,
     left_out_blocks,
     other_durability,
+    recorded,
     redacted,
     unfinished,
 )
@@ -67,7 +68,7 @@ def caveats(
     yield from unshown_restores(run, design, restored)
     yield from invalid_trials(attempts)
     yield from left_out_arms(run)
-    yield from (f"{text.rstrip('.')}." for text in run.run.warnings)
+    yield from recorded(run)
     yield from other_durability(design)
     yield from layers(run, design)
     yield from left_out_blocks(design, cells, paired=is_interleaved(run))

@@ -12,15 +12,16 @@ must lie below it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from labctl.analysis.cells import Cells, Scenario
+from labctl.analysis.cells import Cells, Scenario, scenario_of
 from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.intervals import Interval, smallest_visible, t_interval
-from labctl.analysis.model import RunCheck
+from labctl.analysis.model import RunCheck, Said
 from labctl.analysis.verdicts import FEWEST_BLOCKS, Eligibility, sees_from
-from labctl.analysis.words import effect_shown, size_text
+from labctl.analysis.words import effect_shown, few, listed, size_text
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title
 
@@ -38,6 +39,9 @@ def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Ch
     known_loss, least = _check_known_loss(design, cells, place, primary)
     return Checked(control, known_loss, Eligibility(judges, reach, least))
 
+
+_MOST_PLACES = 8
+"""Places that one sentence names."""
 
 CONTROL_FAILED = "the control failed: baseline differs from itself"
 """Reason for no conclusion against baseline."""
@@ -59,25 +63,28 @@ def _check_control(
     17's a_b in the direction of all other changes, those of an arm against baseline."""
     arm = _control(design, cells, place, primary)
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        sentence = f"The control could not be checked in {place}: {arm.excuse}."
-        return arm.checked("control", None, sentence), False, 0.0
+        said = Said("The control could not be checked in ", f": {arm.excuse}.")
+        return arm.checked("control", None, said), False, 0.0
     found = arm.quoted(arm.effects, arm.interval)
     reach = arm.interval.reach
     if arm.interval.low > 0 or arm.interval.high < 0:
-        sentence = (
-            f"The control failed in {place}: baseline differs from itself, {found}. "
-            "Verdicts are suspended there."
+        said = Said(
+            "The control failed in ",
+            ": baseline differs from itself, so verdicts are suspended there.",
+            found,
         )
-        return arm.checked("control", False, sentence), False, reach
+        return arm.checked("control", False, said), False, reach
     if reach > on_scale(primary.margin, arm.effects.kind):
-        sentence = (
-            f"The control in {place} shows no difference, {found}, but can't rule out a bias up to "
-            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} (threshold: "
-            f"{size_text(primary.margin, arm.effects.kind, arm.unit)}): only larger effects get a "
-            "verdict there."
+        said = Said(
+            "The control shows no difference in ",
+            ", but can't rule out a bias beyond the threshold: only effects larger than that bias "
+            "get a verdict there.",
+            f"{found}, bias up to "
+            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} where the "
+            f"threshold is {size_text(primary.margin, arm.effects.kind, arm.unit)}",
         )
-        return arm.checked("control", None, sentence), True, reach
-    return arm.checked("control", True, f"The control passed in {place}: {found}."), True, reach
+        return arm.checked("control", None, said), True, reach
+    return arm.checked("control", True, Said("The control passed in ", ".", found)), True, reach
 
 
 def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) -> _Arm:
@@ -91,34 +98,59 @@ def _check_known_loss(
     """Return the check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
     arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
-    withheld = '"equivalent" is withheld there'
+    withheld = '"equivalent" is withheld there.'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        sentence = f"The sensitivity check could not be made in {place}: {arm.excuse}; {withheld}."
-        return arm.checked("known_loss", None, sentence), math.inf
+        said = Said("The sensitivity check could not be made in ", f": {arm.excuse}; {withheld}")
+        return arm.checked("known_loss", None, said), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
-        sentence = f"{primary.metric} in {place} has no better direction; {withheld}."
-        return arm.checked("known_loss", None, sentence), math.inf
+        said = Said(f"{primary.metric} in ", f" has no better direction; {withheld}")
+        return arm.checked("known_loss", None, said), math.inf
     if towards_better(arm.interval, arm.better).high >= 0:
-        sentence = (
-            f"The sensitivity check failed in {place}: the known loss was not found, {found}. This "
-            f"run can't see a loss of that size, so {withheld}."
+        said = Said(
+            "The sensitivity check failed in ",
+            ": the known loss was not found. This run can't see a loss of that size, so "
+            f"{withheld}",
+            found,
         )
-        return arm.checked("known_loss", False, sentence), math.inf
+        return arm.checked("known_loss", False, said), math.inf
     control = _control(design, cells, place, primary)
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
-    sentence = f"The sensitivity check passed in {place}: {found}."
     if least <= on_scale(primary.margin, arm.effects.kind):
-        return arm.checked("known_loss", True, sentence), least
+        said = Said("The sensitivity check passed in ", ".", found)
+        return arm.checked("known_loss", True, said), least
     visible = None if noise is None else smallest_visible(noise, design.alpha)
-    sentence = (
-        f"The sensitivity check in {place} found the known loss, {found}. That is more than "
-        f"twice the threshold of {size_text(primary.margin, arm.effects.kind, arm.unit)}, and the "
-        f"minimum detectable effect there is {arm.size(visible)}: a loss as small as the threshold "
-        f"may go unseen, so {withheld}."
+    said = Said(
+        "The sensitivity check found the known loss in ",
+        ", but that is more than twice the threshold: a loss as small as the threshold may go unseen, "
+        f"so {withheld}",
+        f"{found}, minimum detectable effect {arm.size(visible)} where the threshold is "
+        f"{size_text(primary.margin, arm.effects.kind, arm.unit)}",
     )
-    return arm.checked("known_loss", None, sentence), least
+    return arm.checked("known_loss", None, said), least
+
+
+def together(checks: Iterable[RunCheck]) -> Iterator[str]:
+    """Yield the sentences of checks: one for all that differ in place and numbers alone."""
+    alike: dict[tuple[str, str], list[RunCheck]] = {}
+    for check in checks:
+        if check.said is None:
+            yield check.sentence
+        else:
+            alike.setdefault((check.said.before, check.said.after), []).append(check)
+    for (before, after), same in alike.items():
+        if len(same) == 1:
+            yield same[0].sentence
+            continue
+        places = listed([str(scenario_of(check)) for check in same], _MOST_PLACES)
+        quoted = [
+            f"{scenario_of(check)} {check.said.found}"
+            for check in same
+            if check.said is not None and check.said.found
+        ]
+        found = f" Found: {'; '.join(few(quoted, _MOST_PLACES))}." if quoted else ""
+        yield f"{before}{places}{after}{found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +208,7 @@ class _Arm:
             return "not known"
         return size_text(self.effects.as_size(value), self.effects.kind, self.unit)
 
-    def checked(self, name: str, passed: bool | None, sentence: str) -> RunCheck:
+    def checked(self, name: str, passed: bool | None, said: Said) -> RunCheck:
         effects, interval = self.effects, self.interval
         return RunCheck(
             name=name,
@@ -188,7 +220,9 @@ class _Arm:
             low=effects.shown(interval.low) if effects and interval else None,
             high=effects.shown(interval.high) if effects and interval else None,
             confidence=self.confidence,
-            sentence=sentence,
+            sentence=f"{said.before}{self.place}{said.after}"
+            + (f" Found: {said.found}." if said.found else ""),
+            said=said,
         )
 
 

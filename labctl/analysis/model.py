@@ -126,6 +126,16 @@ class Level:
     values: Mapping[int, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Hold a sentence about a place: what stands `before` and `after` the place, and what was
+    `found` there, "" where there is nothing to quote."""
+
+    before: str
+    after: str
+    found: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCheck:
     """Check the run: the control (does baseline equal itself?), the known loss (was 5 % less CPU
@@ -145,6 +155,8 @@ class RunCheck:
     confidence: float
     """Confidence of that interval."""
     sentence: str
+    said: Said | None = None
+    """What `sentence` is made of, where others of the same may be said together with it."""
 
 
 class DiagnosticKind(StrEnum):

@@ -80,6 +80,19 @@ def left_out_arms(run: LoadedRun) -> Iterator[str]:
         yield f"'{name}' was skipped: {sentence(reason)}"
 
 
+def recorded(run: LoadedRun) -> Iterator[str]:
+    """Yield what the run was warned of when it was planned; once for tunings that share it."""
+    alike: dict[str, list[str]] = {}
+    for warning in run.run.warnings:
+        name, colon, text = warning.partition(": ")
+        if not colon or name not in run.plan.tunings:
+            name, text = "", warning
+        alike.setdefault(text.rstrip("."), []).append(name)
+    for text, names in alike.items():
+        whose = listed([name for name in names if name], 8)
+        yield f"{whose}: {text}." if whose else f"{text}."
+
+
 def other_durability(design: Design) -> Iterator[str]:
     """Warn of tunings without a verdict because of their disk's durability (METHOD 10)."""
     others = [

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from labctl.analysis.cells import Cell, Scenario, scenario_of
-from labctl.analysis.checks import Checked
+from labctl.analysis.checks import Checked, together
 from labctl.analysis.design import Design
 from labctl.analysis.model import Comparison, Diagnostic, RunCheck
 from labctl.analysis.stopping import lacks_trials, last_block
@@ -35,11 +35,9 @@ def failed_checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) ->
         )
         return
     controls = [check.control for check in checks]
-    yield from (c.sentence for c in controls if c.passed is False)
-    yield from (c.sentence for c in controls if c.passed is None)
-    yield from (
-        check.known_loss.sentence for check in checks if check.known_loss.passed is not True
-    )
+    yield from together(c for c in controls if c.passed is False)
+    yield from together(c for c in controls if c.passed is None)
+    yield from together(c.known_loss for c in checks if c.known_loss.passed is not True)
 
 
 def before_first_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
@@ -53,17 +51,19 @@ def before_first_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterat
 
 
 def grave_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
-    """Warn once per scenario that intervals may be too narrow; the diagnostics stand with its
-    table.
-    """
+    """Warn that intervals may be too narrow, once for all scenarios of the same findings; the
+    diagnostics stand with their tables."""
     by_place: defaultdict[Scenario, dict[str, None]] = defaultdict(dict)
     for one in diagnostics:
         if one.grave:
             whose = f" ('{one.tuning}')" if one.tuning is not None else ""
             by_place[scenario_of(one)][f"{one.kind}{whose}"] = None
+    alike: dict[str, list[str]] = {}
     for place, found in by_place.items():
+        alike.setdefault(listed(list(found), 4), []).append(str(place))
+    for found_there, places in alike.items():
         yield (
-            f"Intervals in {place} may promise too much: {listed(list(found), 4)}. What was seen, "
+            f"Intervals in {listed(places, 8)} may promise too much: {found_there}. What was seen, "
             "and what to do, stands below the tables."
         )
 

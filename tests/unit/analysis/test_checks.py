@@ -192,3 +192,25 @@ def test_a_control_that_is_the_same_number_in_every_block_is_not_checked() -> No
     assert found.control.passed is None
     assert not found.eligibility.judges
     assert "too coarse" in found.control.sentence
+
+
+def test_checks_that_differ_in_place_and_numbers_alone_are_one_warning() -> None:
+    judgement = judge(synthetic_run(noise=0.2, seed=1))
+    unsure = [check for check in judgement.control if check.passed is None]
+    assert len(unsure) > 1
+    (said,) = [text for text in judgement.warnings if text.startswith("The control shows no")]
+    for found in unsure:
+        assert found.said is not None
+        assert f"{found.workload} under '{found.condition}'" in said
+        assert found.said.found in said
+        assert found.sentence not in said
+    assert said.count("only effects larger than that bias") == 1
+
+
+def test_a_check_of_one_place_alone_keeps_its_own_sentence() -> None:
+    run = with_values(
+        synthetic_run(noise=0.005), "control", "events_per_s", lambda block, old: 0.97 * old
+    )
+    judgement = judge(run)
+    (failed,) = [check for check in judgement.control if check.passed is False]
+    assert failed.sentence in judgement.warnings
