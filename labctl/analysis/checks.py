@@ -123,8 +123,8 @@ def _check_known_loss(
     visible = None if noise is None else smallest_visible(noise, design.alpha)
     said = Said(
         "The sensitivity check found the known loss in ",
-        ", but that is more than twice the threshold: a loss as small as the threshold may go unseen, "
-        f"so {withheld}",
+        ", but that is more than twice the threshold: a loss as small as the threshold may go "
+        f"unseen, so {withheld}",
         f"{found}, minimum detectable effect {arm.size(visible)} where the threshold is "
         f"{size_text(primary.margin, arm.effects.kind, arm.unit)}",
     )

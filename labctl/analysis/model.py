@@ -156,7 +156,7 @@ class RunCheck:
     """Confidence of that interval."""
     sentence: str
     said: Said | None = None
-    """What `sentence` is made of, where others of the same may be said together with it."""
+    """Parts of `sentence`, where others of the same parts may be said together with it."""
 
 
 class DiagnosticKind(StrEnum):

@@ -19,7 +19,7 @@ from labctl.report.export.formats import FORMATS
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_folder import LoadedRun, RunFolder
 
 
 def _format_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,11 +38,18 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Write one of these to FILE instead: whole, or not at all.",
 )
 @html_option
+@click.option(
+    "--pictures",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write each picture of the page as SVG and PNG, for slides.",
+)
 @results_option
 def command(
     run_name: str,
     out: Path | None,
     html_file: Path | None,
+    pictures: Path | None,
     results: Path | None,
     **formats: bool,
 ) -> None:
@@ -73,7 +80,9 @@ def command(
 
         with folder.unpacked("xml") as unpacked:
             write_page(run, judge(run, fresh), unpacked.path, html_file)
-    if not chosen and html_file is None:
+    if pictures is not None:
+        _write_pictures(run, judge(run, fresh), pictures)
+    if not chosen and html_file is None and pictures is None:
         from labctl.report.terminal.tables import print_report
 
         page = folder.path / PAGE
@@ -87,6 +96,19 @@ def command(
             file.writelines(chosen[0].pieces(run, fresh))
     for written in filter(None, (html_file, out)):
         click.echo(f"Wrote {written}")
+
+
+def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
+    from labctl.report.page.picture_files import write_pictures
+
+    written, why_no_png = write_pictures(run, judgement, folder)
+    for file in written:
+        click.echo(f"Wrote {file}", err=True)
+    if not written:
+        click.echo("Nothing was compared in this run, so there is no picture.", err=True)
+    if why_no_png:
+        click.echo(f"labctl: SVG only, no PNG: {why_no_png}", err=True)
+        click.echo("        On Debian: apt install librsvg2-bin", err=True)
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:

@@ -97,7 +97,7 @@ def forest(view: View, place: Scenario) -> Forest | None:
     noise = next((row for row in rows if row.name == view.control and row.low is not None), None)
     side = "Right" if judged.better is Better.HIGHER else "Left"
     return Forest(
-        title=f"{place.title}: {judged.metric} against {view.baseline}",
+        title=f"{place.title}: {view.title(place.workload, judged.metric)} against {view.baseline}",
         description="; ".join(f"{row.name} {row.text}" for row in rows),
         axis=f"{side} is better, {'logarithmic scale' if ratio else str(judged.unit)}",
         rows=rows,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.cells import Scenario, read_cells
+from labctl.analysis.cells import Scenario, read_cells, scenario_of
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.design import read_design
 from labctl.analysis.intervals import spread
@@ -109,8 +109,8 @@ def test_a_loss_that_shows_as_threefold_proves_no_sensitivity_to_5_percent() -> 
     assert large.known_loss.high is not None
     assert large.known_loss.high < 0.5  # it was found, beyond doubt
     assert "found the known loss" in large.known_loss.sentence
-    assert "more than twice the threshold of 5 %" in large.known_loss.sentence
-    assert "minimum detectable effect there is 6.7 %" in large.known_loss.sentence
+    assert "more than twice the threshold" in large.known_loss.sentence
+    assert "minimum detectable effect 6.7 % where the threshold is 5 %" in large.known_loss.sentence
     assert '"equivalent" is withheld' in large.known_loss.sentence
 
 
@@ -201,7 +201,7 @@ def test_checks_that_differ_in_place_and_numbers_alone_are_one_warning() -> None
     (said,) = [text for text in judgement.warnings if text.startswith("The control shows no")]
     for found in unsure:
         assert found.said is not None
-        assert f"{found.workload} under '{found.condition}'" in said
+        assert str(scenario_of(found)) in said
         assert found.said.found in said
         assert found.sentence not in said
     assert said.count("only effects larger than that bias") == 1
