@@ -44,12 +44,18 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each picture of the page as SVG and PNG, for slides.",
 )
+@click.option(
+    "--metric", "metrics", multiple=True, help="Show only what each arm has of this metric."
+)
+@click.option("--workload", "workloads", multiple=True, help="With --metric: only these workloads.")
 @results_option
 def command(
     run_name: str,
     out: Path | None,
     html_file: Path | None,
     pictures: Path | None,
+    metrics: tuple[str, ...],
+    workloads: tuple[str, ...],
     results: Path | None,
     **formats: bool,
 ) -> None:
@@ -65,6 +71,10 @@ def command(
             f"{chosen[0].option} can't be shown in a terminal: give '--out FILE'"
         )
 
+    if metrics and (chosen or html_file is not None or pictures is not None):
+        raise click.UsageError("--metric prints one table: leave the other formats out")
+    if workloads and not metrics:
+        raise click.UsageError("--workload narrows what --metric shows: name a metric")
     from labctl.analysis.judge import judge
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
@@ -80,6 +90,11 @@ def command(
 
         with folder.unpacked("xml") as unpacked:
             write_page(run, judge(run, fresh), unpacked.path, html_file)
+    if metrics:
+        from labctl.report.terminal.metric_table import print_metrics
+
+        print_metrics(console(), run, judge(run, fresh), metrics, workloads)
+        return
     if pictures is not None:
         _write_pictures(run, judge(run, fresh), pictures)
     if not chosen and html_file is None and pictures is None:

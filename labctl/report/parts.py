@@ -13,9 +13,9 @@ from rich.text import Text
 from labctl.base.wording import printable
 
 
-def bare_table(title: str) -> Table:
+def bare_table(title: str = "") -> Table:
     return Table(
-        title=title,
+        title=title or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,

@@ -1,0 +1,118 @@
+"""Show chosen metrics of a run: what each arm's typical value is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from labctl.analysis.cells import scenario_of
+from labctl.analysis.model import Judgement, Level
+from labctl.base.errors import UsageError
+from labctl.base.notation import quantity
+from labctl.base.wording import metric_title
+from labctl.base.yamlfile import nearest
+from labctl.report.parts import bare_table, small, text
+from labctl.store.run_folder import LoadedRun
+from labctl.store.samples import Unavailable
+
+_MOST_REASONS = 3
+"""Number of reasons that are told of a metric that some arms lack."""
+
+
+def print_metrics(
+    console: Console,
+    run: LoadedRun,
+    judgement: Judgement,
+    metrics: Sequence[str],
+    workloads: Collection[str],
+) -> None:
+    """Print for each workload and condition a table of arms and `metrics`.
+
+    A metric's labels may be left out, and stand in any order. `workloads`: only these; all if
+    empty. Raises UsageError, with the nearest name, for one that the run has nothing of.
+    """
+    reasons = _reasons(run)
+    known = dict.fromkeys([*(level.metric for level in judgement.levels), *reasons])
+    keys = [key for asked in metrics for key in _found(asked, known)]
+    for name in workloads:
+        if name not in run.plan.workloads:
+            raise UsageError(
+                f"run {run.name} has no workload '{name}'", hint=nearest(name, run.plan.workloads)
+            )
+    places: dict[str, list[Level]] = {}
+    for level in judgement.levels:
+        if not workloads or level.workload in workloads:
+            places.setdefault(scenario_of(level).title, []).append(level)
+    for title, levels in places.items():
+        for part in _table(title, levels, run.plan.tunings, dict.fromkeys(keys), reasons):
+            console.print(part)
+
+
+def _found(asked: str, known: Iterable[str]) -> list[str]:
+    """Return the metrics that `asked` names. Raises UsageError where there is none."""
+    base, labels = _parts(asked)
+    found = [
+        key
+        for key in known
+        if (parts := _parts(key))[0] == base and (not labels or parts[1] == labels)
+    ]
+    if not found:
+        bases = {_parts(key)[0] for key in known}
+        same = [key for key in known if _parts(key)[0] == base]
+        raise UsageError(
+            f"the run has no metric '{asked}'",
+            hint=nearest(asked, same) if same else nearest(base, bases),
+        )
+    return found
+
+
+def _parts(key: str) -> tuple[str, frozenset[str]]:
+    base, _, labels = key.partition("{")
+    return base, frozenset(filter(None, labels.rstrip("}").split(",")))
+
+
+def _reasons(run: LoadedRun) -> Mapping[str, Mapping[str, None]]:
+    """Return by metric why trials lack it, each reason once."""
+    found: dict[str, dict[str, None]] = {}
+    for trial in run.trials:
+        for reading in trial.readings:
+            if isinstance(reading, Unavailable):
+                found.setdefault(reading.metric, {})[reading.reason] = None
+    return found
+
+
+def _table(
+    title: str,
+    levels: Sequence[Level],
+    arms: Iterable[str],
+    keys: Collection[str],
+    reasons: Mapping[str, Iterable[str]],
+) -> Iterator[RenderableType]:
+    by_cell = {(level.tuning, level.metric): level for level in levels}
+    measured = {level.tuning for level in levels}
+    yield text(f"Typical values in {title}", style="bold")
+    table = bare_table()
+    table.add_column("arm", overflow="fold")
+    for key in keys:
+        table.add_column(metric_title(key), justify="right")
+    lacking: dict[str, None] = {}
+    for arm in arms:
+        if arm not in measured:
+            continue
+        cells = {key: by_cell.get((arm, key)) for key in keys}
+        lacking |= {key: None for key, level in cells.items() if level is None}
+        table.add_row(
+            text(arm),
+            *(
+                text("–" if one is None else quantity(one.typical, one.unit))
+                for one in cells.values()
+            ),
+        )
+    yield table
+    for key in lacking:
+        for reason in islice(reasons.get(key, ()), _MOST_REASONS):
+            yield small(f"–  {metric_title(key)}: {reason}")
+    yield Text()
