@@ -15,6 +15,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[3]
 EXAMPLE = CHECKOUT / "results" / "example.tar.xz"
+TRACED = EXAMPLE.with_name("example-traced.tar.xz")
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
@@ -62,6 +63,7 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("advise", str(EXAMPLE)),
         ("run", "list"),
         ("run", "verify", str(EXAMPLE)),
+        ("timeline", str(TRACED)),
     ],
     ids=" ".join,
 )
@@ -69,6 +71,15 @@ def test_what_only_reads_needs_no_root(home: Path, words: tuple[str, ...]) -> No
     done = as_nobody(home, *words)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+def test_the_time_line_of_a_recorded_trial_needs_no_root(home: Path) -> None:
+    listed = json.loads(as_nobody(home, "timeline", str(TRACED), "--json").stdout)["trials"]
+    in_a_guest = next(one for one in listed if one["cell"]["tuning"] == "baseline")
+    done = as_nobody(home, "timeline", str(TRACED), str(in_a_guest["trial"]))
+    assert (done.returncode, done.stderr) == (0, "")
+    page = home / f"timeline-example-traced-{in_a_guest['trial']:04d}.html"
+    assert "inside the guest" in page.read_text()
 
 
 @pytest.mark.parametrize(

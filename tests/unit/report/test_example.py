@@ -1,15 +1,17 @@
-"""The recorded run that the README shows: its page is the one that is made of it now."""
+"""Recorded runs in `results/`: the page of each is the one that is made of it now."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
 
-EXAMPLE = Path(__file__).parents[3] / "results/example.tar.xz"
+PAGES = sorted((Path(__file__).parents[3] / "results").glob("example*.html"))
 
 
 def _without_digits(text: str) -> list[str]:
@@ -17,11 +19,12 @@ def _without_digits(text: str) -> list[str]:
     return re.sub(r"\d+", "0", text).splitlines()
 
 
-def test_the_examples_page_is_as_it_is_made_now(regenerate_golden: bool) -> None:
-    with RunFolder.find(EXAMPLE.parent, str(EXAMPLE)).unpacked("xml") as folder:
-        run = RunFolder.find(EXAMPLE.parent, str(EXAMPLE)).load()
+@pytest.mark.parametrize("shown", PAGES, ids=lambda path: path.stem)
+def test_an_examples_page_is_as_it_is_made_now(shown: Path, regenerate_golden: bool) -> None:
+    found = RunFolder.find(shown.parent, shown.stem)
+    run = found.load()
+    with found.unpacked("xml") as folder:
         text = page(run, judge(run), folder.path)
-    shown = EXAMPLE.with_name("example.html")
     if regenerate_golden:
         shown.write_text(text)
     assert _without_digits(text) == _without_digits(shown.read_text()), (
