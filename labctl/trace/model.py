@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Nanoseconds = NDArray[np.int64]
 """Time of the recording machine's CLOCK_MONOTONIC."""
-Numbers = NDArray[np.int64] | NDArray[np.int32]
+Numbers = NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Events:
     """
 
     time_ns: Nanoseconds
-    cpu: NDArray[np.int32]
+    cpu: Numbers
     tid: NDArray[np.int32]
     fields: Mapping[str, Numbers]
 

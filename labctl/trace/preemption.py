@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Events, Nanoseconds, Trace
+from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
+from labctl.trace.numbering import Mask, Numbering
 from labctl.trace.spans import Spans
+from labctl.trace.sums import Pairs, SumsOfPairs
 from labctl.trace.tracepoints import MIGRATE, SWITCH
-
-_UNKNOWN = -1
 
 _PART = 1 << 16
 """Waits, and slices of them, that are worked on at a time: it bounds the memory."""
-_CELLS = 1 << 20
-"""Pairs of a thread that waits and one that runs whose times are added up at a time."""
+_MOST_ASIDE = 1 << 20
+"""Waits that are put aside at most, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class _Stretches:
     tid: NDArray[np.int32]
     start_ns: Nanoseconds
     end_ns: Nanoseconds
-    cpu: NDArray[np.int32]
+    cpu: Numbers
+
+    def __len__(self) -> int:
+        return len(self.tid)
 
     def take(self, chosen: NDArray[np.intp]) -> _Stretches:
         return _Stretches(
@@ -36,129 +39,206 @@ class _Stretches:
         )
 
 
-def who_ran(trace: Trace, waits: Spans) -> dict[int, Mapping[int, int]]:
-    """Return by thread that waited: by thread that ran meanwhile on the CPU it was queued at, how
-    long, in ns; 0 is the idle task, -1 what isn't known. `waits` are in order of thread and time.
+class Preemptors:
+    """Find out who ran on the CPU that a thread was queued at while it waited, for each thread.
 
-    A thread that is moved while it waits waits for its new CPU from then on. Of a trace that was
-    not to record switches nobody knows who ran.
+    A thread that is moved while it waits waits for its new CPU from then on. Most waits are short,
+    and looked up among the switches since those before. The others, and those of threads that were
+    moved, are put aside and looked up among all switches.
     """
-    if SWITCH not in trace.events:
-        return {}
-    found: dict[int, dict[int, int]] = {}
-    stayed, moved = _by_cpu_of_the_moment(trace, waits)
-    whole = _Stretches(waits.tid, waits.start_ns, waits.end_ns, waits.cpu)
-    cpus = np.unique(np.concatenate([np.unique(some.cpu) for some in (whole, moved)]))
-    for cpu in cpus.tolist():
-        runs = _Runs.of(trace.events[SWITCH], cpu)
-        for part in chain(_here(whole, cpu, stayed), _here(moved, cpu)):
-            for tid, by, length_ns in runs.during(part):
-                own = found.setdefault(tid, {})
-                own[by] = own.get(by, 0) + length_ns
-        del runs  # before the next CPU's
-    return dict(found)
+
+    def __init__(self, trace: Trace, numbering: Numbering) -> None:
+        """`trace`: one with switches; `numbering`: of all its threads."""
+        self._trace = trace
+        self._switches = trace.events[SWITCH]
+        self._runners = _Runners(numbering)
+        self._sums = SumsOfPairs(self._runners.count)
+        self._row = 0  # of the switches, after those that were looked at
+        self._came = np.full(int(self._switches.cpu.max(initial=0)) + 1, _NOBODY, np.int32)
+        self._move = 0
+        self._aside: list[_Stretches] = []
+
+    def add(self, waits: Spans) -> None:
+        """Take waits in order of thread and time, all of which end later than those before."""
+        if not len(waits):
+            return
+        until_ns = int(waits.end_ns.max())
+        end = int(np.searchsorted(self._switches.time_ns, until_ns, "right"))
+        rows = slice(self._row, end)
+        near = _Stretches(waits.tid, waits.start_ns, waits.end_ns, waits.cpu)
+        is_aside = waits.start_ns < self._switches.time_ns[rows.start if rows.start < end else -1]
+        is_aside &= rows.start > 0
+        is_aside[self._moved(waits, until_ns)] = True
+        for cpu in np.unique(near.cpu).tolist():
+            own = np.flatnonzero(near.cpu == cpu)
+            runs = _Runs.of(self._switches, cpu, rows, self._runners, self._came_to(cpu))
+            is_aside[own] |= runs.end_after(near.take(own))
+            for pairs in runs.during(near.take(own[~is_aside[own]]), self._runners):
+                self._sums.add(pairs)
+        here = self._switches.cpu[rows]
+        self._came[here] = self._runners.number_of(self._switches.fields["next_pid"][rows])
+        self._row = end
+        self._put_aside(near.take(np.flatnonzero(is_aside)))
+
+    def _came_to(self, cpu: int) -> int:
+        # A wake-up may be for a CPU without a switch.
+        return int(self._came[cpu]) if 0 <= cpu < len(self._came) else _NOBODY
+
+    def _moved(self, waits: Spans, until_ns: int) -> NDArray[np.intp]:
+        """Return which of these waits moves since those before, up to this moment, fell into."""
+        if MIGRATE not in self._trace.events:
+            return np.zeros(0, np.intp)
+        events = self._trace.events[MIGRATE]
+        rows = slice(self._move, int(np.searchsorted(events.time_ns, until_ns, "right")))
+        self._move = rows.stop
+        return _moves(events, rows, waits.tid, waits.start_ns, waits.end_ns)[0]
+
+    def _put_aside(self, waits: _Stretches) -> None:
+        self._aside.append(waits)
+        if sum(map(len, self._aside)) > _MOST_ASIDE:
+            self._look_up_aside()
+
+    def _look_up_aside(self) -> None:
+        columns = (
+            np.concatenate([getattr(some, field.name) for some in self._aside])
+            for field in fields(_Stretches)
+        )
+        waits = _Stretches(*columns)
+        self._aside = []
+        waits = waits.take(np.argsort(waits.tid, kind="stable"))
+        stayed, moved = _by_cpu_of_the_moment(self._trace, waits)
+        every = slice(0, len(self._switches))
+        for cpu in np.unique(np.concatenate([waits.cpu, moved.cpu])).tolist():
+            runs = _Runs.of(self._switches, cpu, every, self._runners, _NOBODY)
+            for part in chain(_here(waits, cpu, stayed), _here(moved, cpu)):
+                for pairs in runs.during(part, self._runners):
+                    self._sums.add(pairs)
+            del runs  # before the next CPU's
+
+    def by_thread(self) -> dict[int, Mapping[int, int]]:
+        """Return by thread that waited: by thread that ran meanwhile, how long, in ns; 0 is the
+        idle task, -1 what isn't known."""
+        if self._aside:
+            self._look_up_aside()
+        waited, ran, total_ns = self._sums.found()
+        waiters, begins = np.unique(waited, return_index=True)
+        ends = np.append(begins, len(waited))[1:].tolist()
+        who, lengths = self._runners.tids[ran].tolist(), total_ns.tolist()
+        return {
+            tid: dict(zip(who[begin:end], lengths[begin:end], strict=True))
+            for tid, begin, end in zip(
+                self._runners.tids[waiters].tolist(), begins.tolist(), ends, strict=True
+            )
+        }
 
 
-def _here(
-    some: _Stretches, cpu: int, chosen: NDArray[np.bool_] | None = None
-) -> Iterator[_Stretches]:
+_NOBODY, _UNKNOWN = -1, 0
+"""Numbers of nobody yet, and of whoever isn't known."""
+
+
+class _Runners:
+    """Number whoever may run: 0 is not known, 1 the idle task."""
+
+    def __init__(self, numbering: Numbering) -> None:
+        self._number_of = numbering.number_of.astype(np.int32) + 2
+        self.tids = np.concatenate([np.array([-1, 0], np.int32), numbering.tids])
+
+    @property
+    def count(self) -> int:
+        return len(self.tids)
+
+    def number_of(self, tids: Numbers) -> NDArray[np.int32]:
+        found: NDArray[np.int32] = self._number_of[tids]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Hold who ran on a CPU. `switch_ns`: its switches; `who`: the number of who ran before the
+    first of them, after each, and after the last."""
+
+    switch_ns: Nanoseconds
+    who: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, switches: Events, cpu: int, rows: slice, runners: _Runners, before: int) -> _Runs:
+        """Find the runs of these switches. `before`: the number of who came to the CPU last."""
+        count = sum(len(here) for here in _rows_of(switches, cpu, rows))
+        time_ns = np.empty(count, np.int64)
+        # Where the next switch is away from another thread, it isn't known who ran.
+        who = np.empty(count + 1, np.int32)
+        who[0] = before
+        at = 0
+        for here in _rows_of(switches, cpu, rows):
+            new = slice(at, at + len(here))
+            time_ns[new] = switches.time_ns[here]
+            left = runners.number_of(switches.fields["prev_pid"][here])
+            who[new.start + 1 : new.stop + 1] = runners.number_of(switches.fields["next_pid"][here])
+            if len(left) and who[at] == _NOBODY:
+                who[at] = left[0]
+            who[new][who[new] != left] = _UNKNOWN
+            at = new.stop
+        if who[0] == _NOBODY:
+            who[0] = _UNKNOWN
+        return cls(time_ns, who)
+
+    def _places(self, waits: _Stretches) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return after how many switches each begins, and at how many more it is cut."""
+        first = np.searchsorted(self.switch_ns, waits.start_ns, "right")
+        last = np.searchsorted(self.switch_ns, waits.end_ns, "left")
+        # Of a wait that lasts no time, any number of switches may be at its moment.
+        return first, np.maximum(last, first) - first
+
+    def end_after(self, waits: _Stretches) -> Mask:
+        """Return which end after all of these switches: later ones tell who ran then."""
+        first, cuts = self._places(waits)
+        found: Mask = first + cuts == len(self.switch_ns)
+        return found
+
+    def during(self, waits: _Stretches, runners: _Runners) -> Iterator[Pairs]:
+        """Yield who waited, who ran meanwhile, and how long."""
+        first, cuts = self._places(waits)
+        waited = runners.number_of(waits.tid)
+        whole = np.flatnonzero(cuts == 0)
+        length_ns = waits.end_ns[whole] - waits.start_ns[whole]
+        yield Pairs(waited[whole], self.who[first[whole]], length_ns)
+        others = np.flatnonzero(cuts)
+        for part in _parts(cuts[others] + 1):
+            own = others[part]
+            length_ns, slot, wait = self._slices(waits.take(own), first[own], cuts[own] + 1)
+            yield Pairs(waited[own][wait], self.who[slot], length_ns)
+
+    def _slices(
+        self, waits: _Stretches, first: NDArray[np.intp], count: NDArray[np.intp]
+    ) -> tuple[Nanoseconds, NDArray[np.intp], NDArray[np.intp]]:
+        """Return these waits cut at the CPU's switches: how long each slice is, after which switch
+        it begins, and which wait's it is."""
+        wait = np.repeat(np.arange(len(count)), count)
+        slot = np.arange(len(wait)) + np.repeat(first - (np.cumsum(count) - count), count)
+        is_first = np.append(True, wait[1:] != wait[:-1])
+        is_last = np.append(is_first[1:], True)
+        # Only inner ends are a switch's: the places of others may be before all or after them.
+        begin = np.where(is_first, waits.start_ns[wait], self.switch_ns.take(slot - 1, mode="clip"))
+        end = np.where(is_last, waits.end_ns[wait], self.switch_ns.take(slot, mode="clip"))
+        return end - begin, slot, wait
+
+
+def _rows_of(switches: Events, cpu: int, rows: slice) -> Iterator[NDArray[np.intp]]:
+    """Yield which of these switches are a CPU's, a part at a time."""
+    for begin in range(rows.start, rows.stop, _PART):
+        end = min(begin + _PART, rows.stop)
+        yield begin + np.flatnonzero(switches.cpu[begin:end] == cpu)
+
+
+def _here(some: _Stretches, cpu: int, chosen: Mask | None = None) -> Iterator[_Stretches]:
     """Yield those on a CPU, a part at a time."""
-    for begin in range(0, len(some.tid), _PART):
+    for begin in range(0, len(some), _PART):
         rows = slice(begin, begin + _PART)
         is_here = some.cpu[rows] == cpu
         if chosen is not None:
             is_here &= chosen[rows]
         if is_here.any():
             yield some.take(begin + np.flatnonzero(is_here))
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Hold who ran on a CPU. `switch_ns`: its switches; `number`: of who ran before the first of
-    them, after each, and after the last, the place in `who`."""
-
-    switch_ns: Nanoseconds
-    number: NDArray[np.int32]
-    who: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, switches: Events, cpu: int) -> _Runs:
-        count = sum(np.count_nonzero(here) for _, here in _rows_of(switches, cpu))
-        time_ns = np.empty(count, np.int64)
-        # Before the first switch, after each, and after the last: of one without a switch, and
-        # where the next switch is away from another thread, that isn't known.
-        ran = np.full(count + 1, _UNKNOWN, np.int32)
-        at = 0
-        for rows, here in _rows_of(switches, cpu):
-            left = switches.fields["prev_pid"][rows][here]
-            if not len(left):
-                continue
-            new = slice(at, at + len(left))
-            time_ns[new] = switches.time_ns[rows][here]
-            ran[new.start + 1 : new.stop + 1] = switches.fields["next_pid"][rows][here]
-            if at == 0:
-                ran[0] = left[0]
-            ran[new][ran[new] != left] = _UNKNOWN
-            at = new.stop
-        ran -= _UNKNOWN  # no number is negative
-        is_there = np.zeros(int(ran.max()) + 1, dtype=bool)
-        is_there[ran] = True
-        number_of = np.cumsum(is_there, dtype=np.int32) - 1
-        for begin in range(0, len(ran), _PART):
-            ran[begin : begin + _PART] = number_of[ran[begin : begin + _PART]]
-        return cls(time_ns, ran, np.flatnonzero(is_there) + _UNKNOWN)
-
-    def during(self, waits: _Stretches) -> Iterator[tuple[int, int, int]]:
-        """Yield who waited, who ran meanwhile, and how long."""
-        first = np.searchsorted(self.switch_ns, waits.start_ns, "right")
-        last = np.searchsorted(self.switch_ns, waits.end_ns, "left")
-        # Of a wait that lasts no time, any number of switches may be at its moment.
-        count = np.maximum(last, first) - first + 1
-        tids, begins = np.unique(waits.tid, return_index=True)
-        begins = np.append(begins, len(count))
-        most = max(1, _CELLS // len(self.who))
-        for begin in range(0, len(tids), most):
-            group = tids[begin : begin + most]
-            rows = slice(int(begins[begin]), int(begins[begin + len(group)]))
-            thread = np.searchsorted(group, waits.tid[rows])
-            sums = np.zeros((len(group), len(self.who)))
-            is_pair = np.zeros(sums.shape, dtype=bool)
-            for part in _parts(count[rows]):
-                of = slice(rows.start + part.start, rows.start + part.stop)
-                lengths, slot, wait = self._slices(waits, first, count, of)
-                own = thread[part]
-                pair = (own[wait] - own[0]) * len(self.who) + self.number[slot]
-                threads = slice(own[0], own[-1] + 1)
-                cells = sums[threads].size
-                found = np.bincount(pair, weights=lengths, minlength=cells)
-                sums[threads] += found.reshape(-1, len(self.who))
-                is_pair[threads].reshape(-1)[pair] = True
-            for one, by in zip(*(axis.tolist() for axis in np.nonzero(is_pair)), strict=True):
-                yield int(group[one]), int(self.who[by]), int(sums[one, by])
-
-    def _slices(
-        self, waits: _Stretches, first: NDArray[np.intp], count: NDArray[np.intp], rows: slice
-    ) -> tuple[Nanoseconds, NDArray[np.intp], NDArray[np.intp]]:
-        """Return these waits cut at the CPU's switches: how long each slice is, after which switch
-        it begins, and which wait's it is, counted from the first of them."""
-        own = count[rows]
-        wait = np.repeat(np.arange(len(own)), own)
-        slot = np.arange(len(wait)) + np.repeat(first[rows] - (np.cumsum(own) - own), own)
-        is_first = np.append(True, wait[1:] != wait[:-1])
-        is_last = np.append(is_first[1:], True)
-        # Only inner ends are a switch's: the places of others may be before all or after them.
-        begin = self.switch_ns.take(slot - 1, mode="clip") if len(self.switch_ns) else slot
-        begin = np.where(is_first, waits.start_ns[rows][wait], begin)
-        end = self.switch_ns.take(slot, mode="clip") if len(self.switch_ns) else slot
-        end = np.where(is_last, waits.end_ns[rows][wait], end)
-        return end - begin, slot, wait
-
-
-def _rows_of(switches: Events, cpu: int) -> Iterator[tuple[slice, NDArray[np.bool_]]]:
-    """Yield parts of the switches, and which of each are a CPU's."""
-    for begin in range(0, len(switches), _PART):
-        rows = slice(begin, begin + _PART)
-        yield rows, switches.cpu[rows] == cpu
 
 
 def _parts(sizes: NDArray[np.intp]) -> Iterator[slice]:
@@ -168,46 +248,49 @@ def _parts(sizes: NDArray[np.intp]) -> Iterator[slice]:
     yield from map(slice, [0, *ends[:-1]], ends)
 
 
-def _by_cpu_of_the_moment(trace: Trace, waits: Spans) -> tuple[NDArray[np.bool_], _Stretches]:
+def _by_cpu_of_the_moment(trace: Trace, waits: _Stretches) -> tuple[Mask, _Stretches]:
     """Return which waits were for one CPU, and the stretches of the others."""
-    wait, moved_ns, to = _moves(trace, waits)
     stayed = np.ones(len(waits), dtype=bool)
+    if MIGRATE not in trace.events:
+        return stayed, waits.take(np.zeros(0, np.intp))
+    events = trace.events[MIGRATE]
+    wait, move = _moves(events, slice(0, len(events)), waits.tid, waits.start_ns, waits.end_ns)
     stayed[wait] = False
     first = np.unique(wait)
     of = np.concatenate([first, wait])
     order = np.argsort(of, kind="stable")
     of = of[order]
-    start_ns = np.concatenate([waits.start_ns[first], moved_ns])[order]
+    start_ns = np.concatenate([waits.start_ns[first], events.time_ns[move]])[order]
     end_ns = waits.end_ns[of]
     goes_on = np.flatnonzero(of[1:] == of[:-1])
     end_ns[goes_on] = start_ns[goes_on + 1]
-    cpu = np.concatenate([waits.cpu[first], to])[order]
+    cpu = np.concatenate([waits.cpu[first], events.fields["dest_cpu"][move]])[order]
     return stayed, _Stretches(waits.tid[of], start_ns, end_ns, cpu)
 
 
-def _moves(trace: Trace, waits: Spans) -> tuple[NDArray[np.intp], Nanoseconds, NDArray[np.int32]]:
-    """Return which wait each move of a thread fell into, when that was, and where to, in order of
-    waits and time."""
+def _moves(
+    events: Events,
+    rows: slice,
+    tid: NDArray[np.int32],
+    start_ns: Nanoseconds,
+    end_ns: Nanoseconds,
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return which of these waits, in order of thread and time, each of the moves fell into, and
+    the rows of these moves: in order of waits and time."""
     waited: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
     moved: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
-    none = np.zeros(0, np.int64)
-    if MIGRATE not in trace.events:
-        return waited[0], none, none.astype(np.int32)
-    events = trace.events[MIGRATE]
-    pids = events.fields["pid"]
+    pids = events.fields["pid"][rows]
     by_thread = np.argsort(pids, kind="stable")
     threads, begins = np.unique(pids[by_thread], return_index=True)
     ends = np.append(begins[1:], len(pids))
-    firsts = np.searchsorted(waits.tid, threads, "left")
-    lasts = np.searchsorted(waits.tid, threads, "right")
+    firsts = np.searchsorted(tid, threads, "left")
+    lasts = np.searchsorted(tid, threads, "right")
     for nth in np.flatnonzero(firsts < lasts).tolist():
         first, last = int(firsts[nth]), int(lasts[nth])
-        own = by_thread[begins[nth] : ends[nth]]
+        own = rows.start + by_thread[begins[nth] : ends[nth]]
         time_ns = events.time_ns[own]
-        wait = first + np.searchsorted(waits.start_ns[first:last], time_ns, "right") - 1
-        inside = (wait >= first) & (time_ns < waits.end_ns[wait])
+        wait = first + np.searchsorted(start_ns[first:last], time_ns, "right") - 1
+        inside = (wait >= first) & (time_ns < end_ns[wait])
         waited.append(wait[inside])
         moved.append(own[inside])
-    move = np.concatenate(moved)
-    to = events.fields["dest_cpu"][move].astype(np.int32)
-    return np.concatenate(waited), events.time_ns[move], to
+    return np.concatenate(waited), np.concatenate(moved)

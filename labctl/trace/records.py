@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Nanoseconds, Trace
+from labctl.trace.model import Nanoseconds, Numbers, Trace
 from labctl.trace.numbering import Mask, Numbering
 from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
 
@@ -17,6 +17,7 @@ BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
 OUT, OUT_RUNNABLE, WAKE, IN, UNSEEN = range(5)
+_LEFT = np.array([OUT, OUT_RUNNABLE], np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Records:
     thread: NDArray[Any]
     time_ns: Nanoseconds
     what: NDArray[np.int8]
-    cpu: NDArray[np.int32]
+    cpu: Numbers
 
     def take(self, chosen: NDArray[Any]) -> Records:
         """Return those of a mask, or of indices in their order."""
@@ -46,7 +47,8 @@ class Records:
 
 def batches(trace: Trace, numbering: Numbering) -> Iterator[Records]:
     """Yield the records of a trace that has sched_switch, in batches that follow one another in
-    time; within one they are in no order that one could go by."""
+    time; within one they are in no order that one could go by, and -1 stands for threads without a
+    number."""
     switches = trace.events[SWITCH]
     last = len(switches)
     wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = []
@@ -61,14 +63,16 @@ def batches(trace: Trace, numbering: Numbering) -> Iterator[Records]:
         part = _slice(switches.time_ns, begin_ns, end_ns)
         time_ns, cpu = switches.time_ns[part], switches.cpu[part]
         stopped = switches.fields["prev_state"][part] & STOPPED
-        out = np.where(stopped == 0, OUT_RUNNABLE, OUT).astype(np.int8)
-        left, next_up = switches.fields["prev_pid"][part], switches.fields["next_pid"][part]
+        number_of = numbering.number_of
         # In the order in which things happen that have the same time.
-        columns = [chosen(numbering, left, time_ns, out, cpu)]
+        left = number_of[switches.fields["prev_pid"][part]]
+        columns = [Records(left, time_ns, _LEFT[(stopped == 0).view(np.int8)], cpu)]
         for at_ns, pids, to in wakeups:
             of = _slice(at_ns, begin_ns, end_ns)
-            columns.append(chosen(numbering, pids[of], at_ns[of], WAKE, to[of]))
-        columns.append(chosen(numbering, next_up, time_ns, IN, cpu))
+            woken = number_of[pids[of]]
+            columns.append(Records(woken, at_ns[of], np.full(len(woken), WAKE, np.int8), to[of]))
+        came = number_of[switches.fields["next_pid"][part]]
+        columns.append(Records(came, time_ns, np.full(len(came), IN, np.int8), cpu))
         yield joined(*columns)
         begin_ns = end_ns
 
@@ -77,9 +81,10 @@ def by_thread(held: Records, batch: Records) -> Records:
     """Return the records of a batch after those that were held back of earlier ones, in order of
     thread and time."""
     merged = joined(held, batch)
+    order = np.flatnonzero(merged.thread >= 0)
     # Twice a stable sort, by time and then by thread. The columns are in order already, which the
     # first makes use of; of numbers of 16 bits the second is a radix sort.
-    order = np.argsort(merged.time_ns, kind="stable")
+    order = order[np.argsort(merged.time_ns[order], kind="stable")]
     merged = merged.take(order[np.argsort(merged.thread[order], kind="stable")])
     came_and_left = _came_and_left_at_once(merged)
     if len(came_and_left):
@@ -87,21 +92,6 @@ def by_thread(held: Records, batch: Records) -> Records:
         order[came_and_left], order[came_and_left + 1] = came_and_left + 1, came_and_left
         merged = merged.take(order)
     return merged
-
-
-def chosen(
-    numbering: Numbering, tids: NDArray[Any], time_ns: Nanoseconds, what: Any, cpu: NDArray[Any]
-) -> Records:
-    """Return records of the numbered ones of these threads."""
-    number = numbering.number_of[tids]
-    is_chosen = number >= 0
-    told = np.broadcast_to(np.asarray(what, np.int8), len(tids))
-    return Records(
-        number[is_chosen],
-        time_ns[is_chosen],
-        told[is_chosen],
-        cpu[is_chosen].astype(np.int32, copy=False),
-    )
 
 
 def joined(*parts: Records) -> Records:
@@ -124,8 +114,9 @@ def _came_and_left_at_once(records: Records) -> NDArray[np.intp]:
     """Return where a thread that didn't run leaves a CPU, and comes to it next at the same time: it
     had come before it left."""
     what, thread = records.what, records.thread
-    found = (what[1:-1] <= OUT_RUNNABLE) & (what[2:] == IN) & (thread[1:-1] == thread[2:])
-    found &= records.time_ns[1:-1] == records.time_ns[2:]
-    found &= (what[:-2] != IN) & (thread[:-2] == thread[1:-1])
-    found &= records.cpu[1:-1] == records.cpu[2:]
-    return np.flatnonzero(found) + 1
+    at = np.flatnonzero(records.time_ns[1:-1] == records.time_ns[2:]) + 1
+    found = (what[at] <= OUT_RUNNABLE) & (what[at + 1] == IN) & (thread[at] == thread[at + 1])
+    found &= (what[at - 1] != IN) & (thread[at - 1] == thread[at])
+    found &= records.cpu[at] == records.cpu[at + 1]
+    where: NDArray[np.intp] = at[found]
+    return where

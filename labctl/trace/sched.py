@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labctl.base.percentiles import samples_needed
-from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.preemption import who_ran
-from labctl.trace.spans import Kind, Spans, spans
+from labctl.trace.model import Events, Nanoseconds, Trace
+from labctl.trace.numbering import Numbering
+from labctl.trace.preemption import Preemptors
+from labctl.trace.spans import Kind, Spans, spans_of
 from labctl.trace.tracepoints import MIGRATE, SWITCH
+
+_PART = 1 << 20
+"""Switches that are counted at a time: it bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,39 +100,36 @@ def schedule(
     result's: whether it slept or ran all along isn't known.
     """
     start_ns, end_ns = window or (trace.start_ns, trace.end_ns)
-    most = len(trace.events[SWITCH]) if SWITCH in trace.events else 0
-    waits = _Waits(most, with_cpus=preemptors)
+    if not has_switches(trace):
+        return Schedule(start_ns=start_ns, end_ns=end_ns, threads={}, lost=trace.lost)
+    everybody = Numbering.of(trace)
+    numbering = everybody if tids is None else Numbering.of(trace, tids)
+    waits = _Waits(trace.events[SWITCH], numbering)
     sums = _Sums(start_ns, end_ns)
-    for batch in spans(trace, tids):
+    who_ran = Preemptors(trace, everybody) if preemptors else None
+    for batch in spans_of(trace, numbering):
         sums.add(batch)
         is_whole = (batch.start_ns >= start_ns) & (batch.end_ns <= end_ns)
-        waits.add(batch.where(np.flatnonzero(batch.is_wait & is_whole)))
-    found = waits.ordered()
-    by_preemptor = who_ran(trace, found) if preemptors else {}
+        found = batch.where(np.flatnonzero(batch.is_wait & is_whole))
+        waits.add(found)
+        if who_ran is not None:
+            who_ran.add(found)
+    by_preemptor = who_ran.by_thread() if who_ran is not None else {}
     moved = _migrations(trace, start_ns, end_ns)
-    seen = sums.threads()
-    tids_seen = np.array([*seen], dtype=found.tid.dtype)  # of another one, all would be copied
-    firsts = np.searchsorted(found.tid, tids_seen, "left")
-    lasts = np.searchsorted(found.tid, tids_seen, "right")
-    length_ns = np.subtract(found.end_ns, found.start_ns, out=found.end_ns)  # the ends are used
-    was_preempted = found.kind == Kind.PREEMPTED
-    threads = {}
-    for (tid, total), first, last in zip(seen.items(), firsts, lasts, strict=True):
-        threads[tid] = ThreadSchedule(
+    threads = {
+        tid: ThreadSchedule(
             tid=tid,
             name=trace.names.get(tid, ""),
             on_cpu_ns=total.ran_ns,
-            delays=Delays(
-                start_ns=found.start_ns[first:last],
-                length_ns=length_ns[first:last],
-                was_preempted=was_preempted[first:last],
-            ),
+            delays=waits.of(tid),
             migrations=moved.get(tid, 0),
             unknown=total.unknown,
             unknown_ns=total.unknown_ns,
             may_have_run_ns=total.unknown_ns - total.off_cpu_ns,
             preempted_by_ns=by_preemptor.get(tid, {}),
         )
+        for tid, total in sums.threads().items()
+    }
     return Schedule(start_ns=start_ns, end_ns=end_ns, threads=threads, lost=trace.lost)
 
 
@@ -159,21 +159,18 @@ class _Sums:
         inside = np.minimum(batch.end_ns, self._end_ns)
         inside -= np.maximum(batch.start_ns, self._start_ns)
         # One that lasts no time at all counts where it is.
-        is_inside = inside >= 0
-        is_off_cpu = is_inside & (batch.kind == Kind.OFF_CPU)
-        is_unknown = is_off_cpu | (is_inside & (batch.kind == Kind.UNKNOWN))
+        ran = np.where(batch.kind == Kind.RAN, np.maximum(inside, 0), 0)
         firsts = np.append(0, np.flatnonzero(batch.tid[1:] != batch.tid[:-1]) + 1)
-        self._tids.append(batch.tid[firsts])
-        self._parts.append(
-            np.stack(
-                [
-                    np.add.reduceat(inside * (is_inside & (batch.kind == Kind.RAN)), firsts),
-                    np.add.reduceat(inside * is_off_cpu, firsts),
-                    np.add.reduceat(inside * is_unknown, firsts),
-                    np.add.reduceat(is_unknown, firsts, dtype=np.int64),
-                ]
-            )
-        )
+        nothing = np.zeros(len(firsts), np.int64)
+        ran = np.add.reduceat(ran, firsts)
+        self._add(batch.tid[firsts], ran, nothing, nothing, nothing)
+        rest = np.flatnonzero((batch.kind >= Kind.UNKNOWN) & (inside >= 0))
+        off_cpu = np.where(batch.kind[rest] == Kind.OFF_CPU, inside[rest], 0)
+        self._add(batch.tid[rest], 0 * off_cpu, off_cpu, inside[rest], np.ones(len(rest), np.int64))
+
+    def _add(self, tids: NDArray[np.int32], *columns: NDArray[np.int64]) -> None:
+        self._tids.append(tids)
+        self._parts.append(np.stack(columns))
 
     def threads(self) -> dict[int, _Sum]:
         """Return the sums by thread, in order."""
@@ -185,65 +182,44 @@ class _Sums:
 
 
 class _Waits:
-    """Columns that waits are gathered in: of all threads there may be millions. `most`: how many
-    there may be; each ends with a switch. Without `with_cpus` their CPUs are -1."""
+    """Gather each thread's waits in a row of their own: of all threads there may be millions."""
 
-    def __init__(self, most: int, *, with_cpus: bool) -> None:
+    def __init__(self, switches: Events, numbering: Numbering) -> None:
+        self._numbering = numbering
+        # Each wait ends with a switch to its thread.
+        most = np.zeros(len(numbering.tids), np.int64)
+        for begin in range(0, len(switches), _PART):
+            number = numbering.number_of[switches.fields["next_pid"][begin : begin + _PART]]
+            most += np.bincount(number[number >= 0], minlength=len(most))
+        self._begins = np.cumsum(most) - most
+        self._ends = self._begins.copy()
         # Of these only what is written to takes memory.
-        self._columns: dict[str, NDArray[Any]] = {
-            "tid": np.empty(most, np.int32),
-            "start_ns": np.empty(most, np.int64),
-            "end_ns": np.empty(most, np.int64),
-            "kind": np.empty(most, np.int8),
-        }
-        if with_cpus:
-            self._columns["cpu"] = np.empty(most, np.int32)
-        self._ends = [0]
+        room = int(most.sum())
+        self._start_ns = np.empty(room, np.int64)
+        self._length_ns = np.empty(room, np.int64)
+        self._was_preempted = np.empty(room, np.bool_)
 
     def add(self, batch: Spans) -> None:
         """Take waits in order of thread and time."""
-        new = slice(self._ends[-1], self._ends[-1] + len(batch))
-        for name, column in self._columns.items():
-            column[new] = getattr(batch, name)
-        self._ends.append(new.stop)
+        if not len(batch):
+            return
+        number = self._numbering.number_of[batch.tid]
+        firsts = np.append(0, np.flatnonzero(number[1:] != number[:-1]) + 1)
+        own, counts = number[firsts], np.diff(firsts, append=len(number))
+        places = np.repeat(self._ends[own] - firsts, counts) + np.arange(len(number))
+        self._start_ns[places] = batch.start_ns
+        self._length_ns[places] = batch.end_ns - batch.start_ns
+        self._was_preempted[places] = batch.kind == Kind.PREEMPTED
+        self._ends[own] += counts
 
-    def ordered(self) -> Spans:
-        """Return all of them, by thread and time: batches follow one another in time."""
-        count = self._ends[-1]
-        tids = self._columns.pop("tid")[:count]
-        counts = np.zeros(int(tids.max(initial=0)) + 1, np.int64)
-        for part in self._parts():
-            of_part = np.bincount(tids[part])
-            counts[: len(of_part)] += of_part
-        begins = np.cumsum(counts) - counts
-        columns: dict[str, NDArray[Any]] = {"cpu": np.broadcast_to(np.int32(-1), count)}
-        for name in [*self._columns]:
-            # One column at a time is in memory twice.
-            column = self._columns.pop(name)
-            columns[name] = np.empty(count, column.dtype)
-            for part, places in self._places(tids, begins.copy()):
-                columns[name][places] = column[part]
-        del tids
-        columns["tid"] = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        return Spans(**columns)
-
-    def _places(
-        self, tids: NDArray[np.int32], following: NDArray[np.int64]
-    ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Yield where each part's rows belong; `following`: where the next row of each thread
-        does."""
-        for part in self._parts():
-            own = tids[part]
-            firsts = np.append(0, np.flatnonzero(own[1:] != own[:-1]) + 1)
-            found, counts = own[firsts], np.diff(firsts, append=len(own))
-            places = np.repeat(following[found] - firsts, counts) + np.arange(len(own))
-            following[found] += counts
-            yield part, places
-
-    def _parts(self) -> Iterator[slice]:
-        for first, last in pairwise(self._ends):
-            if first < last:
-                yield slice(first, last)
+    def of(self, tid: int) -> Delays:
+        number = self._numbering.number_of[tid]
+        own = slice(int(self._begins[number]), int(self._ends[number]))
+        return Delays(
+            start_ns=self._start_ns[own],
+            length_ns=self._length_ns[own],
+            was_preempted=self._was_preempted[own],
+        )
 
 
 def _migrations(trace: Trace, start_ns: int, end_ns: int) -> dict[int, int]:

@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Gap, Nanoseconds, Trace
+from labctl.trace.model import Gap, Nanoseconds, Numbers, Trace
 from labctl.trace.numbering import Mask, Numbering
 from labctl.trace.records import (
     BATCH,
@@ -27,7 +27,6 @@ from labctl.trace.records import (
     Records,
     batches,
     by_thread,
-    chosen,
     joined,
 )
 from labctl.trace.tracepoints import SWITCH
@@ -54,7 +53,7 @@ class Spans:
     tid: NDArray[np.int32]
     start_ns: Nanoseconds
     end_ns: Nanoseconds
-    cpu: NDArray[np.int32]
+    cpu: Numbers
     kind: NDArray[np.int8]
 
     def __len__(self) -> int:
@@ -85,16 +84,19 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
     there since the trace began, one that it is seen to go to last until the trace ended. What goes
     over a gap is UNKNOWN, as is what events contradict. Nothing without sched_switch.
     """
-    if SWITCH not in trace.events or not len(trace.events[SWITCH]):
-        return
-    numbering = Numbering.of(trace, tids)
+    if SWITCH in trace.events and len(trace.events[SWITCH]):
+        yield from spans_of(trace, Numbering.of(trace, tids))
+
+
+def spans_of(trace: Trace, numbering: Numbering) -> Iterator[Spans]:
+    """Yield the spans of the numbered threads as `spans` does, of a trace that has switches."""
     gaps = _Gaps(trace.gaps)
     held = joined(_unseen(trace, numbering), _running_at_start(trace, numbering))
     for records in batches(trace, numbering):
         merged = by_thread(held, records)
-        is_told = _is_told_already(merged, gaps)
-        if is_told.any():
-            merged = merged.take(~is_told)
+        told = _told_already(merged, gaps)
+        if len(told):
+            merged = merged.take(np.delete(np.arange(len(merged.thread)), told))
         yield _between(merged, gaps, numbering.tids, trace.every_switch)
         held = merged.take(merged.is_last)
     yield _at_end(held, trace, gaps, numbering.tids)
@@ -107,7 +109,7 @@ def _unseen(trace: Trace, numbering: Numbering) -> Records:
         np.arange(count, dtype=numbering.number_of.dtype),
         np.full(count, trace.start_ns, np.int64),
         np.full(count, UNSEEN, np.int8),
-        np.zeros(count, np.int32),
+        np.zeros(count, trace.events[SWITCH].cpu.dtype),
     )
 
 
@@ -117,11 +119,12 @@ def _running_at_start(trace: Trace, numbering: Numbering) -> Records:
     first = len(switches) - 1 - first[first >= 0]
     cpus = switches.cpu[first]
     began = np.full(len(first), trace.start_ns, np.int64)
-    left = switches.fields["prev_pid"][first]
-    return chosen(numbering, left, began, IN, cpus)
+    left = numbering.number_of[switches.fields["prev_pid"][first]]
+    found = Records(left, began, np.full(len(first), IN, np.int8), cpus)
+    return found.take(left >= 0)
 
 
-def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
+def _last_of_each(cpu: Numbers) -> NDArray[np.int32]:
     """Return the last index of each CPU from 0; -1 where there is none."""
     found = np.full(int(cpu.max()) + 1, -1, np.int32)
     for first in range(0, len(cpu), BATCH):
@@ -132,45 +135,64 @@ def _last_of_each(cpu: NDArray[np.int32]) -> NDArray[np.int32]:
     return found
 
 
-def _is_told_already(records: Records, gaps: _Gaps) -> Mask:
-    """Wake-ups of threads that ran or were runnable: they cut short a thread's way to sleep, or
-    come twice. After a gap they may be news."""
-    is_told = np.zeros(len(records.thread), dtype=bool)
-    is_told[1:] = (
-        (records.what[1:] == WAKE)
-        & (records.what[:-1] != OUT)
-        & (records.what[:-1] != UNSEEN)
-        & (records.thread[1:] == records.thread[:-1])
-    )
-    at = np.flatnonzero(is_told)
-    is_told[at] = ~gaps.between(records.time_ns[at - 1], records.time_ns[at])
-    return is_told
+def _told_already(records: Records, gaps: _Gaps) -> NDArray[np.intp]:
+    """Return where wake-ups are of threads that ran or were runnable: they cut short a thread's way
+    to sleep, or come twice. After a gap they may be news."""
+    at = np.flatnonzero(records.what[1:] == WAKE)
+    at = at[records.thread[at] == records.thread[at + 1]]
+    before = records.what[at]
+    at = at[(before != OUT) & (before != UNSEEN)]
+    if gaps:
+        at = at[~gaps.between(records.time_ns[at], records.time_ns[at + 1])]
+    found: NDArray[np.intp] = at + 1
+    return found
+
+
+_ASLEEP, _NONE = -1, -2
+_WHATS = UNSEEN + 1
+
+
+def _kinds(every_switch: bool) -> NDArray[np.int8]:
+    """Return what there is between two records of a thread, where no event is missing: a `Kind`,
+    sleep or nothing; by what the first says times the number of them, plus what the second says."""
+    found = np.full((_WHATS, _WHATS), Kind.UNKNOWN, np.int8)
+    found[OUT, WAKE] = _ASLEEP
+    # Of who is seen to leave first, and to come never, events are missing before.
+    found[UNSEEN, OUT_RUNNABLE + 1 :] = _NONE
+    found[IN, : OUT_RUNNABLE + 1] = Kind.RAN
+    found[OUT_RUNNABLE, IN] = Kind.PREEMPTED
+    found[WAKE, IN] = Kind.WOKEN
+    if every_switch:
+        found[OUT, IN] = Kind.OFF_CPU
+    return found.ravel()
 
 
 def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
-    first, then = records.what[:-1], records.what[1:]
-    is_same = records.thread[1:] == records.thread[:-1]
-    slept = (first == OUT) & (then == WAKE)
-    slept[slept] = ~gaps.between(records.time_ns[:-1][slept], records.time_ns[1:][slept])
-    # Of who is seen to leave first, and to come never, events are missing before.
-    unseen = (first == UNSEEN) & (then > OUT_RUNNABLE)
-    at = np.flatnonzero(is_same & ~slept & ~unseen)
-    first, then = first[at], then[at]
+    kind = _kinds(every_switch)[records.what[:-1] * np.int8(_WHATS) + records.what[1:]]
+    kind[records.thread[1:] != records.thread[:-1]] = _NONE
+    at = np.flatnonzero(kind >= (_ASLEEP if gaps else 0))
+    kind = kind[at]
     start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
-    # Who slept at both ends of a gap may have run in it, and nowhere else.
-    sleeps = (first == OUT) & (then == WAKE)
-    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
-    kind = np.full(len(at), Kind.UNKNOWN, np.int8)
-    stayed = cpu == records.cpu[at + 1]
-    ran = (first == IN) & (then <= OUT_RUNNABLE) & stayed
-    # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
-    kind[ran & ~gaps.between_of(cpu, start_ns, end_ns)] = Kind.RAN
+    kind[(kind == Kind.RAN) & (cpu != records.cpu[at + 1])] = Kind.UNKNOWN
+    found = Spans(
+        tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind
+    )
+    return _with_gaps(found, gaps) if gaps else found
+
+
+def _with_gaps(found: Spans, gaps: _Gaps) -> Spans:
+    """Return the spans where those that a gap touches are unknown; sleep is left out, then."""
+    start_ns, end_ns, kind = found.start_ns, found.end_ns, found.kind
     bridged = gaps.between(start_ns, end_ns)
-    kind[(first == OUT_RUNNABLE) & (then == IN) & ~bridged] = Kind.PREEMPTED
-    kind[(first == WAKE) & (then == IN) & ~bridged] = Kind.WOKEN
-    if every_switch:
-        kind[(first == OUT) & (then == IN) & ~bridged] = Kind.OFF_CPU
-    return Spans(tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind)
+    # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
+    ran = kind == Kind.RAN
+    unknown = ran & gaps.between_of(found.cpu, start_ns, end_ns)
+    unknown |= ~ran & bridged
+    # Who slept at both ends of a gap may have run in it, and nowhere else.
+    sleeps = bridged & (kind == _ASLEEP)
+    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
+    kind[unknown] = Kind.UNKNOWN
+    return found.where(np.flatnonzero(kind != _ASLEEP))
 
 
 def _at_end(held: Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
@@ -200,6 +222,9 @@ class _Gaps:
             by_cpu[gap.cpu].append(gap)
         self._by_cpu = {cpu: _merged(own) for cpu, own in by_cpu.items()}
 
+    def __bool__(self) -> bool:
+        return bool(self._by_cpu)
+
     def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
         """Return which of these spans a gap of any CPU touches."""
         return _touched(self._all, start_ns, end_ns)
@@ -213,9 +238,7 @@ class _Gaps:
         last = np.searchsorted(starts, end_ns, "left") - 1
         return np.maximum(start_ns, starts[first]), np.minimum(end_ns, ends[last])
 
-    def between_of(
-        self, cpu: NDArray[np.int32], start_ns: Nanoseconds, end_ns: Nanoseconds
-    ) -> Mask:
+    def between_of(self, cpu: Numbers, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Mask:
         """Return which of these spans a gap of their own CPU touches."""
         found = np.zeros(len(cpu), dtype=bool)
         for number in np.unique(cpu).tolist() if self._by_cpu else []:

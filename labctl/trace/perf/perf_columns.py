@@ -25,11 +25,12 @@ while it runs, so the one that leaves a CPU has its newest."""
 _PART = 1 << 18
 """Events that are put in order at a time: it bounds the memory."""
 
-_FEW = 1 << 12
+_FEW = 1 << 16
 """Events that have room at first: of eleven tracepoints most are rare, and the system may give
-memory to a column by megabytes."""
+memory to a larger column by megabytes."""
 
-_INT32 = np.iinfo(np.int32)
+_KINDS = (np.int16, np.int32, np.int64)
+_TIME, _CPU, _TID = "(time)", "(cpu)", "(thread)"  # no field is called so
 _RAW_HEAD = 4  # the u32 that says how many bytes follow
 
 
@@ -68,12 +69,13 @@ class Columns:
         self.most = data_bytes // shortest
         self.count = 0
         room = min(self.most, _FEW)
-        self.times = np.empty(room, dtype=np.int64)
-        self.cpus = np.empty(room, dtype=np.int32)
-        self.tids = np.empty(room, dtype=np.int32)
+        # A column is as narrow as its values let it be. Of threads there is at first that which
+        # ran: a sched_switch tells of it twice, and what is the same is kept once.
         self.columns: dict[str, NDArray[Any]] = {
-            name: np.empty(room, dtype=np.int32 if field.signed else _kind(field))
-            for name, field in self.fields.items()
+            _TIME: np.empty(room, np.int64),
+            _CPU: np.empty(room, np.int16),
+            _TID: np.empty(room, np.int32),
+            **{n: np.empty(room, np.int16) for n, field in self.fields.items() if not field.thread},
         }
 
     def take(
@@ -96,16 +98,18 @@ class Columns:
             # A thread that has died has no number any more, by which perf would know it.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
             self._check_threads(chunk, starts, tids)
-        new = self._room_for(len(own))
-        self.times[new] = times[own]
-        self.cpus[new] = cpus[own]
-        self.tids[new] = tids
         read = [gathered(chunk, starts, raw_at, field) for field in self.read]
         for field, values in zip(self.read, read, strict=True):
             if field.thread:
                 self._check_threads(chunk, starts, values)
+        self._make_room_for(len(own))
         for name, place in self.places.items():
-            self._put(name, new, read[place])
+            if name in self.columns or not np.array_equal(read[place], tids):
+                self._put(name, read[place])
+        self._put(_TIME, times[own])
+        self._put(_CPU, cpus[own])
+        self._put(_TID, tids)
+        self.count += len(own)
         at = chunk.offset + 8 * starts
         for (comm, _, leaves), place in zip(self.named, self.named_places, strict=True):
             threads.are_called(
@@ -116,28 +120,23 @@ class Columns:
                 anew=leaves,
             )
 
-    def _room_for(self, count: int) -> slice:
-        new = slice(self.count, self.count + count)
-        if new.stop > len(self.times):
+    def column(self, name: str) -> NDArray[Any]:
+        """Return what was taken of a field so far."""
+        return self.columns.get(name, self.columns[_TID])[: self.count]
+
+    def _make_room_for(self, count: int) -> None:
+        if self.count + count > len(self.columns[_TIME]):
             # Of all this only what is written to takes memory.
-            self.times, self.cpus = self._grown(self.times), self._grown(self.cpus)
-            self.tids = self._grown(self.tids)
-            self.columns = {name: self._grown(column) for name, column in self.columns.items()}
-        self.count = new.stop
-        return new
+            for name, column in self.columns.items():
+                self.columns[name] = _moved(column[: self.count], self.most, column.dtype.type)
 
-    def _grown(self, column: NDArray[Any], dtype: type[np.int64] | None = None) -> NDArray[Any]:
-        grown = np.empty(self.most, dtype=dtype or column.dtype)
-        grown[: self.count] = column[: self.count]
-        return grown
-
-    def _put(self, name: str, new: slice, values: Numbers) -> None:
-        """Store values. A signed column of 8 bytes, such as a thread's state, is int32 until a
-        value doesn't fit: half the memory."""
-        column = self.columns[name]
-        if column.dtype != values.dtype and not _fit(values):
-            column = self.columns[name] = self._grown(column, np.int64)
-        column[new] = values
+    def _put(self, name: str, values: NDArray[Any]) -> None:
+        column = self.columns.get(name)
+        if column is None:  # it was the same as the thread that ran
+            known = self.columns[_TID]
+            column = _moved(known[: self.count], len(known), np.int32)
+        column = self.columns[name] = _holding(column, self.count, values)
+        column[self.count : self.count + len(values)] = values
 
     def _check(
         self, chunk: Chunk, starts: NDArray[np.int64], ends: NDArray[np.int64], raw_word: int
@@ -168,28 +167,66 @@ class Columns:
     def events(self, missing: Missing | None) -> Events:
         """Return what was taken, in order of time; of equal times, in the file's. `missing`: what
         belongs between. To be asked for once."""
-        taken = slice(0, self.count)
-        times, cpus, tids = self.times[taken], self.cpus[taken], self.tids[taken]
-        fields = {name: self.columns.pop(name)[taken] for name in self.fields}
-        del self.times, self.cpus, self.tids
+        columns, count = self.columns, self.count
         if missing is not None and len(missing):
-            # One column at a time is in memory twice.
-            times = np.insert(times, missing.place, missing.time_ns)
-            cpus = np.insert(cpus, missing.place, missing.cpu)
-            tids = np.insert(tids, missing.place, missing.left)
-            more = {
+            count += len(missing)
+            more: dict[str, NDArray[Any]] = {
+                _TIME: missing.time_ns,
+                _CPU: missing.cpu,
+                _TID: missing.left,
                 "prev_pid": missing.left,
                 "prev_state": missing.state,
                 "next_pid": missing.came,
             }
-            for name in fields:
-                fields[name] = np.insert(fields[name], missing.place, more.get(name, 0))
-        _sort(times, [cpus, tids, *fields.values()])
-        # A sched_switch tells twice who ran. What is the same is kept once.
-        for field in fields.values():
-            if field.dtype == np.int32 and np.array_equal(field, tids):
-                tids = field
-        return Events(time_ns=times, cpu=cpus, tid=tids, fields=fields)
+            nothing = np.zeros(len(missing), np.int16)
+            for name in columns:
+                values = more.get(name, nothing)
+                columns[name] = _inserted(columns[name], self.count, missing.place, values)
+        columns = {name: column[:count] for name, column in columns.items()}
+        del self.columns
+        _sort(columns[_TIME], [column for name, column in columns.items() if name != _TIME])
+        return Events(
+            time_ns=columns[_TIME],
+            cpu=columns[_CPU],
+            tid=columns[_TID],
+            fields={name: columns.get(name, columns[_TID]) for name in self.fields},
+        )
+
+
+def _moved(known: NDArray[Any], room: int, kind: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    column = np.empty(room, kind)
+    column[: len(known)] = known
+    return column
+
+
+def _holding(column: NDArray[Any], count: int, values: NDArray[Any]) -> NDArray[Any]:
+    """Return the column, or a wider one that has room for such values; `count` are in it."""
+    if column.dtype == values.dtype or not len(values):
+        return column
+    least, most = int(values.min()), int(values.max())
+    fits = [np.iinfo(kind).min <= least and most <= np.iinfo(kind).max for kind in _KINDS]
+    kind = _KINDS[fits.index(True)]
+    if np.can_cast(kind, column.dtype):
+        return column
+    return _moved(column[:count], len(column), kind)
+
+
+def _inserted(
+    column: NDArray[Any], count: int, places: NDArray[np.int64], values: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the column with values before these ascending places of the `count` in it. It is moved
+    from its end on, a part at a time, so that it isn't in memory twice."""
+    column = _holding(column, count, values)
+    if len(column) < count + len(values):
+        column = _moved(column[:count], count + len(values), column.dtype.type)
+    end, last = count, len(values)
+    while last:
+        begin = max(0, end - _PART)
+        first = int(np.searchsorted(places, begin))
+        part = np.insert(column[begin:end], places[first:last] - begin, values[first:last])
+        column[begin + first : begin + first + len(part)] = part
+        end, last = begin, first
+    return column
 
 
 def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
@@ -232,10 +269,6 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
     if field.signed:
         found = found.view(f"<i{field.size}")
     return found.astype(_kind(field), copy=False)
-
-
-def _fit(values: Numbers) -> bool:
-    return bool(_INT32.min <= values.min(initial=0) and values.max(initial=0) <= _INT32.max)
 
 
 def _kind(field: Field) -> np.dtype[Any]:

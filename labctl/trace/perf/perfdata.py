@@ -48,8 +48,8 @@ def read_trace(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
     """Return every event of the tracepoints in `wanted`, each with the integer fields that are
     named there: `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
 
-    Fields are int32, but unsigned ones of 4 bytes and all of 8 are int64 (two's complement); of
-    those the signed ones are int32 too where every value fits. A file that ends within a record is
+    Fields of threads are int32, the others int16, int32 or int64, as all values need (of unsigned
+    ones of 8 bytes, two's complement). A file that ends within a record is
     read up to there, and `problems` says so. Switches that the kernel kept from the tracepoint are
     among its events where perf recorded switches itself (`perfdata_switches`). Raises BrokenError
     where it is no perf.data, is broken, tells too little, or wasn't to record what is wanted.
@@ -147,14 +147,13 @@ class _Reading:
         """Return the chunk's sched_switch events, of which `before` are in the columns already from
         earlier ones; None where they weren't asked who left and came."""
         columns = self.columns.get(SWITCH)
-        if columns is None or not columns.columns.keys() >= {"prev_pid", "next_pid"}:
+        if columns is None or not columns.fields.keys() >= {"prev_pid", "next_pid"}:
             return None
         is_own = chunk.events == self.switch_attrs[0]
         for index in self.switch_attrs[1:]:
             is_own |= chunk.events == index
         own = np.flatnonzero(is_own)
-        new = slice(before, columns.count)
-        left, came = columns.columns["prev_pid"][new], columns.columns["next_pid"][new]
+        left, came = columns.column("prev_pid")[before:], columns.column("next_pid")[before:]
         return Told(chunk.samples[own], cpus[own], left, came, before)
 
     def _check(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Events, Nanoseconds, Trace
+from labctl.trace.model import Events, Nanoseconds, Numbers, Trace
 from labctl.trace.numbering import Numbering
 from labctl.trace.records import IN, OUT, OUT_RUNNABLE, WAKE, Records, batches, by_thread
 from labctl.trace.timeline.lane_spans import Holes
@@ -60,7 +60,7 @@ class _Sleeps:
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     since_ns: Nanoseconds
-    cpu: NDArray[np.int32]
+    cpu: Numbers
 
     def take(self, chosen: NDArray[Any]) -> _Sleeps:
         return _Sleeps(*(getattr(self, name)[chosen] for name in _Sleeps.__dataclass_fields__))
@@ -72,7 +72,7 @@ def _unexplained(trace: Trace, numbering: Numbering) -> Iterator[_Sleeps]:
     known = {what: np.full(count, _NEVER) for what in (IN, OUT, WAKE)}
     none = np.zeros(0, np.int64)
     held = Records(
-        none.astype(numbering.number_of.dtype), none, none.astype(np.int8), none.astype(np.int32)
+        none.astype(numbering.number_of.dtype), none, none.astype(np.int8), none.astype(np.int16)
     )
     for batch in batches(trace, numbering):
         merged = by_thread(held, batch)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.keys import Keys
-from labctl.trace.model import Events, Gap, Nanoseconds
+from labctl.trace.model import Events, Gap, Nanoseconds, Numbers
 from labctl.trace.timeline.lane_spans import Flags, Holes
 from labctl.trace.tracepoints import ENDED, STOPPED, UNTOLD
 
@@ -30,8 +30,8 @@ class Stays:
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     what: NDArray[np.int8]
-    cpu: NDArray[np.int32]
-    then_cpu: NDArray[np.int32]
+    cpu: Numbers
+    then_cpu: Numbers
     then_runs: Flags
 
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,14 +223,14 @@ class _Told:
     """Hold events that tell of wake-ups, in order of task and time, and one after all of them."""
 
     key: NDArray[np.int64]
-    cpu: NDArray[np.int32]
+    cpu: Numbers
 
 
 def _told(trace: Trace, keys: Keys) -> _Told:
     """Return those of whoever asks for a wake-up, and of what answers: either may be all that there
     is."""
     found = [np.array([_NEVER])]
-    cpus = [np.array([-1], dtype=np.int32)]
+    cpus: list[NDArray[Any]] = [np.array([-1], dtype=np.int16)]
     for events in (trace.events[name] for name in (WAKING, WAKEUP) if name in trace.events):
         own = np.flatnonzero(np.isin(events.fields["pid"], keys.things))
         found.append(keys.key(events.fields["pid"][own], events.time_ns[own]))

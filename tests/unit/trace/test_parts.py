@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labctl.store.trial import TrialFolder
-from labctl.trace import files, preemption, records
+from labctl.trace import files, preemption, records, sched, sums
 from labctl.trace.model import Trace
 from labctl.trace.perf import chain, perf_columns
 from labctl.trace.sched import schedule
@@ -62,5 +62,8 @@ def test_small_parts_tell_the_same_as_one(
     monkeypatch.setattr(perf_columns, "_FEW", 10)
     monkeypatch.setattr(records, "BATCH", 50)
     monkeypatch.setattr(preemption, "_PART", 7)
-    monkeypatch.setattr(preemption, "_CELLS", 3)
+    monkeypatch.setattr(preemption, "_MOST_ASIDE", 5)
+    monkeypatch.setattr(sched, "_PART", 30)
+    monkeypatch.setattr(sums, "_CELLS", 3)
+    monkeypatch.setattr(sums, "_MOST", 10)
     assert told(folder) == whole
