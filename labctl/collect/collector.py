@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
-from functools import partial
+from enum import Enum, IntEnum, auto
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +111,15 @@ class Attaching(IntEnum):
     """Last: its window is to be the trial's own."""
 
 
-Snapshot = Callable[[], Mapping[str, Any]]
-"""Part of host.json that an attached collector adds, before and after the measured window."""
+class Edge(Enum):
+    """Name the edges of the measured window at which snapshots are taken."""
+
+    OPENS = auto()
+    CLOSES = auto()
+
+
+Snapshot = Callable[[Edge], Mapping[str, Any]]
+"""Part of host.json that an attached collector adds, at either edge of the measured window."""
 
 
 def why_no_image(at: Here) -> str | None:
@@ -124,8 +130,8 @@ def why_no_image(at: Here) -> str | None:
 def reads(
     what: Callable[[Target], Mapping[str, Any]],
 ) -> Callable[[Target], AbstractContextManager[Snapshot]]:
-    """Return what attaches nothing and adds this to the snapshots."""
-    return lambda target: nullcontext(partial(what, target))
+    """Return what attaches nothing and adds this to the snapshots, the same at both edges."""
+    return lambda target: nullcontext(lambda _: what(target))
 
 
 def _works(_: Here) -> None:

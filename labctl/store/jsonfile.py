@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.garbage import collection_paused
 from labctl.base.held import held, open_regular
 from labctl.base.jsontext import check_size, parse_json
 from labctl.base.trust import believed_owners
@@ -146,17 +146,10 @@ def json_and_digest(data: bytes, where: str) -> tuple[Any, str]:
         raise BrokenError(f"{where} cannot be read: {error}") from error
 
 
-@contextmanager
-def reading_many() -> Iterator[None]:
+def reading_many() -> AbstractContextManager[None]:
     """Pause garbage collection: JSON makes no cycles, and looking for some takes a third of the
     time to read a large run."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    return collection_paused()
 
 
 def newer(what: Path | str, schema: int, known: int) -> UsageError:

@@ -159,7 +159,7 @@ def _attached(target: Target) -> Iterator[Snapshot]:
     can = _countable()
     asked = command(target.trial_cpus, can.output)
     with counting(target.folder, can, asked, raw=FREQUENCY, problem=FREQUENCY_PROBLEM):
-        yield lambda: {LIMIT: limit_or_reason()}
+        yield lambda _: {LIMIT: limit_or_reason()}
 
 
 CPU_FREQUENCY = Collector(

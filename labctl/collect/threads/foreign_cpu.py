@@ -186,7 +186,7 @@ def _rows(taken: Any, where: str) -> dict[int, _Ran]:
 @contextmanager
 def _attached(target: Target) -> Iterator[Snapshot]:
     with task_clock.counting(target.known_threads(), target.trial_cpus) as clocks:
-        yield clocks.read
+        yield lambda _: clocks.read()
 
 
 TASK_CLOCK = Collector(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,14 @@ from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
 from labctl.collect import runner_counts
-from labctl.collect.collector import Collector, Here, ThreadRef, reads
+from labctl.collect.collector import Collector, Here
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
+from labctl.collect.threads.thread_snapshots import OWN, attached
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU
 
-ROLES = (VCPU, *HELPERS, "neighbour", "peer", "labctl")
-
-# Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
-# interrupts' line alone is kilobytes.
-_STAT_LINES = ("cpu", "ctxt ", "procs_")
-_STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
-_FILES = ("schedstat", "status", "comm", "stat")
+ROLES = (VCPU, *HELPERS, "neighbour", "peer", OWN)
 
 _SWITCHES = {
     "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
@@ -64,42 +58,6 @@ class Threads:
 
     def vanished_of(self, role: str) -> list[Used]:
         return [thread for thread in self.vanished if thread.role == role]
-
-
-def snapshot(threads: Sequence[ThreadRef], proc_root: Path = Path("/proc")) -> dict[str, Any]:
-    """Return what the kernel has counted by now for these threads, and where it has placed them, as
-    host.json holds it.
-
-    A thread that has ended is left out. The times of its process, which the kernel keeps, tell
-    `parse` what it used.
-    """
-    taken: dict[str, Any] = {
-        "monotonic_ns": time.monotonic_ns(),
-        "proc_stat": _kept((proc_root / "stat").read_text(), _STAT_LINES),
-    }
-    rows: list[dict[str, Any]] = []
-    for thread in threads:
-        folder = proc_root / str(thread.pid) / "task" / str(thread.tid)
-        try:
-            texts = {name: (folder / name).read_text(errors="replace") for name in _FILES}
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        rows.append(
-            {
-                "pid": thread.pid,
-                "tid": thread.tid,
-                "role": thread.role,
-                "index": thread.index,
-                "comm": texts["comm"].strip(),
-                "schedstat": texts["schedstat"],
-                "status": _kept(texts["status"], _STATUS_LINES),
-                # Its policy and priority, and a vCPU's page faults.
-                "stat": texts["stat"],
-            }
-        )
-    taken["threads"] = rows
-    taken["processes"] = _process_stats({thread.pid for thread in threads}, proc_root)
-    return taken
 
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
@@ -234,16 +192,6 @@ def _process_ticks(taken: Mapping[str, Any], pid: int, snapshots: Snapshots) -> 
     return int(fields[11]) + int(fields[12])
 
 
-def _process_stats(pids: Iterable[int], proc_root: Path) -> dict[str, str]:
-    found = {}
-    for pid in sorted(pids):
-        try:
-            found[str(pid)] = (proc_root / str(pid) / "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
-
-
 def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     rows = taken.get("threads")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -316,10 +264,6 @@ def _cpu(role: str, value: float, source: str) -> Sample:
     return sample("host_cpu", value, source=source, labels={"thread": role})
 
 
-def _kept(text: str, starts: tuple[str, ...]) -> str:
-    return "".join(line for line in text.splitlines(keepends=True) if line.startswith(starts))
-
-
 def _why_unavailable(_: Here) -> str | None:
     if Path("/proc/self/schedstat").exists():
         return None
@@ -332,7 +276,7 @@ THREADS = Collector(
     level=Level.COUNTERS,
     gives="CPU time, run delay, switches of QEMU's",
     why_unavailable=_why_unavailable,
-    attached=reads(lambda target: snapshot(target.known_threads())),
+    attached=attached,
     raw=(RAW,),
     parse=lambda trial: parse(trial.folder),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from labctl.base.process import thread_ids
 from labctl.collect.collector import ThreadRef
 from labctl.collect.table import RECORDERS
+from labctl.collect.threads.thread_snapshots import OWN
 from labctl.domain.readback import read_threads
 
 
@@ -38,14 +39,14 @@ def tree_threads(pid: int, role: str) -> list[ThreadRef]:
 
 def labctl_threads() -> list[ThreadRef]:
     """Return what measuring costs: our own, and those of the tools that record for us."""
-    found = process_threads(os.getpid(), "labctl")
+    found = process_threads(os.getpid(), OWN)
     for child in _children(found):
         try:
             name = Path(f"/proc/{child}/comm").read_text().strip()
         except OSError:
             continue
         if name in RECORDERS:
-            found += process_threads(child, "labctl")
+            found += process_threads(child, OWN)
     return found
 
 

@@ -66,11 +66,11 @@ def measured_window(
     ):
         target = with_command(target, bench, execution.pid)
         # Collectors take their time to attach and to end: the snapshots are inside of that.
-        with collecting(target, request.level) as snapshot:
-            before = snapshot()
+        with collecting(target, request.level) as edges:
+            before = edges.before()
             execution.go()
             execution.wait_exited()
-            after = snapshot()
+            after = edges.after()
         result = execution.result()
     hogs.stop()
     folder.write_raw_json(

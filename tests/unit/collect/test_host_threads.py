@@ -1,15 +1,11 @@
 import copy
 import json
-import os
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.collector import ThreadRef
 from labctl.collect.threads import host_threads
 from labctl.store.samples import Reading
 from tests.unit.collect.trials import (
@@ -207,29 +203,3 @@ def test_snapshots_that_are_not_whole_are_an_error_that_names_the_file(
 def test_natively_a_missing_side_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match=r"runner\.json"):
         list(host_threads.parse(trial(tmp_path, host=altered(TCG, _native))))
-
-
-def test_a_snapshot_holds_what_the_kernel_says_of_a_thread() -> None:
-    stop = threading.Event()
-    started = threading.Thread(target=stop.wait)
-    started.start()
-    assert started.native_id is not None
-    refs = [
-        ThreadRef(pid=os.getpid(), tid=tid, role="labctl", index=n)
-        for n, tid in enumerate((os.getpid(), started.native_id))
-    ]
-    both = host_threads.snapshot(refs)
-    stop.set()
-    started.join()
-    # Python's thread has ended before the kernel's has.
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/self/task/{started.native_id}").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    one = host_threads.snapshot(refs)
-    assert [row["tid"] for row in both["threads"]] == [ref.tid for ref in refs]
-    assert [row["tid"] for row in one["threads"]] == [os.getpid()]
-    assert both["processes"].keys() == {str(os.getpid())}
-    assert all(
-        line.startswith(("cpu", "ctxt", "procs")) for line in both["proc_stat"].split("\n") if line
-    )
-    assert one["monotonic_ns"] > both["monotonic_ns"]

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.collector import ThreadRef
+from labctl.collect.collector import Edge, ThreadRef
 from labctl.collect.threads import page_faults
-from labctl.collect.threads.host_threads import snapshot
+from labctl.collect.threads.thread_snapshots import ThreadSnapshots
 from tests.unit.collect.trials import TCG, Change, altered, reasons, same, trial, values
 
 STAT = "4242 (CPU 0/KVM :) x) S 1 4242 4242 0 -1 4194624 {minor} 7 {major} 0 120 30 0 0 20 0 4 0 9"
@@ -73,6 +73,6 @@ def test_a_snapshot_keeps_each_threads_stat(tmp_path: Path) -> None:
     threads = [
         ThreadRef(pid=1, tid=tid, role=role, index=0) for tid, role in ((1, "vcpu"), (2, "vhost"))
     ]
-    vcpu, vhost = snapshot(threads, tmp_path)["threads"]
+    vcpu, vhost = ThreadSnapshots(lambda: threads, tmp_path)(Edge.OPENS)["threads"]
     assert page_faults.faults(vcpu["stat"], "") == {"minor": 5, "major": 0}
     assert page_faults.faults(vhost["stat"], "") == {"minor": 5, "major": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def _traced(said: list[str], name: str, **given: Any) -> Collector:
     @contextmanager
     def attached(_: Target) -> Iterator[Snapshot]:
         said.append(f"{name} begins")
-        yield lambda: {name: len(said)}
+        yield lambda edge: {name: said.append(f"{name} {edge.name.lower()}")}
         said.append(f"{name} ends")
 
     defaults = {"order": 0, "level": Level.COUNTERS, "gives": "", "parse": lambda trial: ()}
@@ -75,9 +76,22 @@ def test_a_level_and_a_side_have_their_own_collectors_alone(
         assert _begun(said) == ["counter", "window"]
 
 
-def test_a_snapshot_has_what_each_adds_in_the_tables_order(said: list[str], tmp_path: Path) -> None:
-    with collecting(target(tmp_path), Level.COUNTERS) as snapshot:
-        assert list(snapshot()) == ["window", "counter", "guest's"]
+def test_the_first_of_the_table_is_read_next_to_the_window(said: list[str], tmp_path: Path) -> None:
+    with collecting(target(tmp_path), Level.COUNTERS) as edges:
+        said.clear()
+        edges.before()
+        assert said == ["guest's opens", "counter opens", "window opens"]
+        said.clear()
+        assert edges.after().keys() == {"window", "counter", "guest's"}
+        assert said == ["window closes", "counter closes", "guest's closes"]
+
+
+def test_no_garbage_is_collected_while_a_window_is_measured(
+    said: list[str], tmp_path: Path
+) -> None:
+    with collecting(target(tmp_path), Level.COUNTERS):
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_names_and_raw_files_are_those_of_one_collector() -> None:

@@ -1,0 +1,145 @@
+"""Take what the kernel has counted of threads at the edges of the measured window.
+
+Finding threads and reading all that isn't counted takes milliseconds of labctl's CPU time: before
+the window that is done first, and after it last. Next to the window stand the counts alone, and the
+thread that reads them has its own read last before it and first after it (METHOD rule 11).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labctl.collect.collector import Edge, Snapshot, Target, ThreadRef
+
+OWN = "labctl"
+"""Role of labctl's own threads."""
+
+# Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
+# interrupts' line alone is kilobytes.
+_STAT_LINES = ("cpu", "ctxt ", "procs_")
+_STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+_FILES = ("status", "comm", "stat")
+
+Find = Callable[[], Sequence[ThreadRef]]
+"""Return the threads as they are now."""
+
+_Counts = dict[int, str]
+"""Text of schedstat by thread id."""
+_Row = dict[str, Any]
+
+
+@contextmanager
+def attached(target: Target) -> Iterator[Snapshot]:
+    """Yield what takes the snapshots of a trial's known threads."""
+    yield ThreadSnapshots(target.known_threads)
+
+
+class ThreadSnapshots:
+    """Take a snapshot at each edge of the window, as host.json holds it.
+
+    A thread that has ended is left out. The times of its process, which the kernel keeps, tell
+    what it used.
+    """
+
+    def __init__(self, find: Find, proc_root: Path = Path("/proc")) -> None:
+        self._find = find
+        self._proc = proc_root
+        self._known: Sequence[ThreadRef] = ()
+
+    def __call__(self, edge: Edge) -> Mapping[str, Any]:
+        return self._before() if edge is Edge.OPENS else self._after()
+
+    def _before(self) -> dict[str, Any]:
+        self._known = threads = self._find()
+        rows = self._rows(threads)
+        processes = self._process_stats(threads)
+        counts = self._counts(_others(threads))
+        whole = self._host()
+        counts |= self._counts(reversed(_own(threads)))
+        return {**whole, "threads": _with_counts(rows, counts), "processes": processes}
+
+    def _after(self) -> dict[str, Any]:
+        counts = self._counts(_own(self._known))
+        whole = self._host()
+        counts |= self._counts(_others(self._known))
+        threads = self._find()
+        counts |= self._counts(ref for ref in threads if ref.tid not in counts)
+        rows = self._rows(threads)
+        processes = self._process_stats(threads)
+        return {**whole, "threads": _with_counts(rows, counts), "processes": processes}
+
+    def _host(self) -> dict[str, Any]:
+        now = time.monotonic_ns()
+        text = (self._proc / "stat").read_text()
+        return {"monotonic_ns": now, "proc_stat": _kept(text, _STAT_LINES)}
+
+    def _counts(self, threads: Iterable[ThreadRef]) -> _Counts:
+        found: _Counts = {}
+        for ref in threads:
+            path = self._folder(ref) / "schedstat"
+            # The file has a running thread's time as of the last tick, up to 10 ms ago. Asking for
+            # one's own brings it up to date (task_sched_runtime in kernel/sched/core.c).
+            time.thread_time_ns()
+            try:
+                found[ref.tid] = path.read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+    def _rows(self, threads: Iterable[ThreadRef]) -> list[_Row]:
+        """Return all of each thread's row but its counts."""
+        found: list[_Row] = []
+        for ref in threads:
+            folder = self._folder(ref)
+            try:
+                texts = {name: (folder / name).read_text(errors="replace") for name in _FILES}
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found.append(
+                {
+                    "pid": ref.pid,
+                    "tid": ref.tid,
+                    "role": ref.role,
+                    "index": ref.index,
+                    "comm": texts["comm"].strip(),
+                    "status": _kept(texts["status"], _STATUS_LINES),
+                    # Its policy and priority, and a vCPU's page faults.
+                    "stat": texts["stat"],
+                }
+            )
+        return found
+
+    def _process_stats(self, threads: Iterable[ThreadRef]) -> dict[str, str]:
+        found = {}
+        for pid in sorted({ref.pid for ref in threads}):
+            try:
+                found[str(pid)] = (self._proc / str(pid) / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+        return found
+
+    def _folder(self, ref: ThreadRef) -> Path:
+        return self._proc / str(ref.pid) / "task" / str(ref.tid)
+
+
+def _own(threads: Iterable[ThreadRef]) -> list[ThreadRef]:
+    """Return labctl's threads, first the one that asks."""
+    own = [ref for ref in threads if ref.role == OWN]
+    return sorted(own, key=lambda ref: ref.tid != threading.get_native_id())
+
+
+def _others(threads: Iterable[ThreadRef]) -> list[ThreadRef]:
+    return [ref for ref in threads if ref.role != OWN]
+
+
+def _with_counts(rows: Iterable[_Row], counts: _Counts) -> list[_Row]:
+    return [{**row, "schedstat": counts[row["tid"]]} for row in rows if row["tid"] in counts]
+
+
+def _kept(text: str, starts: tuple[str, ...]) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.startswith(starts))
