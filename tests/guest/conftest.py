@@ -132,6 +132,10 @@ class Sandbox:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
+    @property
+    def libvirt_cache(self) -> Path:
+        return StatePaths(self.state).libvirt_root / "cache"
+
     def runs(self) -> list[Path]:
         return sorted(path.parent for path in self.results.glob("*/run.json"))
 
@@ -278,19 +282,21 @@ def kept() -> Iterator[Path]:
 
 
 @contextmanager
-def sandboxed(kept: Path, results: Path) -> Iterator[Sandbox]:
+def sandboxed(kept: Path, results: Path, *, is_first: bool = False) -> Iterator[Sandbox]:
+    """`is_first`: nothing is known there yet, of QEMU or of programs; only the image is built."""
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
     state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     state.mkdir(mode=0o711)
     # What is made once per host: images and instruction counts. Everything else is the test's.
-    for folder in (StatePaths.default().images, StatePaths.default().cache):
+    host = StatePaths.default()
+    for folder in (host.images,) if is_first else (host.images, host.cache):
         folder.mkdir(exist_ok=True)
         (state / folder.name).symlink_to(folder)
     (state / "data").symlink_to(kept / "data")
-    libvirt = StatePaths(state).libvirt_root
-    libvirt.mkdir()
-    (libvirt / "cache").symlink_to(kept / "libvirt")
     sandbox = Sandbox(state, results)
+    if not is_first:
+        sandbox.libvirt_cache.parent.mkdir()
+        sandbox.libvirt_cache.symlink_to(kept / "libvirt")
     try:
         yield sandbox
     finally:
@@ -321,11 +327,15 @@ class Swept:
 
 @pytest.fixture(scope="session")
 def swept(built: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
-    """For all tests that only read what a sweep has made. It boots the image for the first time,
-    and counts instructions, where nobody has."""
-    with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
+    """For all tests that only read what a sweep has made. It is a first run: libvirt asks QEMU what
+    it can, and instructions are counted, which other tests then need not do. The image boots for
+    the first time where it never has."""
+    with sandboxed(kept, tmp_path_factory.mktemp("results"), is_first=True) as sandbox:
         done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
         assert done.returncode == 0, done.stderr
+        host = StatePaths.default().cache
+        shutil.copytree(StatePaths(sandbox.state).cache, host, dirs_exist_ok=True)
+        shutil.copytree(sandbox.libvirt_cache, kept / "libvirt", dirs_exist_ok=True)
         yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
 
 

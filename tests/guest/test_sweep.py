@@ -51,6 +51,18 @@ def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept)
     assert swept.leftovers == []
 
 
+def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept) -> None:
+    (run,) = swept.sandbox.runs()
+    shares = {}
+    for trial in run.glob("trials/*/samples.json"):
+        samples = json.loads(trial.read_text())["samples"]
+        (own,) = [s["value"] for s in samples if s["labels"] == {"thread": "labctl"}]
+        shares[trial.parent.name] = own
+    assert len(shares) >= 6
+    # CPU seconds per second: 3 ms of a window of one second.
+    assert {trial: own for trial, own in shares.items() if own >= 0.003} == {}
+
+
 def test_what_a_run_keeps_is_closed_to_other_users(swept: Swept, image: Image) -> None:
     (run,) = swept.sandbox.runs()
     assert run.stat().st_mode & 0o777 == 0o700
