@@ -10,7 +10,7 @@ from typing import Any
 
 from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
-from labctl.study import studyfile
+from labctl.study import studyfile, tuningfile
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
@@ -20,6 +20,7 @@ _PARTS = (
     ("`guest`", studyfile.GuestFile),
     ("`limits`", studyfile.LimitsFile),
     ("`quick`", studyfile.QuickFile),
+    ("`requires.NAME`", tuningfile.RequiresFile),
 )
 
 _HEAD = """\

@@ -56,7 +56,7 @@ def domain_request(
         initrd=_PLACE / "images/initrd.img",
         cmdline=" ".join(["root=/dev/vda console=ttyS0", *tuning.guest.command_line]),
         root_disk=running / "root.qcow2",
-        data_disk=running / f"data.{tuning.disk.format}",
+        data_disks=(running / f"data.{tuning.disk.format}",),
         seed_disk=None,
         console_log=running / "console.log",
         runner_socket=running / "runner.sock",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -32,9 +33,9 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 class DomainRequest:
     """Request a guest: `accelerator` is 'kvm' or 'tcg'; paths are the host's.
 
-    `root_disk` is a qcow2 overlay (vda), `data_disk` in the tuning's format (vdb, or sda on SCSI),
-    `seed_disk` cloud-init's read-only `cidata` image (vdc). In the guest they are
-    /dev/disk/by-id/virtio-labctl-{root,data,seed}, and `guest_data_path` on either bus.
+    `root_disk` is a qcow2 overlay (vda), `data_disks` in the tuning's format (from vdb on, or from
+    sda on SCSI), `seed_disk` cloud-init's read-only `cidata` image, the last. In the guest they are
+    /dev/disk/by-id/virtio-labctl-{root,data,data2,seed}, and `guest_data_paths` on either bus.
     """
 
     name: str
@@ -50,7 +51,7 @@ class DomainRequest:
     initrd: Path | None
     cmdline: str
     root_disk: Path
-    data_disk: Path | None
+    data_disks: Sequence[Path]
     seed_disk: Path | None
     console_log: Path
     runner_socket: Path
@@ -77,12 +78,12 @@ def mac_of(uuid: str) -> str:
     return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
 
 
-def guest_data_path(disk: Disk) -> str:
-    """Return where a guest with that data disk finds it: udev's name of its serial on its bus."""
-    return {
-        "virtio": "/dev/disk/by-id/virtio-labctl-data",
-        "scsi": "/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_labctl-data",
-    }[disk.bus]
+def guest_data_paths(disk: Disk, count: int) -> tuple[str, ...]:
+    """Return where a guest with so many such data disks finds them: udev's names of their serials
+    on their bus."""
+    bus = {"virtio": "virtio-", "scsi": "scsi-0QEMU_QEMU_HARDDISK_"}[disk.bus]
+    serials = ("labctl-data", *(f"labctl-data{number}" for number in range(2, count + 1)))
+    return tuple(f"/dev/disk/by-id/{bus}{serial}" for serial in serials)
 
 
 def render(request: DomainRequest) -> str:
@@ -151,7 +152,8 @@ def _check(request: DomainRequest) -> None:
         raise UsageError(
             f"the guest has {request.vcpus} vCPUs and the pin plan places {len(request.plan.vcpus)}"
         )
-    for text in (request.name, request.cmdline, str(request.root_disk), str(request.data_disk)):
+    paths = map(str, (request.root_disk, *request.data_disks))
+    for text in (request.name, request.cmdline, *paths):
         if found := _NOT_XML.search(text):
             raise UsageError(f"{text!r} holds {found.group()!r}, which XML cannot hold")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,14 +12,14 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.paths import data_files
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
-from labctl.base.tuning import Tuning
+from labctl.base.tuning import Requires, Tuning
 from labctl.base.yamlfile import load_mapping, nearest
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
 from labctl.study.published_file import read_published
 from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
-from labctl.study.tunings import tuning_names
+from labctl.study.tunings import required, tuning_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,14 @@ class GuestShape:
     image: str
     vcpus: int | None
     memory_mib: int
+    data_disks: int = 1
+
+    def to_json(self) -> dict[str, object]:
+        """Leave a single data disk out: older plans must keep their digests."""
+        content: dict[str, object] = asdict(self)
+        if self.data_disks == 1:
+            del content["data_disks"]
+        return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,8 @@ class Study:
     limits: Limits
     exercises: Mapping[str, tuple[str, ...]]
     """Tuning to the workloads that exercise its mechanism."""
+    requires: Mapping[str, Requires] = field(default_factory=dict)
+    """Tuning to what a host must have for it to be an arm here."""
     published: tuple[PublishedSource, ...] = ()
     collect: Level = Level.COUNTERS
     spare_blocks: int = 0
@@ -111,6 +121,7 @@ class Study:
         It leaves out published results, since they change no measurement."""
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
+        content["guest"] = self.guest.to_json()
         del content["published"]
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
@@ -118,6 +129,9 @@ class Study:
         if self.collect == Level.COUNTERS:
             # Nor levels.
             del content["collect"]
+        if not self.requires:
+            # Nor needs of their own.
+            del content["requires"]
         if not self.spare_blocks:
             # Nor spares.
             del content["spare_blocks"]
@@ -274,6 +288,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
             image=file.guest.image,
             vcpus=None if file.guest.vcpus == "auto" else file.guest.vcpus,
             memory_mib=file.guest.memory_mib,
+            data_disks=file.guest.data_disks,
         ),
         limits=Limits(
             attempts=file.limits.attempts,
@@ -282,6 +297,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
             boot_s=float(file.limits.boot_s),
         ),
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
+        requires={tuning: required(dict(need)) for tuning, need in file.requires.items()},
         collect=file.collect,
         spare_blocks=file.spare_blocks,
     )
@@ -349,6 +365,7 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         blocks_per_boot=_first(overrides.blocks_per_boot, 1 if outgrown else study.blocks_per_boot),
         guest=guest,
         exercises={tuning: names for tuning, names in exercises.items() if names},
+        requires={name: need for name, need in study.requires.items() if name in tunings},
         collect=_first(overrides.collect, study.collect),
         # Below ten blocks nothing is judged, so nothing is lost with one either.
         spare_blocks=_first(

@@ -18,6 +18,7 @@ from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks,
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
+from labctl.study.tuningfile import RequiresFile
 from labctl.study.tunings import tuning_names
 
 CONDITIONS = ("quiet", "neighbour")
@@ -109,6 +110,8 @@ class GuestFile(FileModel):
     """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""
     memory_mib: _MemoryMib = 1024
     """Memory of each guest, and of native runs, in MiB."""
+    data_disks: Annotated[int, Field(ge=1, le=4)] = 1
+    """Number of data disks, natively of files; fio uses all of them in turn."""
 
 
 class LimitsFile(FileModel):
@@ -206,6 +209,9 @@ class StudyFile(FileModel):
     """The level of collecting (docs/collectors.md)."""
     exercises: dict[_Name, _Names] = {}
     """Workloads, by tuning, that use what it changes. labctl warns of a tuning without any."""
+    requires: dict[_Name, RequiresFile] = {}
+    """Needs of a tuning, by name, for it to be an arm here, beyond what the tuning itself
+    needs. One that is asked for by name is an arm anyway."""
     published: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MOST)] = []
     """Files of published results, relative to the study's own (docs/published.md)."""
     quick: QuickFile | None = None
@@ -271,6 +277,8 @@ class _Checked:
         for tuning, workloads in file.exercises.items():
             self._name(tuning, "tuning of the study", file.arms, "exercises", tuning)
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
+        for tuning in file.requires:
+            self._name(tuning, "tuning of the study", file.tunings, "requires", tuning)
         images = data_files("guest-images")
         self._name(file.guest.image, "guest image", images, "guest", "image")
         if file.quick is not None:

@@ -106,17 +106,29 @@ class GuestSideFile(FileModel):
 
 class RequiresFile(FileModel):
     accelerator: Literal["kvm", "tcg"] | None = None
+    """Accelerator of the guests."""
     libvirt: str | None = None
+    """The oldest version, such as `"10.0"`."""
     qemu: str | None = None
+    """The oldest version."""
     kernel: str | None = None
+    """The oldest version of the host's."""
     cpus: Annotated[int, Field(ge=1)] | None = None
+    """Number of usable CPUs."""
     nodes: Annotated[int, Field(ge=1)] | None = None
+    """Number of NUMA nodes with memory and usable CPUs."""
     smt: bool | None = None
+    """Cores with two usable hardware threads."""
     cpu_flags: list[str] | None = None
+    """Flags of /proc/cpuinfo."""
     paths: list[str] | None = None
+    """Paths that must exist."""
     programs: list[str] | None = None
+    """Programs in the host's PATH."""
     command_line: list[str] | None = None
+    """Words that the host's kernel was booted with."""
     hugepages: Literal["2M", "1G"] | None = None
+    """Size of which enough pages are free for the guest, or can be made."""
 
 
 class TuningFile(FileModel):

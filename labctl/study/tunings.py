@@ -198,7 +198,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
         emulator_sched=_sched(source, "emulator_sched", values.get("emulator_sched")),
         iothread_sched=_sched(source, "iothread_sched", values.get("iothread_sched")),
         iothreads=values.get("iothreads", 0),
-        requires=_value(Requires, values.get("requires")),
+        requires=required(values.get("requires", {})),
         cpu=_value(Cpu, values.get("cpu")),
         kvm=_value(KvmFeatures, values.get("kvm")),
         timers=values.get("timers", {}),
@@ -216,6 +216,11 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
     for found in contradictions(tuning):
         raise source.error(found.keys[0], found.text, found.hint)
     return tuning
+
+
+def required(values: Mapping[str, Any]) -> Requires:
+    """Return what the keys of a `requires` ask for."""
+    return _value(Requires, values)
 
 
 def _value(type_: type[_T], values: Mapping[str, Any] | None) -> _T:

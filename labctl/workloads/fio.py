@@ -41,7 +41,7 @@ def check_duration(program: str, duration_s: float) -> None:
 
 
 def command(setting: Setting, program: str, job: tuple[str, ...]) -> Command:
-    """Return the command of fio on the data disk, bypassing the page cache; `job`: its options
+    """Return the command of fio on all data disks, bypassing the page cache; `job`: its options
     there. Raises UsageError without a data disk."""
     window_s = max(_SHORTEST_WINDOW_S, setting.duration_s / (WANTED + _REST))
     return _command(setting, program, setting.duration_s, window_s, job)
@@ -50,14 +50,15 @@ def command(setting: Setting, program: str, job: tuple[str, ...]) -> Command:
 def _command(
     setting: Setting, program: str, runtime_s: float, window_s: float, job: tuple[str, ...]
 ) -> Command:
-    if setting.data_path is None:
+    if not setting.data_paths:
         raise UsageError(f"workload '{program}' needs a data disk and was given none")
-    path = setting.data_path.replace(":", r"\:")  # a colon would part two file names
+    # One job on all disks, a request on each in turn; a colon in a name would part two.
+    paths = ":".join(path.replace(":", r"\:") for path in setting.data_paths)
     return Command(
         argv=(
             BINARY,
             "--name=labctl",
-            f"--filename={path}",
+            f"--filename={paths}",
             "--direct=1",
             "--time_based=1",
             f"--runtime={round(runtime_s * 1000)}ms",

@@ -64,8 +64,8 @@ Parameter = IntegerParameter | ChoiceParameter
 class Setting:
     """Describe one use of a workload. `parameters` are whole (from `check_parameters`).
 
-    `data_path`: the data disk as the machine sees it, a block device in the guest and a regular
-    file natively; None for a workload that needs none. `peer`: the address at which the machine
+    `data_paths`: the data disks as the machine sees them, block devices in the guest and regular
+    files natively; none for a workload that needs none. `peer`: the address at which the machine
     finds its peer; None where it has none. `cpus`: those that the machine runs it on, by the
     machine's own numbers; None for the first `vcpus` of them.
     """
@@ -73,7 +73,7 @@ class Setting:
     parameters: Parameters
     vcpus: int
     duration_s: float
-    data_path: str | None = None
+    data_paths: tuple[str, ...] = ()
     peer: str | None = None
     cpus: CpuSet | None = None
 

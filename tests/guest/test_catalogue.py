@@ -33,7 +33,7 @@ from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
 from labctl.run.guests.lab_opening import open_image
 from labctl.run.planning.requirements import read_offers
-from labctl.run.resources.disks import DataDisk, make_overlay
+from labctl.run.resources.disks import DataDisks, make_overlay
 from labctl.run.resources.huge_pages import (
     free_pages,
     huge_pages,
@@ -71,7 +71,7 @@ class Bench:
     state: Path
     image: Image
     topology: Topology
-    data: DataDisk
+    data: DataDisks
     shown: set[tuple[str, str]] = field(default_factory=set)
 
     def xml(self, tuning: Tuning, vcpus: int) -> str:
@@ -88,7 +88,7 @@ class Bench:
                 initrd=self.image.initrd,
                 cmdline=" ".join([self.image.command_line, *tuning.guest.command_line]),
                 root_disk=self.state / "root.qcow2",
-                data_disk=self.data.path_in(tuning.disk.format),
+                data_disks=self.data.paths_in(tuning.disk.format),
                 seed_disk=None,
                 console_log=self.state / "console.log",
                 runner_socket=self.state / "runner.sock",
@@ -130,7 +130,7 @@ def bench(image: Image) -> Iterator[Bench]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, state)
         wait_for(lambda: _locked(stack), 600, "the end of another run")
-        data = DataDisk(state / "data", formats=frozenset({"raw", "qcow2"}))
+        data = DataDisks(state / "data", formats=frozenset({"raw", "qcow2"}))
         data.make()
         make_overlay(image.disk, state / "root.qcow2")
         controllers = libvirt_controllers(detect())
@@ -140,7 +140,7 @@ def bench(image: Image) -> Iterator[Bench]:
         account = account_of_qemu()
         assert account is not None, "run 'make setup' first"
         open_image(image, account.gid)
-        for file in (state / "root.qcow2", *map(data.path_in, data.formats)):
+        for file in (state / "root.qcow2", *data.files):
             os.chown(file, account.uid, account.gid)
         session = stack.enter_context(
             Session.embedded(

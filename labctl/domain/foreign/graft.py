@@ -89,7 +89,7 @@ def _request(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) ->
         initrd=None,
         cmdline="",
         root_disk=place,
-        data_disk=place,
+        data_disks=(place,),
         seed_disk=None,
         console_log=place,
         runner_socket=place,

@@ -34,7 +34,8 @@ def plan_table(
         f"{counted(len(plan.conditions), 'condition')} ({', '.join(plan.conditions)})",
         *_spares(plan),
         *_rule(plan),
-        f"guest: image {plan.guest.image}, {plan.guest.vcpus} vCPU(s), {plan.guest.memory_mib} MiB",
+        f"guest: image {plan.guest.image}, {plan.guest.vcpus} vCPU(s), {plan.guest.memory_mib} MiB"
+        + (f", {plan.guest.data_disks} data disks" if plan.guest.data_disks else ""),
         *([f"collects: {plan.collect}"] if plan.collect else []),
         f"seed {plan.seed}, plan {str(plan.digest)[:12]}",
     ]

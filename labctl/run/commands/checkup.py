@@ -77,7 +77,9 @@ def checkup(
         journal=places.journal,
         cpus=frozenset() if isinstance(pins, UsageError) else pins.vcpu_cpus,
         memory_bytes=memory_bytes,
-        disk_bytes=disk_bytes_needed(memory_bytes, image_is_built=kernels.image is not None),
+        disk_bytes=disk_bytes_needed(
+            memory_bytes, data_disks=guest.data_disks, image_is_built=kernels.image is not None
+        ),
         tunings=tunings,
         has_link=study is None or has_peers(study),
         hwlat_s=hwlat_s,

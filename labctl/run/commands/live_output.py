@@ -54,7 +54,7 @@ def live_outputs(
             parameters=program.check_parameters(declared.parameters),
             vcpus=lab.vcpus,
             duration_s=_BUSY_S,
-            data_path=bench.data_path,
+            data_paths=bench.data_paths,
         )
         command = program.command(setting)
         with bench.channel.prepared(command, seconds=2 * _BUSY_S) as execution:

@@ -115,7 +115,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
         collect=str(plan.collect),
         vcpus=plan.guest.vcpus,
         memory_mib=plan.guest.memory_mib,
-        data_disk_bytes=DATA_SIZE_BYTES,
+        data_disk_bytes=plan.guest.data_disks * DATA_SIZE_BYTES,
         skipped=dict(plan.skipped),
         warnings=planned.warnings,
         notes=(),

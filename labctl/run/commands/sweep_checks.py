@@ -77,8 +77,10 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
 
 def _disk_bytes(places: StatePaths, planned: Planned) -> int:
     image = find(planned.recipe, places)
-    memory_bytes = planned.plan.guest.memory_mib * MIB
-    return disk_bytes_needed(memory_bytes, image_is_built=image is not None)
+    guest = planned.plan.guest
+    return disk_bytes_needed(
+        guest.memory_mib * MIB, data_disks=guest.data_disks, image_is_built=image is not None
+    )
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:

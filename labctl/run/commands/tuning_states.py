@@ -39,7 +39,7 @@ def fit_here(
         pins = pin_plan(topology, guest.vcpus or default_vcpus(topology), 1)
     except UsageError as error:
         return error, ()
-    offers = offers_here(tunings, guest, topology, accelerator)
+    offers = offers_here(tunings.values(), guest, topology, accelerator)
     return pins, tuple(_states(tunings, offers, topology))
 
 

@@ -30,7 +30,7 @@ class Bench:
     tuning: Tuning
     kind: Kind
     channel: Channel
-    data_path: str
+    data_paths: tuple[str, ...]
     trial_cpus: CpuSet
     siblings: CpuSet
     """Hardware threads that share a core with one of `trial_cpus`."""

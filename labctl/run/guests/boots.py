@@ -12,7 +12,7 @@ from labctl.base.channel import Channel
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note, Warned
 from labctl.base.tuning import Tuning
-from labctl.domain.render import guest_data_path
+from labctl.domain.render import guest_data_paths
 from labctl.domain.session import RunningGuest
 from labctl.domain.usb_addresses import with_usb_addresses
 from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
@@ -21,7 +21,7 @@ from labctl.run.contained import foreseen
 from labctl.run.guests import guest_nic
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.started import RESTORE_S, answering, finish_boot, guest_xml, hand_over
-from labctl.run.resources.disks import DataDisk, Disks, make_empty, make_overlays, remove_disks
+from labctl.run.resources.disks import DataDisks, Disks, make_empty, make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
 MIB = 1024 * 1024
@@ -35,7 +35,7 @@ class _NoSecondError(BrokenError):
     """Report that a second guest didn't start beside the first."""
 
 
-SetUp = Callable[[Channel, str], None]
+SetUp = Callable[[Channel, tuple[str, ...]], None]
 """Function that sets up a booted guest before it is saved; it gets the guest's data disk."""
 
 
@@ -164,7 +164,7 @@ class Boots:
         finish_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
         guest_nic.configure(self._lab, channel)
-        self._set_up(channel, guest_data_path(tuning.disk))
+        self._set_up(channel, guest_data_paths(tuning.disk, self._lab.data.count))
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
         """Boot and save that boot of the plan, and the next one where two may boot at once."""
@@ -196,7 +196,7 @@ class Boots:
             first = stack.enter_context(self._booting(planned, self._lab))
             if beside is None:
                 return [self._settled_and_saved(first)]
-            lab = replace(self._lab, seat=1, data=_second_data_disk(self._lab, self._baseline))
+            lab = replace(self._lab, seat=1, data=_second_data_disks(self._lab, self._baseline))
             try:
                 second = stack.enter_context(self._booting(beside, lab))
             except BrokenError as error:  # libvirt's refusal has ended the first one, too
@@ -259,15 +259,15 @@ def may_boot_two(lab: Lab) -> bool:
     )
 
 
-def _second_data_disk(lab: Lab, baseline: Tuning) -> DataDisk:
-    """Return a data disk for a guest that boots while another has the real one open, whose place
-    that takes when it is restored: empty, and of the same size and format."""
-    disk = DataDisk(lab.work / "second-data")
-    disk.folder.mkdir(exist_ok=True)
-    file = disk.path_in(baseline.disk.format)
-    make_empty(file, baseline.disk.format)
-    hand_over(lab, file)
-    return disk
+def _second_data_disks(lab: Lab, baseline: Tuning) -> DataDisks:
+    """Return data disks for a guest that boots while another has the real ones open, whose place
+    those take when it is restored: empty, and of the same size and format."""
+    disks = DataDisks(lab.work / "second-data", count=lab.data.count)
+    disks.folder.mkdir(exist_ok=True)
+    for file in disks.paths_in(baseline.disk.format):
+        make_empty(file, baseline.disk.format)
+        hand_over(lab, file)
+    return disks
 
 
 def _check_place(lab: Lab, running: RunningGuest) -> None:

@@ -15,7 +15,7 @@ from labctl.base.tuning import Kind, Tuning
 from labctl.domain import readback
 from labctl.domain.asked import ExpectedThread, mismatches
 from labctl.domain.memory import memory_problems
-from labctl.domain.render import guest_data_path
+from labctl.domain.render import guest_data_paths
 from labctl.host.cgroups import placement, placement_problems
 from labctl.run.guests import guest_nic, guest_side
 from labctl.run.guests.bench import Bench
@@ -53,7 +53,8 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         channel = stack.enter_context(paused.answering())
         if not restored:
             boots.set_up(channel, tuning)
-        inside = guest_side.set_up(channel, tuning.guest, guest_data_path(tuning.disk))
+        data_paths = guest_data_paths(tuning.disk, lab.data.count)
+        inside = guest_side.set_up(channel, tuning.guest, data_paths)
         card = guest_nic.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(_handicapped(pid, tuning.handicap_percent))
@@ -72,7 +73,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             tuning=tuning,
             kind=Kind.GUEST,
             channel=channel,
-            data_path=guest_data_path(tuning.disk),
+            data_paths=data_paths,
             trial_cpus=trial_cpus,
             siblings=lab.topology.siblings(trial_cpus),
             threads=partial(guest_threads, pid, vcpus, iothreads),

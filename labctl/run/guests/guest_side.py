@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,11 +61,11 @@ class GuestState:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
-def set_up(channel: Channel, asked: GuestSide, data_path: str) -> GuestState:
+def set_up(channel: Channel, asked: GuestSide, data_paths: Sequence[str]) -> GuestState:
     """Set up a guest that answers, as `asked`, and read all of it back.
 
-    `data_path`: the block device in the guest whose elevator is meant. Raises BrokenError when the
-    guest doesn't answer or can't do it at all.
+    `data_paths`: the block devices in the guest whose elevator is meant. Raises BrokenError when
+    the guest doesn't answer or can't do it at all.
     """
     if asked == GuestSide():
         return GuestState()
@@ -81,7 +81,8 @@ def set_up(channel: Channel, asked: GuestSide, data_path: str) -> GuestState:
         problems += state.problems
     wanted = dict(asked.sysfs)
     if asked.elevator is not None:
-        wanted[f"/sys/block/{_disk(channel, data_path)}/queue/scheduler"] = asked.elevator
+        for path in data_paths:
+            wanted[f"/sys/block/{_disk(channel, path)}/queue/scheduler"] = asked.elevator
     settings = [_set(channel, path, value) for path, value in wanted.items()]
     found["settings"] = {setting.path: setting.to_json() for setting in settings}
     problems += [setting.problem for setting in settings if setting.problem]

@@ -21,7 +21,7 @@ from labctl.host.link import Link
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology
 from labctl.run.guests.guest_source import GuestSource
-from labctl.run.resources.disks import DataDisk
+from labctl.run.resources.disks import DataDisks
 from labctl.run.resources.qemu_user import QemuUser
 
 DOMAIN_NAMES = ("labctl-guest", "labctl-guest-2")
@@ -54,7 +54,7 @@ class Lab:
     memory_mib: int
     boot_s: float
     """Time to a guest's first answer."""
-    data: DataDisk
+    data: DataDisks
     link: Link | None
     """Link over which workloads reach their peer; None in a run without such a workload."""
     listener: Listener

@@ -18,7 +18,7 @@ from labctl.host.settings.journal import Journal
 from labctl.run.guests.guest_base import GuestBase
 from labctl.run.guests.lab import DOMAIN_NAMES, Lab, link_mac
 from labctl.run.planning.planned import Planned, has_peers
-from labctl.run.resources.disks import RAW, DataDisk
+from labctl.run.resources.disks import RAW, DataDisks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.resources.qemu_user import QemuUser, account_of_qemu, qemu_user
 
@@ -75,9 +75,10 @@ def open_lab(
             vcpus=len(planned.pin_plan.vcpus),
             memory_mib=planned.plan.guest.memory_mib,
             boot_s=planned.plan.limits.boot_s,
-            data=DataDisk(
+            data=DataDisks(
                 places.data,
                 formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
+                count=planned.plan.guest.data_disks,
             ),
             link=stack.enter_context(links),
             listener=listener,
@@ -91,14 +92,14 @@ def open_lab(
 @contextmanager
 def open_to_qemu(lab: Lab) -> Iterator[None]:
     """Let QEMU's group, and no other user of the host, read what guests are made of, and QEMU's
-    user write to the data disk: after the run, other guests of that user don't.
+    user write to the data disks: after the run, other guests of that user don't.
 
     A guest that breaks out of QEMU reaches the files of its own run with it, and neither the
     image's tree, with its set-user-ID programs, nor older runs.
     """
     user, group = lab.qemu_ids
     open_image(lab.image, group)
-    files = [lab.data.path_in(name) for name in lab.data.formats]
+    files = lab.data.files
     for folder in (lab.work, lab.data.folder):
         _let_pass(folder, group)
     try:

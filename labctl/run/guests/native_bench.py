@@ -51,7 +51,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             tuning=tuning,
             kind=Kind.NATIVE,
             channel=channel,
-            data_path=f"{DATA_FOLDER}/{lab.data.path.name}",
+            data_paths=tuple(f"{DATA_FOLDER}/{path.name}" for path in lab.data.paths),
             trial_cpus=cpus,
             siblings=lab.topology.siblings(cpus),
             # The workload's own end with it; the runner's wait for that.

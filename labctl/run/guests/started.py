@@ -43,7 +43,7 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             initrd=lab.image.initrd,
             cmdline=" ".join([lab.image.command_line, *tuning.guest.command_line]),
             root_disk=root_disk,
-            data_disk=lab.data.path_in(tuning.disk.format),
+            data_disks=lab.data.paths_in(tuning.disk.format),
             seed_disk=seed_disk,
             console_log=lab.console_log,
             runner_socket=lab.runner_socket,

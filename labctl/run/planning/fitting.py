@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Kind, Strategy, Tuning
@@ -21,12 +21,12 @@ from labctl.study.study import GuestShape, Study
 
 
 def offers_here(
-    tunings: Mapping[str, Tuning], guest: GuestShape, topology: Topology, accelerator: str | None
+    tunings: Iterable[Tuning], guest: GuestShape, topology: Topology, accelerator: str | None
 ) -> Offers:
     """Return what this host has of what `tunings` ask for, and how many vCPUs a guest of that shape
     has here. Only reads; raises UsageError as `read_offers` does."""
     return read_offers(
-        tunings.values(),
+        tunings,
         topology,
         vcpus=guest.vcpus or default_vcpus(topology),
         memory_mib=guest.memory_mib,
@@ -106,6 +106,25 @@ def check_memory(memory_mib: int, total_bytes: int) -> None:
             hint=f"Give it {max(most, 0):,} MiB at most: '--memory', or 'guest.memory_mib' of the "
             "study.",
         )
+
+
+def left_out(needs: Mapping[str, Tuning], offers: Offers) -> dict[str, str]:
+    """Return which of a study's arms are none on this host, with the reason. `needs`: tunings as
+    `needing` returns them."""
+    lacking = {name: unmet(tuning, offers) for name, tuning in needs.items()}
+    return {name: "; ".join(one.text for one in found) for name, found in lacking.items() if found}
+
+
+def needing(
+    study: Study, tunings: Mapping[str, Tuning], asked_for: Collection[str]
+) -> dict[str, Tuning]:
+    """Return tunings with what the study requires of a host for them in place of their own needs.
+    Not those that were asked for by name."""
+    return {
+        name: replace(tunings[name], requires=need)
+        for name, need in study.requires.items()
+        if name not in asked_for
+    }
 
 
 def pin_plans_of(

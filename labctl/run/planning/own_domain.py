@@ -176,7 +176,10 @@ def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
             f"{own.domain.memory_mib} MiB)",
             hint="Leave out --vcpus and --memory, or change a copy of its XML.",
         )
-    shape = replace(study.guest, vcpus=own.domain.vcpus, memory_mib=own.domain.memory_mib)
+    # labctl adds one data disk to the copy.
+    shape = replace(
+        study.guest, vcpus=own.domain.vcpus, memory_mib=own.domain.memory_mib, data_disks=1
+    )
     return replace(study, guest=shape, roles=replace(study.roles, native=None))
 
 

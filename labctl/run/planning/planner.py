@@ -15,6 +15,8 @@ from labctl.run.planning.fitting import (
     check_any_left,
     check_memory,
     fitted,
+    left_out,
+    needing,
     offers_here,
     pin_plans_of,
     pins_digest,
@@ -93,9 +95,11 @@ def _planned(
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
         kernel = image.kernel if image else None
         accelerator = known_accelerator(request.accel, kernel, request.places)
-    offers = offers_here(tunings, study.guest, topology, accelerator)
-    vcpus = offers.vcpus
     asked_for = request.overrides.tunings or ()
+    needs = needing(study, tunings, asked_for)
+    every = (*tunings.values(), *needs.values())
+    offers = offers_here(every, study.guest, topology, accelerator)
+    vcpus = offers.vcpus
     misfitting: dict[str, str] = {}
     baseline = tunings[study.roles.baseline]
     if own is not None:
@@ -104,6 +108,7 @@ def _planned(
         for name in (name for name in asked_for if name in reasons):
             refuse_misfit(own.domain, tunings[name], reasons[name])
         misfitting = {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
+    misfitting |= left_out(needs, offers)
     fitting = {name: tuning for name, tuning in tunings.items() if name not in misfitting}
     skipped, warnings = fitted(fitting, offers, topology, asked_for)
     skipped |= misfitting

@@ -31,7 +31,7 @@ def not_here(names: Collection[str], guest: GuestShape, accelerator: str) -> dic
     """Return tunings that this host can't have, and why."""
     tunings = load_tunings(tuple(names))
     topology = read_topology()
-    offers = offers_here(tunings, guest, topology, accelerator)
+    offers = offers_here(tunings.values(), guest, topology, accelerator)
     return {
         name: "; ".join(hindrance.text for hindrance in fit.hindrances)
         for name, fit in fits(tunings, offers, topology).items()

@@ -1,4 +1,4 @@
-"""Make overlays of the guest's root disk, and the data disk that both sides read and write."""
+"""Make overlays of the guest's root disk, and the data disks that both sides read and write."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ def remove_disks(disks: Disks) -> None:
         disk.path.unlink(missing_ok=True)
 
 
-def disk_bytes_needed(memory_bytes: int, *, image_is_built: bool) -> int:
-    """Return what a sweep may write to the state folder: the data disk and its pristine copy, save
-    files, and an image that is yet to be built."""
-    return 2 * DATA_SIZE_BYTES + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
+def disk_bytes_needed(memory_bytes: int, *, data_disks: int, image_is_built: bool) -> int:
+    """Return what a sweep may write to the state folder: the data disks and their pristine copy,
+    save files, and an image that is yet to be built."""
+    data_bytes = (data_disks + 1) * DATA_SIZE_BYTES
+    return data_bytes + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
 
 
 def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> None:
@@ -87,9 +88,9 @@ _SUFFIXES = {RAW: "img", QCOW2: "qcow2"}
 
 
 @dataclass(slots=True)
-class DataDisk:
-    """Hold a file full of random data, and its pristine copy: raw, and also as a qcow2 image where
-    a tuning needs one.
+class DataDisks:
+    """Hold files full of random data, a disk each, and their pristine copy: raw, and also as qcow2
+    images where a tuning needs some.
 
     Never an overlay and never sparse: reads of unwritten extents cost nothing and writes to them
     cost a third more (METHOD rule 10).
@@ -97,16 +98,24 @@ class DataDisk:
 
     folder: Path
     is_dirty: bool = True
-    """True if it may have been written to since it was last pristine."""
+    """True if they may have been written to since they were last pristine."""
     formats: frozenset[str] = frozenset({RAW})
-    """Those that the run's tunings use; native runs use the raw file."""
+    """Those that the run's tunings use; native runs use the raw files."""
+    count: int = 1
 
     @property
-    def path(self) -> Path:
-        return self.path_in(RAW)
+    def paths(self) -> tuple[Path, ...]:
+        return self.paths_in(RAW)
 
-    def path_in(self, form: str) -> Path:
-        return self.folder / f"data.{_SUFFIXES[form]}"
+    def paths_in(self, form: str) -> tuple[Path, ...]:
+        """Return a disk's file each, in the order of their numbers."""
+        numbers = ("", *range(2, self.count + 1))
+        return tuple(self.folder / f"data{number}.{_SUFFIXES[form]}" for number in numbers)
+
+    @property
+    def files(self) -> list[Path]:
+        """Return every disk's file in every format."""
+        return [path for form in sorted(self.formats) for path in self.paths_in(form)]
 
     def _pristine(self, form: str) -> Path:
         return self.folder / f"pristine.{_SUFFIXES[form]}"
@@ -118,11 +127,12 @@ class DataDisk:
         if QCOW2 in self.formats:
             self._make_qcow2()
         for form in self.formats:
-            if not _is_whole(self.path_in(form)):
-                try:
-                    shutil.copyfile(self._pristine(form), self.path_in(form))
-                except OSError as error:
-                    raise _cannot_write(self.path_in(form), error) from error
+            for path in self.paths_in(form):
+                if not _is_whole(path):
+                    try:
+                        shutil.copyfile(self._pristine(form), path)
+                    except OSError as error:
+                        raise _cannot_write(path, error) from error
 
     def _make_pristine(self) -> None:
         pristine = self._pristine(RAW)
@@ -156,7 +166,7 @@ class DataDisk:
             aside.unlink(missing_ok=True)
 
     def reset(self) -> None:
-        """Write the pristine data again if need be, in place: the file keeps its extents and its
+        """Write the pristine data again if need be, in place: a file keeps its extents and its
         inode, so a running guest sees it.
 
         A qcow2's tables are written again as they were: writes to an image that is full change
@@ -165,24 +175,28 @@ class DataDisk:
         if not self.is_dirty:
             return
         for form in sorted(self.formats):
-            path = self.path_in(form)
-            try:
-                with open(self._pristine(form), "rb") as source, open(path, "r+b") as target:
-                    while chunk := source.read(_CHUNK):
-                        target.write(chunk)
-                    target.flush()
-                    os.fdatasync(target.fileno())
-            except OSError as error:
-                raise _cannot_write(path, error) from error
+            for path in self.paths_in(form):
+                _write_again(self._pristine(form), path)
         self.is_dirty = False
 
     def forget(self) -> None:
-        """Drop the disk from the host's page cache, where both sides' I/O may find it, by cache
-        mode. This file alone: dropping all caches would slow everybody on the host."""
-        for form in self.formats:
-            with open(self.path_in(form), "r+b") as file:
+        """Drop the disks from the host's page cache, where both sides' I/O may find them, by cache
+        mode. These files alone: dropping all caches would slow everybody on the host."""
+        for path in self.files:
+            with open(path, "r+b") as file:
                 os.fdatasync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _write_again(pristine: Path, path: Path) -> None:
+    try:
+        with open(pristine, "rb") as source, open(path, "r+b") as target:
+            while chunk := source.read(_CHUNK):
+                target.write(chunk)
+            target.flush()
+            os.fdatasync(target.fileno())
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def _is_whole(path: Path) -> bool:

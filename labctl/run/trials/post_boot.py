@@ -30,9 +30,9 @@ class PostBootSetup:
         self._proof = proof
         self._facts: dict[str, Any] | None = None
 
-    def set_up(self, channel: Channel, data_path: str) -> None:
-        """Set up the guest in every boot, so that all are saved in the same state. `data_path`: the
-        data disk in that guest."""
+    def set_up(self, channel: Channel, data_paths: tuple[str, ...]) -> None:
+        """Set up the guest in every boot, so that all are saved in the same state. `data_paths`:
+        the data disks in that guest."""
         if self._facts is None:
             self._facts = machine_facts(
                 lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
@@ -47,7 +47,7 @@ class PostBootSetup:
                 parameters=program.check_parameters(declared.parameters),
                 vcpus=self._lab.vcpus,
                 duration_s=declared.duration_s,
-                data_path=data_path,
+                data_paths=data_paths,
                 peer=self._lab.link.guest.peer if self._lab.link else None,
             )
             with serving(self._lab, program, setting.parameters):

@@ -26,19 +26,20 @@ def setting_of(lab: Lab, bench: Bench, request: TrialRequest) -> Setting:
         parameters=request.workload.check_parameters(request.declared.parameters),
         vcpus=lab.vcpus,
         duration_s=request.declared.duration_s,
-        data_path=bench.data_path,
+        data_paths=bench.data_paths,
         peer=bench.peer,
         cpus=bench.cpus,
     )
 
 
 def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
-    """Give a workload that uses the data disk a pristine one, which is in no cache."""
+    """Give a workload that uses the data disks pristine ones, which are in no cache."""
     if workload.uses_data_disk:
         lab.data.reset()
         lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
-        deadline = Deadline.after(60, "dropping the data disk from the caches")
-        bench.channel.forget(bench.data_path, deadline)
+        deadline = Deadline.after(60, "dropping the data disks from the caches")
+        for path in bench.data_paths:
+            bench.channel.forget(path, deadline)
         lab.data.forget()
 
 

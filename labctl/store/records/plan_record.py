@@ -93,6 +93,7 @@ class PlannedGuest(Record):
     image: Text | None = None
     vcpus: Whole | None = None
     memory_mib: Whole | None = None
+    data_disks: Whole | None = None
 
 
 @with_config(_SLOTS)

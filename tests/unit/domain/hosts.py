@@ -174,7 +174,7 @@ def request(
         "initrd": Path("/var/lib/labctl/images/initrd.img"),
         "cmdline": "root=/dev/vda console=ttyS0",
         "root_disk": Path("/var/lib/labctl/running/root.qcow2"),
-        "data_disk": Path("/var/lib/labctl/running/data.raw"),
+        "data_disks": (Path("/var/lib/labctl/running/data.raw"),),
         "seed_disk": None,
         "console_log": Path("/var/lib/labctl/running/console.log"),
         "runner_socket": Path("/var/lib/labctl/running/runner.sock"),

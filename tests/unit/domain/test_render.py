@@ -13,7 +13,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Disk, Kind, Policy, Sched
 from labctl.domain import schema
 from labctl.domain.pinning.pin_plan import pin_plan
-from labctl.domain.render import render
+from labctl.domain.render import guest_data_paths, render
 from labctl.host.facts import libvirt_version
 from labctl.study.tunings import load_tuning, tuning_names
 
@@ -98,7 +98,7 @@ def test_what_xml_cannot_say_at_all_is_refused(character: str) -> None:
 
 
 def test_optional_files_leave_no_trace_when_absent() -> None:
-    xml = tree(initrd=None, data_disk=None, seed_disk=None)
+    xml = tree(initrd=None, data_disks=(), seed_disk=None)
     assert xml.find("os/initrd") is None
     assert [t.get("dev") for t in xml.iterfind("devices/disk/target")] == ["vda"]
 
@@ -106,6 +106,61 @@ def test_optional_files_leave_no_trace_when_absent() -> None:
 def test_the_seed_is_read_only_and_the_other_disks_are_not() -> None:
     disks = tree(seed_disk=Path("/seed.img")).findall("devices/disk")
     assert [disk.find("readonly") is not None for disk in disks] == [False, False, True]
+
+
+def _of(disk: etree._Element, tag: str) -> etree._Element:
+    found = disk.find(tag)
+    assert found is not None
+    return found
+
+
+DISKS = (Path("/data.img"), Path("/data2.img"))
+
+
+def test_each_of_two_data_disks_has_an_iothread_of_its_own() -> None:
+    tuning = load_tuning("cache-none+iothreads-3")
+    xml = render(hosts.request(tuning, data_disks=DISKS, seed_disk=Path("/seed.img")))
+    valid(xml)
+    disks = etree.fromstring(xml.encode()).findall("devices/disk")
+    told = [
+        (
+            _of(disk, "target").get("dev"),
+            disk.findtext("serial"),
+            _of(disk, "driver").get("iothread"),
+        )
+        for disk in disks
+    ]
+    assert told == [
+        ("vda", "labctl-root", "1"),
+        ("vdb", "labctl-data", "2"),
+        ("vdc", "labctl-data2", "3"),
+        ("vdd", "labctl-seed", None),
+    ]
+    caches = [_of(disk, "driver").get("cache") for disk in disks]
+    assert caches == [None, "none", "none", None]
+
+
+def test_more_disks_than_iothreads_share_the_last_one() -> None:
+    xml = tree(tuning=load_tuning("iothreads-2"), data_disks=DISKS)
+    assert [d.get("iothread") for d in xml.iterfind("devices/disk/driver")] == ["1", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("baseline", ("virtio-labctl-data", "virtio-labctl-data2")),
+        (
+            "disk-scsi",
+            tuple(f"scsi-0QEMU_QEMU_HARDDISK_labctl-data{n}" for n in ("", "2")),
+        ),
+    ],
+)
+def test_a_guest_finds_its_data_disks_by_their_serials(name: str, paths: tuple[str, ...]) -> None:
+    tuning = load_tuning(name)
+    valid(render(hosts.request(tuning, data_disks=DISKS)))
+    found = guest_data_paths(tuning.disk, 2)
+    assert found == tuple(f"/dev/disk/by-id/{path}" for path in paths)
+    assert guest_data_paths(tuning.disk, 1) == found[:1]
 
 
 def test_all_policies_and_numbers_of_iothreads_are_valid() -> None:

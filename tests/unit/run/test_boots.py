@@ -16,6 +16,7 @@ from labctl.base.events import Event, Note, Warned
 from labctl.host.cgroups import Hierarchy, Layout
 from labctl.run.guests import boots as module
 from labctl.run.guests.lab import Lab
+from labctl.run.resources.disks import DataDisks
 
 REAL_TIME = Layout({"cpu": Hierarchy(1, Path("/sys/fs/cgroup/cpu"))}, None, rt_group_sched=True)
 IN_A_GROUP = {"cpu": "/machine/qemu-1-labctl-guest.libvirt-qemu/emulator", "autogroup": "/a nice 0"}
@@ -97,6 +98,7 @@ class Guests:
             "topology": SimpleNamespace(usable=frozenset(range(self.cpus))),
             "link": self.link,
             "memory_mib": 1024,
+            "data": DataDisks(self.tmp_path / "data"),
             "boot_s": 180.0,
             "listener": self.events.append,
         }

@@ -12,69 +12,69 @@ import pytest
 
 from labctl.base.errors import HostError
 from labctl.run.resources import disks
-from labctl.run.resources.disks import DataDisk
+from labctl.run.resources.disks import DataDisks
 
 SIZE = 1024 * 1024
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDisk:
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDisks:
     monkeypatch.setattr(disks, "DATA_SIZE_BYTES", SIZE)
     monkeypatch.setattr(disks, "_CHUNK", SIZE // 4)
-    disk = DataDisk(tmp_path / "data")
+    disk = DataDisks(tmp_path / "data")
     disk.make()
     return disk
 
 
-def test_it_is_as_large_as_it_says_and_has_no_holes(disk: DataDisk) -> None:
-    found = disk.path.stat()
+def test_it_is_as_large_as_it_says_and_has_no_holes(disk: DataDisks) -> None:
+    found = disk.paths[0].stat()
     assert found.st_size == SIZE
     assert found.st_blocks * 512 >= SIZE
-    assert b"\0" * 512 not in disk.path.read_bytes()
+    assert b"\0" * 512 not in disk.paths[0].read_bytes()
 
 
-def test_a_reset_brings_back_what_was_written_over_in_the_same_file(disk: DataDisk) -> None:
-    before, inode = disk.path.read_bytes(), disk.path.stat().st_ino
-    with open(disk.path, "r+b") as file:
+def test_a_reset_brings_back_what_was_written_over_in_the_same_file(disk: DataDisks) -> None:
+    before, inode = disk.paths[0].read_bytes(), disk.paths[0].stat().st_ino
+    with open(disk.paths[0], "r+b") as file:
         file.seek(SIZE // 2)
         file.write(b"x" * 8192)
-    assert disk.path.read_bytes() != before
+    assert disk.paths[0].read_bytes() != before
     disk.is_dirty = True
     disk.reset()
-    assert disk.path.read_bytes() == before
-    assert disk.path.stat().st_ino == inode
+    assert disk.paths[0].read_bytes() == before
+    assert disk.paths[0].stat().st_ino == inode
     assert not disk.is_dirty
 
 
-def test_a_reset_fills_holes_that_a_guest_punched(disk: DataDisk) -> None:
-    before = disk.path.read_bytes()
-    os.truncate(disk.path, 0)
-    os.truncate(disk.path, SIZE)
+def test_a_reset_fills_holes_that_a_guest_punched(disk: DataDisks) -> None:
+    before = disk.paths[0].read_bytes()
+    os.truncate(disk.paths[0], 0)
+    os.truncate(disk.paths[0], SIZE)
     disk.is_dirty = True
     disk.reset()
-    assert disk.path.read_bytes() == before
-    assert disk.path.stat().st_blocks * 512 >= SIZE
+    assert disk.paths[0].read_bytes() == before
+    assert disk.paths[0].stat().st_blocks * 512 >= SIZE
 
 
-def test_a_disk_that_nobody_wrote_to_is_not_written_again(disk: DataDisk) -> None:
+def test_a_disk_that_nobody_wrote_to_is_not_written_again(disk: DataDisks) -> None:
     disk.reset()
-    changed = disk.path.stat().st_mtime_ns
+    changed = disk.paths[0].stat().st_mtime_ns
     disk.reset()
-    assert disk.path.stat().st_mtime_ns == changed
+    assert disk.paths[0].stat().st_mtime_ns == changed
 
 
-def test_a_disk_of_an_earlier_run_counts_as_dirty(disk: DataDisk) -> None:
-    before = disk.path.read_bytes()
-    disk.path.write_bytes(os.urandom(SIZE))
-    again = DataDisk(disk.folder)
+def test_a_disk_of_an_earlier_run_counts_as_dirty(disk: DataDisks) -> None:
+    before = disk.paths[0].read_bytes()
+    disk.paths[0].write_bytes(os.urandom(SIZE))
+    again = DataDisks(disk.folder)
     again.make()
     again.reset()
-    assert again.path.read_bytes() == before
+    assert again.paths[0].read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["data.img", "pristine.img"])
 @pytest.mark.parametrize("damage", ["missing", "short", "sparse"])
-def test_a_file_that_is_not_whole_is_made_anew(disk: DataDisk, name: str, damage: str) -> None:
+def test_a_file_that_is_not_whole_is_made_anew(disk: DataDisks, name: str, damage: str) -> None:
     path = disk.folder / name
     path.unlink()
     if damage == "short":
@@ -82,23 +82,23 @@ def test_a_file_that_is_not_whole_is_made_anew(disk: DataDisk, name: str, damage
     elif damage == "sparse":
         path.touch()
         os.truncate(path, SIZE)
-    again = DataDisk(disk.folder)
+    again = DataDisks(disk.folder)
     again.make()
     again.reset()
-    for made in (disk.path, disk.folder / "pristine.img"):
+    for made in (disk.paths[0], disk.folder / "pristine.img"):
         assert made.stat().st_size == SIZE
         assert made.stat().st_blocks * 512 >= SIZE
-    assert disk.path.read_bytes() == (disk.folder / "pristine.img").read_bytes()
+    assert disk.paths[0].read_bytes() == (disk.folder / "pristine.img").read_bytes()
 
 
-def test_whole_files_are_kept(disk: DataDisk) -> None:
-    before = (disk.path.read_bytes(), disk.path.stat().st_ino)
-    DataDisk(disk.folder).make()
-    assert (disk.path.read_bytes(), disk.path.stat().st_ino) == before
+def test_whole_files_are_kept(disk: DataDisks) -> None:
+    before = (disk.paths[0].read_bytes(), disk.paths[0].stat().st_ino)
+    DataDisks(disk.folder).make()
+    assert (disk.paths[0].read_bytes(), disk.paths[0].stat().st_ino) == before
 
 
 @pytest.fixture
-def both(disk: DataDisk, monkeypatch: pytest.MonkeyPatch) -> DataDisk:
+def both(disk: DataDisks, monkeypatch: pytest.MonkeyPatch) -> DataDisks:
     """The disk as raw and as what stands for a qcow2: a header before the same data."""
 
     def convert(argv: list[Any], **_: Any) -> None:
@@ -107,45 +107,43 @@ def both(disk: DataDisk, monkeypatch: pytest.MonkeyPatch) -> DataDisk:
         target.write_bytes(b"h" * 4096 + source.read_bytes())
 
     monkeypatch.setattr(disks, "run", convert)
-    both = DataDisk(disk.folder, formats=frozenset({"raw", "qcow2"}))
+    both = DataDisks(disk.folder, formats=frozenset({"raw", "qcow2"}))
     both.make()
     return both
 
 
-def test_a_qcow2_holds_what_the_raw_file_holds(both: DataDisk) -> None:
-    assert both.path_in("qcow2").read_bytes()[4096:] == both.path.read_bytes()
+def test_a_qcow2_holds_what_the_raw_file_holds(both: DataDisks) -> None:
+    assert both.paths_in("qcow2")[0].read_bytes()[4096:] == both.paths[0].read_bytes()
     assert {path.name for path in both.folder.iterdir()} == {
         *("data.img", "pristine.img", "data.qcow2", "pristine.qcow2")
     }
 
 
-def test_a_disk_that_no_tuning_wants_as_qcow2_has_none(disk: DataDisk) -> None:
-    assert not disk.path_in("qcow2").exists()
+def test_a_disk_that_no_tuning_wants_as_qcow2_has_none(disk: DataDisks) -> None:
+    assert not disk.paths_in("qcow2")[0].exists()
 
 
-def test_a_reset_brings_back_all_formats_in_the_same_files(both: DataDisk) -> None:
-    before = [(both.path_in(f).read_bytes(), both.path_in(f).stat().st_ino) for f in both.formats]
-    for form in both.formats:
-        with open(both.path_in(form), "r+b") as file:
+def test_a_reset_brings_back_all_formats_in_the_same_files(both: DataDisks) -> None:
+    before = [(path.read_bytes(), path.stat().st_ino) for path in both.files]
+    for path in both.files:
+        with open(path, "r+b") as file:
             file.seek(SIZE // 2)
             file.write(b"x" * 8192)
     both.is_dirty = True
     both.reset()
-    assert before == [
-        (both.path_in(f).read_bytes(), both.path_in(f).stat().st_ino) for f in both.formats
-    ]
+    assert before == [(path.read_bytes(), path.stat().st_ino) for path in both.files]
 
 
-def test_a_qcow2_that_is_cut_off_is_made_anew(both: DataDisk) -> None:
-    whole = both.path_in("qcow2").read_bytes()
+def test_a_qcow2_that_is_cut_off_is_made_anew(both: DataDisks) -> None:
+    whole = both.paths_in("qcow2")[0].read_bytes()
     for name in ("data.qcow2", "pristine.qcow2"):
         (both.folder / name).write_bytes(whole[: SIZE // 2])
-    DataDisk(both.folder, formats=both.formats).make()
-    assert both.path_in("qcow2").read_bytes() == whole
+    DataDisks(both.folder, formats=both.formats).make()
+    assert both.paths_in("qcow2")[0].read_bytes() == whole
 
 
 def test_a_qcow2_that_cannot_be_made_leaves_no_half_file(
-    disk: DataDisk, monkeypatch: pytest.MonkeyPatch
+    disk: DataDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(argv: list[Any], **_: Any) -> None:
         argv[-1].write_bytes(b"half")
@@ -153,7 +151,7 @@ def test_a_qcow2_that_cannot_be_made_leaves_no_half_file(
 
     monkeypatch.setattr(disks, "run", full)
     with pytest.raises(HostError):
-        DataDisk(disk.folder, formats=frozenset({"raw", "qcow2"})).make()
+        DataDisks(disk.folder, formats=frozenset({"raw", "qcow2"})).make()
     assert {path.name for path in disk.folder.iterdir()} == {"data.img", "pristine.img"}
 
 
@@ -167,7 +165,7 @@ def test_a_full_disk_is_said_with_a_remedy_and_leaves_no_half_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disks.os, "fsync", full)
-    disk = DataDisk(tmp_path / "data")
+    disk = DataDisks(tmp_path / "data")
     with pytest.raises(HostError, match="No space left on device") as caught:
         disk.make()
     assert "--state-dir" in str(caught.value.hint)
@@ -175,7 +173,7 @@ def test_a_full_disk_is_said_with_a_remedy_and_leaves_no_half_file(
 
 
 def test_a_disk_that_cannot_be_reset_ends_the_run(
-    disk: DataDisk, monkeypatch: pytest.MonkeyPatch
+    disk: DataDisks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -208,3 +206,16 @@ def test_a_prepared_image_is_found_when_its_folder_is_moved(tmp_path: Path) -> N
     moved = image.parent.rename(tmp_path / "moved") / "debian" / "prepared" / "first.qcow2"
     disks.make_overlay(moved, tmp_path / "restored.qcow2")
     subprocess.run(["qemu-img", "compare", "-q", moved, tmp_path / "restored.qcow2"], check=True)
+
+
+def test_two_disks_are_files_of_one_content_and_come_back_together(disk: DataDisks) -> None:
+    two = DataDisks(disk.folder, count=2)
+    two.make()
+    first, second = two.paths
+    assert first == disk.paths[0]
+    assert second.read_bytes() == first.read_bytes()
+    with open(second, "r+b") as file:
+        file.write(b"x" * 8192)
+    two.is_dirty = True
+    two.reset()
+    assert second.read_bytes() == first.read_bytes()

@@ -41,7 +41,7 @@ class Guest:
 
 
 def asked(guest: Guest, **wanted: Any) -> tuple[list[str], dict[str, Any]]:
-    state = set_up(guest, GuestSide(**wanted), DATA)  # type: ignore[arg-type]
+    state = set_up(guest, GuestSide(**wanted), [DATA])  # type: ignore[arg-type]
     return list(state.problems), state.evidence.get(RAW, {})
 
 

@@ -124,7 +124,7 @@ def _file_of(program: str, recorded: Path) -> str:
         parameters=found.check_parameters({}),
         vcpus=1,
         duration_s=1,
-        data_path="/dev/vdb",
+        data_paths=("/dev/vdb",),
         peer="198.18.0.1",
     )
     written = (name for name in found.command(setting).files if name.endswith(recorded.suffix))

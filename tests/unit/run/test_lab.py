@@ -8,7 +8,7 @@ import pytest
 from labctl.guest.images import Image
 from labctl.run.guests.lab import Lab, logs_of_qemu
 from labctl.run.guests.lab_opening import open_to_qemu
-from labctl.run.resources.disks import DataDisk
+from labctl.run.resources.disks import DataDisks
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(
     for made in (folder / "tree", folder / "prepared", data, tmp_path / "running"):
         made.mkdir(parents=True)
     image = Image(folder, {"files": {"initrd.img": {}}})
-    disk = DataDisk(data)
-    files = [image.disk, image.kernel, folder / "initrd.img", disk.path]
+    disk = DataDisks(data)
+    files = [image.disk, image.kernel, folder / "initrd.img", disk.paths[0]]
     files.append(image.prepared_dir / "x.qcow2")
     for file in files:
         file.write_text("x")
@@ -46,7 +46,7 @@ def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(
     with open_to_qemu(cast(Lab, found)):
         for file in files:
             # A daemon gives the data disk to QEMU's user itself.
-            own = 65534 if file == disk.path and is_embedded else os.geteuid()
+            own = 65534 if file == disk.paths[0] and is_embedded else os.geteuid()
             assert (file.stat().st_uid, file.stat().st_gid) == (own, 65534)
             assert file.stat().st_mode & 0o777 == 0o640
     assert {file.stat().st_uid for file in files} == {os.geteuid()}, "after the run"

@@ -92,6 +92,62 @@ def test_a_refused_tuning_is_skipped_with_its_reason_or_an_error_when_asked_for_
         plan_sweep(request(tmp_path, overrides=named))
 
 
+KNOWS_CORES = {"booted", "cpu-topology", "vcpupin-siblings", "native+vcpupin-siblings"}
+"""Arms of the pinning study that are some only where a vCPU may share its core with another."""
+
+
+def test_guests_that_know_their_cores_are_arms_where_the_host_has_smt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_sweep(request(tmp_path, quick=False)).plan
+    assert plan.skipped.keys() == KNOWS_CORES
+    assert all("two usable hardware threads" in reason for reason in plan.skipped.values())
+    assert not KNOWS_CORES & plan.tunings.keys()
+    plan_on(monkeypatch, hosts.FOUR_CORES_SMT)
+    plan = plan_sweep(request(tmp_path, quick=False)).plan
+    assert plan.tunings.keys() >= {"booted", "cpu-topology", "vcpupin-siblings"}
+    # Its pairs of threads are those of native+pinned here.
+    assert plan.skipped.keys() == {"native+vcpupin-siblings"}
+
+
+def test_a_tuning_that_only_its_study_leaves_out_is_there_when_asked_for_by_name(
+    tmp_path: Path,
+) -> None:
+    named = Overrides(tunings=("cpu-topology",))
+    assert (
+        "cpu-topology" in plan_sweep(request(tmp_path, quick=False, overrides=named)).plan.tunings
+    )
+    named = Overrides(tunings=("vcpupin-siblings",))
+    with pytest.raises(HostError, match="two usable hardware threads"):
+        plan_sweep(request(tmp_path, quick=False, overrides=named))
+
+
+def test_a_quick_run_has_the_same_arms_with_and_without_smt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = plan_sweep(request(tmp_path)).plan.tunings.keys()
+    plan_on(monkeypatch, hosts.FOUR_CORES_SMT)
+    assert plan_sweep(request(tmp_path)).plan.tunings.keys() == without
+    assert without == {
+        *("native", "native+pinned", "native+fifo"),
+        *("baseline", "control", "handicap", "pinned", "pinned+fifo"),
+    }
+
+
+def test_the_virtio_arm_has_a_reference_of_its_own_durability(tmp_path: Path) -> None:
+    plan = plan_sweep(request(tmp_path, study="nested-overhead", quick=False)).plan
+    arm, alone = plan.tunings["cache-none+iothreads-3"], plan.tunings["cache-none"]
+    assert arm.durability == alone.durability != plan.tunings["baseline"].durability
+    assert plan.guest.data_disks == 2
+    (source,) = [s for s in plan.published if "fio" in s.source]
+    repeated = {
+        (r.tuning, r.against)
+        for r in source.results
+        if r.workload in ("fio-randread", "fio-randwrite")
+    }
+    assert repeated == {("cache-none+iothreads-3", "cache-none")}
+
+
 def test_a_study_that_sends_packets_is_not_for_a_domain_of_ones_own(tmp_path: Path) -> None:
     study = planner.load_study("network", programs=planner.checkers())
     assert planner.has_peers(study)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.levels import Level
-from labctl.base.tuning import Pin, Tuning
+from labctl.base.tuning import Pin, Requires, Tuning
 from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings, extend, make_plan
 from labctl.study.study import Study
 from tests.unit.example import EXAMPLE
@@ -223,6 +223,21 @@ def test_the_plan_holds_what_analysis_reads(plan: Plan) -> None:
     assert data["conditions"] == ["quiet", "neighbour"]
     assert set(data["trials"][0]) == {"number", "block", "boot", "position", "cell"}
     assert set(data["trials"][0]["cell"]) == {"tuning", "workload", "condition"}
+
+
+def test_a_plan_of_several_data_disks_says_so_and_others_say_nothing(
+    make_study: MakeStudy, tunings: Tunings
+) -> None:
+    one = make_study()
+    two = replace(one, guest=replace(one.guest, data_disks=2))
+    assert two.digest != one.digest
+    plans = [make_plan(study, tunings, seed=7, host_digest="host") for study in (one, two)]
+    assert [plan.to_json()["guest"].get("data_disks") for plan in plans] == [None, 2]
+
+
+def test_a_study_with_needs_of_its_own_has_another_digest(make_study: MakeStudy) -> None:
+    study = make_study()
+    assert replace(study, requires={"pinned": Requires(smt=True)}).digest != study.digest
 
 
 def test_a_twin_that_is_not_in_the_plan_is_not_named(plan: Plan) -> None:

@@ -127,9 +127,7 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
 
 
 def _setting(duration_s: float = 30) -> Setting:
-    return Setting(
-        parameters=CYCLICTEST.check_parameters({}), vcpus=2, duration_s=duration_s, data_path=None
-    )
+    return Setting(parameters=CYCLICTEST.check_parameters({}), vcpus=2, duration_s=duration_s)
 
 
 def test_the_command_leaves_the_system_and_the_placement_alone() -> None:

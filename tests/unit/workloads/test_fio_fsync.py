@@ -63,7 +63,7 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
 
 def test_a_flush_follows_each_write_of_the_data_disk() -> None:
     parameters = FIO_FSYNC.check_parameters({"call": "fsync", "size_kib": 16})
-    setting = Setting(parameters=parameters, vcpus=1, duration_s=2, data_path="/dev/vdb")
+    setting = Setting(parameters=parameters, vcpus=1, duration_s=2, data_paths=("/dev/vdb",))
     argv = FIO_FSYNC.command(setting).argv
     assert {"--fsync=1", "--bs=16k", "--rw=write", "--filename=/dev/vdb"} <= set(argv)
     assert FIO_FSYNC.writes_data_disk(parameters)

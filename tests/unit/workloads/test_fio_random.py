@@ -25,7 +25,7 @@ def _setting(**parameters: object) -> Setting:
         parameters=FIO_RANDOM.check_parameters(parameters),
         vcpus=1,
         duration_s=1.5,
-        data_path="/dev/vdb",
+        data_paths=("/dev/vdb",),
     )
 
 
@@ -179,9 +179,18 @@ def test_the_command_reads_the_disk_past_the_page_cache_and_creates_nothing() ->
 
 def test_a_colon_in_the_path_names_one_file() -> None:
     setting = Setting(
-        parameters=FIO_RANDOM.check_parameters({}), vcpus=1, duration_s=1, data_path="/a:b"
+        parameters=FIO_RANDOM.check_parameters({}), vcpus=1, duration_s=1, data_paths=("/a:b",)
     )
     assert r"--filename=/a\:b" in FIO_RANDOM.command(setting).argv
+
+
+def test_one_job_has_all_data_disks() -> None:
+    setting = Setting(
+        parameters=FIO_RANDOM.check_parameters({}), vcpus=1, duration_s=1, data_paths=("/a", "/b")
+    )
+    for command in (FIO_RANDOM.command(setting), FIO_RANDOM.warmup_command(setting, 0.3, None)):
+        assert "--filename=/a:/b" in command.argv
+        assert len([word for word in command.argv if word.startswith("--name")]) == 1
 
 
 def test_a_warm_up_reads_other_offsets_than_the_trial() -> None:

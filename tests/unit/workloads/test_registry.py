@@ -46,7 +46,7 @@ def test_the_program_that_runs_is_the_one_whose_hash_is_compared(name: str) -> N
         parameters=program.check_parameters({}),
         vcpus=1,
         duration_s=2,
-        data_path="/dev/vdb",
+        data_paths=("/dev/vdb",),
         peer="198.18.0.1",
     )
     for command in (program.command(setting), program.warmup_command(setting, 0.3, None)):
