@@ -11,6 +11,8 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labctl.base.errors import HostError
@@ -29,6 +31,7 @@ libvirt probes capabilities that way and reaps none of them."""
 
 _COMMAND = "qemu-system"
 _started = threading.Lock()
+_looking = threading.RLock()
 
 
 def adopt_orphans() -> None:
@@ -42,6 +45,14 @@ def adopt_orphans() -> None:
     threading.Thread(target=_reap, name="orphans", daemon=True).start()
 
 
+@contextmanager
+def reaping_paused() -> Iterator[None]:
+    """Let dead children lie while inside: one that is not ours to reap has us look again and again,
+    and a measured window is to have nothing of labctl in it."""
+    with _looking:
+        yield
+
+
 def _reap() -> None:
     dead_since: dict[int, float] = {}
     while True:
@@ -49,14 +60,19 @@ def _reap() -> None:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             time.sleep(_PAUSE_S)
-            continue
-        now = time.monotonic()
-        dead = {pid: leads for pid in _children() if (leads := _leads_as_dead(pid)) is not None}
-        dead_since = {pid: dead_since.get(pid, now) for pid in dead}
-        orphans = [
-            pid for pid, leads in dead.items() if not leads or now - dead_since[pid] > _UNWANTED_S
-        ]
-        if not [pid for pid in orphans if _reaped(pid)]:
+            with _looking:
+                continue
+        with _looking:
+            now = time.monotonic()
+            dead = {pid: leads for pid in _children() if (leads := _leads_as_dead(pid)) is not None}
+            dead_since = {pid: dead_since.get(pid, now) for pid in dead}
+            orphans = [
+                pid
+                for pid, leads in dead.items()
+                if not leads or now - dead_since[pid] > _UNWANTED_S
+            ]
+            has_reaped = bool([pid for pid in orphans if _reaped(pid)])
+        if not has_reaped:
             time.sleep(_PAUSE_S)
 
 

@@ -11,6 +11,7 @@ from labctl.base.garbage import collection_paused
 from labctl.base.levels import Level
 from labctl.collect.collector import Attaching, Edge, Snapshot, Target
 from labctl.collect.table import COLLECTORS
+from labctl.domain.orphans import reaping_paused
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def collecting(target: Target, level: Level, *, before_command: bool = False) ->
             for collector in sorted(chosen, key=lambda collector: collector.attaching)
         }
         snapshots = [found for collector in chosen if (found := taken[collector]) is not None]
-        with collection_paused():
+        with collection_paused(), reaping_paused():
             yield Edges(snapshots)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import labctl.base.runner_program
@@ -12,14 +11,12 @@ from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Tuning
-from labctl.collect.threads.thread_snapshots import OWN
 from labctl.domain.asked import expected_workload
 from labctl.host.cgroups import placement_problems
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.host_side import host_changed, with_cpus_of_now
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.threads import process_threads
 
 MIB = 1024 * 1024
 RUNNER = Path(labctl.base.runner_program.__file__)
@@ -54,8 +51,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             data_paths=tuple(f"{DATA_FOLDER}/{path.name}" for path in lab.data.paths),
             trial_cpus=cpus,
             siblings=lab.topology.siblings(cpus),
-            # The workload's own end with it; the runner's wait for that.
-            threads=partial(process_threads, session.pid, OWN),
+            threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
             evidence={"placement.json": session.placement(), **changed},

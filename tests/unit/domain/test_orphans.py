@@ -58,3 +58,36 @@ def test_what_a_probe_of_libvirts_leaves_is_reaped_and_wakes_nobody_afterwards()
     *alive, woken = ended.stdout.split()
     assert alive == ["S"]  # the daemon itself
     assert int(woken) < 5
+
+
+_UNREAPED = """
+import os, time
+from pathlib import Path
+from labctl.domain.orphans import adopt_orphans, reaping_paused
+
+def switches():
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+    return sum(int(line.split()[1]) for task in tasks
+               for line in (task / "status").read_text().splitlines() if "ctxt" in line)
+
+adopt_orphans()
+if os.fork() == 0:
+    os._exit(0)  # dead, and not the reaper's: whoever started it may wait for it
+with reaping_paused():
+    time.sleep(0.2)
+    before = switches()
+    time.sleep(1)
+    print(switches() - before)
+before = switches()
+time.sleep(1)
+print(switches() - before)
+"""
+
+
+def test_a_dead_child_that_is_not_reaped_wakes_nobody_while_a_window_is_measured() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _UNREAPED], capture_output=True, text=True, timeout=60, check=True
+    )
+    paused, looking = map(int, ended.stdout.split())
+    assert paused < 3
+    assert looking > 3
