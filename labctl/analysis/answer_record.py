@@ -25,8 +25,8 @@ class Grade(StrEnum):
     NOT_SHOWN = "not shown"
 
 
-class Tested(StrEnum):
-    """Name how sure it is that something got worse."""
+class Basis(StrEnum):
+    """Name what shows that something got worse."""
 
     VERDICT = "verdict"
     """A primary metric that regresses: part of the family of tests."""
@@ -64,7 +64,7 @@ class Worse:
     condition: str
     metric: str
     unit: str
-    tested: Tested
+    tested: Basis
     before: float | None
     after: float | None
     trials: int

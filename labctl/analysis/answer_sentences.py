@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.answer_record import Grade, Tested, TuningAnswer
+from labctl.analysis.answer_record import Basis, Grade, TuningAnswer
 from labctl.analysis.answer_words import clause, context, named, nothing_matters
 from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Judgement, Role, Standing
 from labctl.analysis.next_steps import verify_seconds
@@ -18,6 +18,7 @@ from labctl.base.wording import counted, place_in_words, roughly
 from labctl.store.run_folder import LoadedRun
 
 NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
+_EMULATED = "the guests were emulated (TCG), which can't confirm a rollout under KVM"
 _FEW_WORSE = 3
 _MORE_CPU = 1.05
 """Ratio of host CPU time that is named as a price: below it, noise looks like one."""
@@ -145,7 +146,7 @@ class Sentences:
     def worse(self) -> str:
         """Return what got worse besides what a verdict says."""
         best = self.best
-        texts = [one.text for one in best.worse if one.tested is not Tested.VERDICT] if best else []
+        texts = [one.text for one in best.worse if one.tested is not Basis.VERDICT] if best else []
         more = len(texts) - _FEW_WORSE
         if more > 0:
             texts = [*texts[:_FEW_WORSE], f"{more} more, which --json has"]
@@ -160,12 +161,10 @@ class Sentences:
         if best.grade is Grade.CONFIRMED:
             return f"Confirmed. {again}"
         if best.grade is Grade.NOT_SHOWN:
-            return f"Not shown: {'; '.join(best.lacking)}."
+            besides = f" Besides, {_EMULATED}." if run.run.is_emulated else ""
+            return f"Not shown: {'; '.join(best.lacking)}.{besides}"
         if run.run.is_emulated:
-            text = (
-                "Candidate, and no more: the guests were emulated (TCG), which can't confirm a "
-                "rollout under KVM."
-            )
+            text = f"Candidate, and no more: {_EMULATED}."
             if again:
                 return f"{text} {again}"
             return f"{text} {self._confirm(best.tuning, 'Measure it once more with')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labctl.analysis.answer_record import Tested, Worse
+from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Level, Role
 from labctl.analysis.verdict_table import Verdict
@@ -31,12 +31,12 @@ def worse_of(view: View, tuning: str) -> Iterator[Worse]:
     for place in view.places:
         for c in view.judged(place, tuning):
             if c.verdict is Verdict.REGRESSES:
-                yield _compared(view, c, Tested.VERDICT)
+                yield _compared(view, c, Basis.VERDICT)
     # Where baseline differs from itself, so may any other metric's interval.
     failed = {scenario_of(check) for check in view.judgement.control if check.passed is False}
     for c in surely_worse(view, tuning):
         if scenario_of(c) not in failed:
-            yield _compared(view, c, Tested.INTERVAL)
+            yield _compared(view, c, Basis.INTERVAL)
     for place in view.places:
         yield from _largest(view, tuning, place)
 
@@ -64,7 +64,7 @@ def _is_felt(metric: str) -> bool:
     return row is not None and row.felt
 
 
-def _compared(view: View, c: Comparison, tested: Tested) -> Worse:
+def _compared(view: View, c: Comparison, tested: Basis) -> Worse:
     levels = {
         level.tuning: level.typical
         for level in view.levels(scenario_of(c))
@@ -72,7 +72,7 @@ def _compared(view: View, c: Comparison, tested: Tested) -> Worse:
     }
     title = metric_title(c.metric)
     change, interval = shown(c)
-    if tested is Tested.VERDICT:
+    if tested is Basis.VERDICT:
         words = f"{title} {effect(c)}: regresses"
     else:
         words = f"{title} {change} ({interval}, no verdict)"
@@ -110,7 +110,7 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             condition=place.condition,
             metric=metric,
             unit=str(own.unit),
-            tested=Tested.NOT_TESTED,
+            tested=Basis.NOT_TESTED,
             before=before.typical,
             after=own.typical,
             trials=trials,

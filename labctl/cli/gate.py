@@ -47,7 +47,9 @@ def command(
     """
     from labctl.analysis.gate.policy import load_policy
     from labctl.analysis.gate.rules import gate
+    from labctl.analysis.judge import judge
     from labctl.report.terminal.gate import gate_json, gate_junit, gate_markdown, gate_table
+    from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, write_output
     from labctl.store.run_folder import RunFolder
 
@@ -57,12 +59,13 @@ def command(
         check_folder(junit_file)
     policy = load_policy(policy_file)
     folder = runs_folder(results)
-    run = RunFolder.find(folder, run_name).load()
+    found = RunFolder.find(folder, run_name)
+    run = found.load()
     others = {
         name: RunFolder.find(folder, name).load()
         for name in sorted({rule.like for rule in policy.rules if rule.like is not None})
     }
-    result = gate(run, policy, others)
+    result = gate(run, policy, others, judge(run, fresh_runs(found, folder)).decision)
     if junit_file is not None:
         write_output(junit_file, gate_junit(result))
     if as_json:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.answer_record import Tested, Worse
+from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.side_costs import side_costs_of
@@ -59,7 +59,7 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
         ),
         neighbour_loss=max([0.0, *losses]),
         worse=tuple(surely_worse(view, tuning)),
-        largest=tuple(w for w in worse_of(view, tuning) if w.tested is Tested.NOT_TESTED),
+        largest=tuple(w for w in worse_of(view, tuning) if w.tested is Basis.NOT_TESTED),
         risks=record.risks if record else None,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.analysis.answer_record import AnswerRecord
 from labctl.analysis.gate.policy import Undecided
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Unit
@@ -19,7 +20,8 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
-    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`).
+    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`); of a grade
+    (`of_grade`) only `tuning` is there.
 
     `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
     (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
@@ -44,12 +46,14 @@ class Finding:
     why: str
     counts_as: Undecided
     of_facts: bool = False
+    of_grade: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateResult:
     run: str
     findings: tuple[Finding, ...]
+    decision: AnswerRecord
     cautions: tuple[str, ...] = ()
     """Notes on damaged parts of the run, and on its import."""
 

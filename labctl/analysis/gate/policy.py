@@ -6,7 +6,7 @@ import re
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -56,7 +56,7 @@ class Rule(FileModel):
     Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
     run) a share or, for what is compared by difference, a number in the metric's unit; `below`
     and `above` are of the value itself. Or `facts` with `like`: what of hosts, guests and runs
-    must be the same there.
+    must be the same there. Or `grade`: what the run's answer must say of a tuning at least.
     """
 
     name: str | None = None
@@ -72,6 +72,7 @@ class Rule(FileModel):
     below: _Number | None = None
     above: _Number | None = None
     facts: Annotated[list[_Fact], Field(min_length=1), BeforeValidator(_listed)] | None = None
+    grade: Literal["candidate", "confirmed"] | None = None
     undecided: Undecided | None = Field(default=None, strict=False)
 
     @model_validator(mode="after")
@@ -79,8 +80,11 @@ class Rule(FileModel):
         if self.facts is not None:
             self._check_facts()
             return self
+        if self.grade is not None:
+            self._check_grade()
+            return self
         if self.metric is None:
-            raise ValueError("a rule names a 'metric', or 'facts'")
+            raise ValueError("a rule names a 'metric', 'facts' or a 'grade'")
         given = [name for name in LIMITS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"exactly one of {', '.join(LIMITS)}")
@@ -104,6 +108,14 @@ class Rule(FileModel):
         if self.like is None:
             raise ValueError("'facts' compares with another run: 'like'")
 
+    def _check_grade(self) -> None:
+        others = [name for name in (*LIMITS, "metric", "against", "like") if getattr(self, name)]
+        others += [name for name in ("workload", "condition") if name in self.model_fields_set]
+        if others:
+            raise ValueError(f"a 'grade' is of a tuning in a whole run: no '{others[0]}' beside it")
+        if "tuning" not in self.model_fields_set or any(mark in self.tuning for mark in "*?["):
+            raise ValueError("a 'grade' is of one 'tuning', named without a pattern")
+
     @property
     def limit(self) -> str:
         """Return which of LIMITS this rule has."""
@@ -124,6 +136,8 @@ class Rule(FileModel):
         """Return its limit in words: "within 10 %"."""
         if self.facts is not None:
             return f"the same {', '.join(self.facts)}"
+        if self.grade is not None:
+            return f"graded {self.grade}" + (" or better" if self.grade == "candidate" else "")
         value = getattr(self, self.limit)
         number = value if isinstance(value, str) else f"{value:g}"
         return f"{self.limit.replace('_', ' ')} {number}"
@@ -135,6 +149,8 @@ class Rule(FileModel):
             return self.name
         if self.facts is not None:
             return f"{self.demand} as {self.like}"
+        if self.grade is not None:
+            return f"{self.tuning}: {self.demand}"
         reference = f" than {self.against or self.like}" if self.against or self.like else ""
         if self.limit == "within" and reference:
             reference = reference.replace("than", "of", 1)

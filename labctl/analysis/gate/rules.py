@@ -14,25 +14,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from labctl.analysis.added import confirmatory
+from labctl.analysis.answer_record import UNDECIDED, AnswerRecord
 from labctl.analysis.cells import Cells, Scenario, Series, read_cells
 from labctl.analysis.design import ALPHA, Design, joint_level, read_design
 from labctl.analysis.effects import effects_of
 from labctl.analysis.gate.claims import decide
 from labctl.analysis.gate.eligibility import Leave, leave
-from labctl.analysis.gate.gate_facts import hold_facts
 from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
 from labctl.analysis.gate.other_run import OtherRun
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
 from labctl.analysis.gate.scope import TWIN, Spot, scope
 from labctl.analysis.gate.values import Values, between_runs, mismatch_of, of_effects, of_itself
-from labctl.analysis.run_caveats import imported
+from labctl.analysis.gate.whole_run import cautions_of, of_facts, of_grade
 from labctl.analysis.verdicts import FEWEST_BLOCKS
 from labctl.store.run_folder import LoadedRun
 
 
-def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> GateResult:
+def gate(
+    run: LoadedRun,
+    policy: Policy,
+    others: Mapping[str, LoadedRun],
+    decision: AnswerRecord = UNDECIDED,
+) -> GateResult:
     """Return every rule in every cell that it speaks of. `others`: the runs that rules name by
-    `like`.
+    `like`. `decision`: the run's answer, which rules about a grade are held against.
 
     Nothing raises: what the run can't say is undecided, with the reason.
     """
@@ -42,7 +47,7 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     asked = [
         _test(rule, design, cells, theirs, spot)
         for rule in policy.rules
-        if rule.facts is None
+        if rule.facts is None and rule.grade is None
         for spot in scope(rule, run, design, cells)
     ]
     if run.plan.is_lost:
@@ -56,33 +61,12 @@ def gate(run: LoadedRun, policy: Policy, others: Mapping[str, LoadedRun]) -> Gat
     findings: list[Finding] = []
     for rule in policy.rules:
         if rule.facts is not None and rule.like is not None:
-            findings.append(_of_facts(rule, run, others[rule.like], policy.counts_as(rule)))
+            findings.append(of_facts(rule, run, others[rule.like], policy.counts_as(rule)))
+        if rule.grade is not None:
+            findings.append(of_grade(rule, decision, policy.counts_as(rule)))
         findings += by_rule.get(id(rule), [])
-    cautions = (*imported(run), *run.problems)
-    return GateResult(run=run.name, findings=tuple(findings), cautions=cautions)
-
-
-def _of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided) -> Finding:
-    same, why = hold_facts(rule.facts or (), run, other)
-    states = {True: Outcome.HOLDS, False: Outcome.VIOLATED, None: Outcome.UNDECIDED}
-    return Finding(
-        rule=rule.title,
-        limit=rule.demand,
-        against=rule.like,
-        tuning="",
-        workload="",
-        condition="",
-        metric="",
-        unit=None,
-        kind=None,
-        estimate=None,
-        low=None,
-        high=None,
-        blocks=0,
-        outcome=states[same],
-        why=why,
-        counts_as=counts_as,
-        of_facts=True,
+    return GateResult(
+        run=run.name, findings=tuple(findings), decision=decision, cautions=cautions_of(run)
     )
 
 

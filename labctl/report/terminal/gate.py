@@ -9,12 +9,13 @@ from typing import Any
 from lxml import etree
 from rich.console import Group, RenderableType
 
+from labctl.analysis.answer_file import answer_json
 from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
 from labctl.analysis.gate.policy import Undecided
 from labctl.analysis.words import effect_shown
 from labctl.base.notation import quantities
 from labctl.base.wording import counted, metric_title, printable
-from labctl.report.parts import bare_table, text
+from labctl.report.parts import bare_table, small, text
 
 SCHEMA = 1
 
@@ -44,12 +45,15 @@ def gate_table(result: GateResult) -> RenderableType:
             text(outcome(finding), style=_STYLES[finding.outcome]),
         )
     cautions = [text(f"Warning: {caution}") for caution in result.cautions]
-    return Group(*cautions, table, text(f"\n{verdict(result)}", style="bold"))
+    answer = small(f"The run's answer: {answer_line(result)}")
+    return Group(*cautions, table, text(f"\n{verdict(result)}", style="bold"), answer)
 
 
 def where(finding: Finding) -> str:
     if finding.of_facts:
         return f"the run : {finding.against}"
+    if finding.of_grade:
+        return finding.tuning
     if not finding.tuning:
         return "no value in the run"
     arms = finding.tuning if finding.against is None else f"{finding.tuning} : {finding.against}"
@@ -76,6 +80,13 @@ def outcome(finding: Finding) -> str:
     return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
 
 
+def answer_line(result: GateResult) -> str:
+    """Return the run's own answer in a line: its status and first sentence, and its grade."""
+    decision = result.decision
+    said = " ".join(filter(None, (decision.status, decision.lead)))
+    return f"{said} Grade: {decision.grade}."
+
+
 def verdict(result: GateResult) -> str:
     """Return the gate's answer in a sentence."""
     counts = Counter(finding.outcome for finding in result.findings)
@@ -88,6 +99,8 @@ def gate_markdown(result: GateResult) -> str:
     """Return a table for a merge request, with its answer first."""
     lines = [
         f"**{_cell(verdict(result))}** Run {_cell(result.run)}.",
+        "",
+        f"The run's answer: {_cell(answer_line(result))}",
         "",
         *(f"- Warning: {_cell(caution)}" for caution in result.cautions),
         *([""] if result.cautions else []),
@@ -119,6 +132,7 @@ def gate_json(result: GateResult) -> dict[str, Any]:
         "run": result.run,
         "passed": result.passed,
         "cautions": list(result.cautions),
+        "decision": answer_json(result.decision),
         "checks": [
             {
                 "rule": finding.rule,
@@ -146,6 +160,8 @@ def gate_json(result: GateResult) -> dict[str, Any]:
 def _kind(finding: Finding) -> str:
     if finding.of_facts:
         return "facts"
+    if finding.of_grade:
+        return "grade"
     return str(finding.kind) if finding.kind else "value"
 
 
@@ -189,6 +205,8 @@ def gate_junit(result: GateResult) -> bytes:
 
 
 def _subject(finding: Finding) -> str:
+    if finding.of_grade:
+        return "grade"
     return "facts" if finding.of_facts else metric_title(finding.metric)
 
 

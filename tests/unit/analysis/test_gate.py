@@ -367,11 +367,18 @@ def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
         ("undecided: fail\nrules:\n  - {metric: x, within: -5 %, against: y}", "a share such"),
         ("undecided: fail\nrules:\n  - {metric: x, within: -5.0, against: y}", "above 0"),
         ("undecided: fail\nrules:\n  - {metrik: x, above: 1}", "metric"),
-        ("undecided: fail\nrules:\n  - {above: 1}", "a rule names a 'metric', or 'facts'"),
+        (
+            "undecided: fail\nrules:\n  - {above: 1}",
+            "a rule names a 'metric', 'facts' or a 'grade'",
+        ),
         ("undecided: fail\nrules:\n  - {facts: [kernel], like: x}", "Did you mean"),
         ("undecided: fail\nrules:\n  - {facts: [all]}", "another run: 'like'"),
         ("undecided: fail\nrules:\n  - {facts: [all], like: x, within: 5}", "no 'within'"),
         ("undecided: fail\nrules:\n  - {facts: [all], like: x, tuning: y}", "no 'tuning'"),
+        ("undecided: fail\nrules:\n  - {grade: candidate}", "of one 'tuning', named"),
+        ("undecided: fail\nrules:\n  - {grade: candidate, tuning: 'p*'}", "without a pattern"),
+        ("undecided: fail\nrules:\n  - {grade: confirmed, tuning: p, below: 5}", "no 'below'"),
+        ("undecided: fail\nrules:\n  - {grade: sure, tuning: p}", "grade"),
     ],
 )
 def test_a_wrong_policy_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:

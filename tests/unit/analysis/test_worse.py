@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.analysis.answer_record import Tested, Worse
+from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 SYSBENCH = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
-EXAMPLE = Path(__file__).parents[3] / "results/example"
+RESULTS = Path(__file__).parents[3] / "results"
 
 
 def made() -> LoadedRun:
@@ -38,7 +38,7 @@ def test_a_tuning_that_makes_everything_faster_makes_nothing_worse() -> None:
 def test_a_metric_without_a_verdict_that_surely_got_worse_is_named_with_its_interval() -> None:
     run = with_values(made(), "pinned", "latency_p99", lambda _, old: 4 * old)
     [found] = worse(run)
-    assert (found.metric, found.tested) == ("latency_p99", Tested.INTERVAL)
+    assert (found.metric, found.tested) == ("latency_p99", Basis.INTERVAL)
     assert "no verdict" in found.text
     assert found.text in judge(run).decision.worse.replace("P99", "p99")
 
@@ -46,7 +46,7 @@ def test_a_metric_without_a_verdict_that_surely_got_worse_is_named_with_its_inte
 def test_a_maximum_that_stands_out_is_named_as_the_largest_of_its_trials_and_not_tested() -> None:
     run = with_values(made(), "pinned", "latency_max", lambda b, old: old * (9 if b == 4 else 1))
     [found] = worse(run)
-    assert (found.metric, found.tested, found.trials) == ("latency_max", Tested.NOT_TESTED, 10)
+    assert (found.metric, found.tested, found.trials) == ("latency_max", Basis.NOT_TESTED, 10)
     assert found.after is not None
     assert found.before is not None
     assert found.after > 1.5 * found.before
@@ -66,6 +66,6 @@ def test_where_the_control_failed_no_interval_of_another_metric_counts() -> None
 
 
 def test_in_the_recorded_example_the_longest_latency_doubles() -> None:
-    decision = judge(RunFolder(EXAMPLE).load()).decision
+    decision = judge(RunFolder.find(RESULTS, "example").load()).decision
     assert "Longest latency 25.4 ms → 54.5 ms in sysbench-cpu" in decision.worse
     assert "the largest of 10 trials each: not tested" in decision.worse

@@ -193,7 +193,7 @@ def test_every_form_gives_the_same_answer(labctl: Labctl, results: Path) -> None
     outcomes = ["holds", "violated", "undecided", "undecided", "violated"]
     assert [check["outcome"] for check in checks] == outcomes
     assert [check["kind"] for check in checks] == ["ratio", "ratio", "value", "value", "facts"]
-    rows = labctl(*words, "--markdown").out.splitlines()[4:]
+    rows = labctl(*words, "--markdown").out.splitlines()[6:]
     assert [row.split(" | ")[3].split(",")[0].split(":")[0].strip(" |") for row in rows] == outcomes
     table = labctl(*words).out
     assert "Failed: 5 checks, 1 holds, 2 violated, 2 undecided." in table

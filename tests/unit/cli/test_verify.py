@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.confirmation import evidence
 from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
 from labctl.run.planning.planned import SweepRequest
@@ -94,7 +95,9 @@ def test_the_advised_tuning_is_measured_anew_with_the_runs_own_options_and_anoth
     [pair] = found["pairs"]
     assert pair["advised"]["ratio"] == pytest.approx(1.6, rel=0.03)
     assert pair["fresh"]["ratio"] == pytest.approx(1.5, rel=0.03), "alone, never pooled"
-    assert request.verifies == AdviceVerified(run="r1", tuning="pinned+fifo")
+    assert request.verifies == AdviceVerified(
+        run="r1", tuning="pinned+fifo", evidence=evidence(RunFolder(results / "r1").load())
+    )
 
 
 def test_what_does_not_improve_again_is_not_confirmed_and_exits_with_1(
