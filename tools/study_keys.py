@@ -19,6 +19,7 @@ _PARTS = (
     ("`stop`", studyfile.StopFile),
     ("`guest`", studyfile.GuestFile),
     ("`limits`", studyfile.LimitsFile),
+    ("`expects`", studyfile.ExpectsFile),
     ("`quick`", studyfile.QuickFile),
     ("`requires.NAME`", tuningfile.RequiresFile),
 )

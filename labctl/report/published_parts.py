@@ -14,6 +14,7 @@ from labctl.analysis.words import capital
 from labctl.base.notation import change, changes
 from labctl.base.wording import metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 
 CAUTION = (
@@ -52,8 +53,37 @@ def published_part(run: LoadedRun) -> PublishedPart | None:
     if not found.results:
         return None
     return PublishedPart(
-        caution=CAUTION, sources=found.sources, rows=tuple(map(_row, found.results))
+        caution=_caution(run), sources=found.sources, rows=tuple(map(_row, found.results))
     )
+
+
+def _caution(run: LoadedRun) -> str:
+    """Return what to know of the table, and what the study expects under this run's accelerator."""
+    expected = run.plan.expects.get(run.run.accelerator or "", "")
+    return f"{CAUTION} {expected}".rstrip()
+
+
+def expected_table(plan: PlanRecord) -> list[RenderableType]:
+    """Return what was published and what a plan's study expects, for a terminal; [] of a study
+    that repeats nothing."""
+    if not any(source.results for source in plan.published):
+        return []
+    table = bare_table("What to expect: published, tuning against its reference")
+    for column, width in (("arms", 28), ("metric", 26), ("published", 9), ("where", 14)):
+        table.add_column(column, max_width=width, overflow="fold")
+    for item in (item for source in plan.published for item in source.results):
+        falls = "rises" if item.direction == "higher" else "falls"
+        table.add_row(
+            text(f"{item.tuning} : {item.against}"),
+            text(metric_title(item.metric)),
+            text(change(item.ratio) if item.ratio is not None else falls),
+            text(item.workload or "each workload"),
+        )
+    names = {"native": "Natively", "kvm": "Under KVM", "tcg": "Under TCG"}
+    said = [
+        small(f"{names.get(under, under)}: {sentence}") for under, sentence in plan.expects.items()
+    ]
+    return [Text(), table, *said]
 
 
 def published_table(run: LoadedRun) -> list[RenderableType]:
@@ -68,7 +98,7 @@ def published_table(run: LoadedRun) -> list[RenderableType]:
         parts += [Text(), _table(f"Published elsewhere, beside {where}", here)]
         parts += [small(f"{why}: {', '.join(names)}.") for why, names in _reasons(here).items()]
     parts += [small(f"[{_letter(n)}] {source}") for n, source in enumerate(found.sources)]
-    return [*parts, small(CAUTION)]
+    return [*parts, small(_caution(run))]
 
 
 def _table(title: str, rows: Sequence[PublishedRow]) -> RenderableType:

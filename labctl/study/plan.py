@@ -73,6 +73,7 @@ class Plan:
     spares: tuple[PlannedTrial, ...] = ()
     """Trials of blocks that run only where another block has lost a value (`study/spares.py`)."""
     published: tuple[PublishedSource, ...] = ()
+    expects: Mapping[str, str] = field(default_factory=dict)
     collect: Level = Level.COUNTERS
     skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Workloads that this host can't have, by the side (guest, native) where it can't, with the
@@ -145,6 +146,7 @@ class Plan:
             "trials": [asdict(trial) for trial in self.trials],
             **self._spares_json(),
             **({"published": published} if published else {}),
+            **({"expects": dict(self.expects)} if self.expects else {}),
             **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
         }
@@ -209,6 +211,7 @@ class Plan:
             stopping=record.rule,
             spares=record.spares,
             published=record.published,
+            expects=record.expects,
             collect=Level(record.collect or Level.COUNTERS),
             skipped_workloads=record.skipped_workloads,
         )
@@ -308,6 +311,7 @@ def make_plan(
         trials=(),
         stopping=study.stopping,
         published=tuple(_of_study(source, study) for source in study.published),
+        expects=study.expects,
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
     )

@@ -111,6 +111,8 @@ class Study:
     requires: Mapping[str, Requires] = field(default_factory=dict)
     """Tuning to what a host must have for it to be an arm here."""
     published: tuple[PublishedSource, ...] = ()
+    expects: Mapping[str, str] = field(default_factory=dict)
+    """Expectation, in a sentence by "native", "kvm" and "tcg"."""
     collect: Level = Level.COUNTERS
     spare_blocks: int = 0
     """Those that run only where a planned one has lost a value (METHOD 27)."""
@@ -118,11 +120,11 @@ class Study:
     @property
     def digest(self) -> str:
         """Return the SHA-256 of the study's canonical JSON, which runs on two hosts have in common.
-        It leaves out published results, since they change no measurement."""
+        It leaves out published results and what is expected, since they change no measurement."""
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         content["guest"] = self.guest.to_json()
-        del content["published"]
+        del content["published"], content["expects"]
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
             del content["stopping"]
@@ -211,7 +213,7 @@ def load_study(
     path = _path(name)
     file = read_study_file(path, programs)
     study = _frozen(path.name.removesuffix(".yaml"), file, programs)
-    study = replace(study, published=_published(path, file))
+    study = replace(study, published=_published(path, file), expects=_expects(file))
     if quick:
         if file.quick is None:
             raise UsageError(
@@ -246,6 +248,10 @@ def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
         )
         for name in file.published
     )
+
+
+def _expects(file: StudyFile) -> dict[str, str]:
+    return {name: text.strip() for name, text in file.expects or () if text is not None}
 
 
 def _beside(path: Path, name: str) -> Path:

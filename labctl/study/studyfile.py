@@ -155,6 +155,18 @@ class StopFile(FileModel):
     """It ends here in any case."""
 
 
+_Sentence = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class ExpectsFile(FileModel):
+    native: _Sentence | None = None
+    """Expectation of the native arms, in a sentence or two."""
+    kvm: _Sentence | None = None
+    """The same of guests under KVM."""
+    tcg: _Sentence | None = None
+    """The same of guests under emulation."""
+
+
 class QuickFile(FileModel):
     tunings: _Names | None = None
     """Those of the study's that a quick run has."""
@@ -214,6 +226,8 @@ class StudyFile(FileModel):
     needs. One that is asked for by name is an arm anyway."""
     published: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=_MOST)] = []
     """Files of published results, relative to the study's own (docs/published.md)."""
+    expects: ExpectsFile | None = None
+    """Expectation by accelerator; a plan and a report print it beside published results."""
     quick: QuickFile | None = None
     """Changes that `--quick` makes."""
 

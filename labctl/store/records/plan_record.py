@@ -146,6 +146,8 @@ class PlanRecord(Record):
     spare_blocks: Whole = 0
     spares: tuple[PlannedTrial, ...] = ()
     published: tuple[PublishedSource, ...] = ()
+    expects: dict[str, Text] = {}
+    """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""
     collect: Text | None = None

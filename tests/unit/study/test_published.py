@@ -114,3 +114,22 @@ def test_a_study_names_no_file_outside_its_own_folder(
     name = way.format(tmp_path)
     with pytest.raises(UsageError, match=r"'published': .* leads out of the study's folder"):
         make_study("quick:", f"published: [{name}]\nquick:")
+
+
+EXPECTS = ("quick:", "expects: {kvm: Directions alone., tcg: Emulation.}\nquick:")
+
+
+def test_what_is_expected_is_in_the_plan_and_changes_no_studys_digest(
+    make_study: MakeStudy, tunings: Tunings
+) -> None:
+    before, study = make_study(), make_study(*EXPECTS)
+    assert "expects" not in make_plan(before, tunings, seed=1, host_digest="").to_json()
+    assert study.digest == before.digest
+    plan = make_plan(study, tunings, seed=1, host_digest="")
+    assert plan.record().expects == {"kvm": "Directions alone.", "tcg": "Emulation."}
+    assert plan_from_file(plan.to_json()) == plan
+
+
+def test_what_is_expected_is_of_native_kvm_or_tcg(make_study: MakeStudy) -> None:
+    with pytest.raises(UsageError, match="xen"):
+        make_study("quick:", "expects: {xen: Much.}\nquick:")
