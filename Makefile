@@ -7,7 +7,8 @@ IMAGE ?= debian-12
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep example test test-kvm lint unit docs bench calibrate lock clean
+.PHONY: setup image sweep example test test-kvm sweep-kvm shell-kvm lint unit docs bench calibrate \
+    lock clean
 
 setup:
 	@tools/setup.sh
@@ -40,7 +41,16 @@ test: setup
 # The tests that need KVM, in an emulated host of it, where this one has none;
 # `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.
 test-kvm: setup
-	@$(bin)/python -m tools.kvm_host $(ARGS)
+	@$(bin)/python -m tools.kvm_host pytest $(or $(ARGS),-m kvm tests/guest)
+
+# A sweep there, whose run comes out into results/: of its times none is worth a figure.
+sweep-kvm: ARGS ?= --quick --collect exits
+sweep-kvm: setup
+	@$(bin)/python -m tools.kvm_host --results --limit 12h labctl sweep $(STUDY) $(ARGS)
+
+# Each line of standard input, a command, in one boot of it.
+shell-kvm: setup
+	@$(bin)/python -m tools.kvm_host --results --limit 12h
 
 unit: lint
 	$(unit_tests)

@@ -1,4 +1,5 @@
-"""`make test-kvm`, without a machine: what it is made of, and how its task is followed."""
+"""The emulated KVM host, without a machine: what it is made of, and how commands go in and come
+out."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from labctl.base.errors import BrokenError, DeadlineError, UsageError
 from labctl.base.events import silent
@@ -20,8 +23,8 @@ from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 from labctl.run.guests import leftovers
 from labctl.run.guests.prepare import prepared_path
-from tools.kvm_host import image, machine
-from tools.kvm_host.__main__ import CHECKOUT, NEED_KVM, PYTHON, pytest_command
+from tools.kvm_host import __main__, image, machine
+from tools.kvm_host.__main__ import CHECKOUT, PYTHON, RESULTS, check_python, commands_of, main
 from tools.kvm_host.machine import INSIDE, Machine
 
 FAKE_QEMU = """#!/bin/sh
@@ -80,35 +83,94 @@ def test_nothing_in_the_machine_writes_to_the_images_or_the_checkout(emulated: M
     assert "panic=-1" in argv[argv.index("-append") + 1].split()
 
 
-def test_the_command_runs_in_the_checkouts_own_place(emulated: Machine) -> None:
-    assert emulated.inside(["pytest"]) == [
+def test_what_commands_write_in_results_comes_out_only_where_that_is_asked(
+    emulated: Machine,
+) -> None:
+    shares = [word for word in emulated.qemu(Path("/task")) if "mount_tag=" in word]
+    assert len(shares) == 2
+    assert emulated.inside()[-1] == "debian-12-1"
+    out = replace(emulated, results=Path("/lab/results"))
+    assert out.inside()[-1] == "results"
+    (share,) = (word for word in out.qemu(Path("/task")) if "mount_tag=results" in word)
+    assert share.startswith("local,path=/lab/results,")
+    assert "readonly" not in share
+
+
+def test_commands_run_in_the_checkouts_own_place(emulated: Machine) -> None:
+    assert emulated.inside() == [
         *("sh", f"/run/checkout/{INSIDE}"),
-        *(str(emulated.checkout), "debian-12-1", "pytest"),
+        *(str(emulated.checkout), "debian-12-1"),
     ]
     assert (CHECKOUT / INSIDE).is_file()
 
 
-def test_what_the_task_prints_is_shown_and_its_status_is_the_answer(
+def test_what_commands_print_is_shown_and_their_status_is_the_answer(
     emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = """
-    cp "$task/run" "$task/output"
-    sleep 0.5
-    echo '1 failed' >>"$task/output"
-    echo 1 >"$task/status"
+    touch "$task/output"
+    for number in 1 2; do
+      until [ -e "$task/$number/command" ]; do sleep 0.05; done
+      cp "$task/$number/command" "$task/$number/output"
+      sleep 0.5
+      echo "$number failed" >>"$task/$number/output"
+      echo "$number" >"$task/$number/status"
+    done
+    exec sleep 60
     """
     qemu(tmp_path, monkeypatch, script)
     shown: list[str] = []
-    assert emulated.run(["pytest", "-k", "a or b"], shown.append) == 1
-    assert "".join(shown).endswith("pytest -k 'a or b'\n1 failed\n")
+    with emulated.booted(shown.append) as booted:
+        assert booted.run("pytest -k 'a or b'", 60) == 1
+        assert "".join(shown) == "pytest -k 'a or b'\n1 failed\n"
+        assert booted.run("labctl doctor", 60) == 2
+    assert "".join(shown).endswith("labctl doctor\n2 failed\n")
 
 
-def test_a_machine_that_does_not_come_to_its_task_shows_its_console(
+def test_the_shell_inside_runs_one_command_after_the_other(tmp_path: Path) -> None:
+    # Its end: what comes after the machine has been set up.
+    loop = (CHECKOUT / INSIDE).read_text().partition("number=1\n")[2]
+    script = f"set -eu\nnumber=1\n{loop}".replace("/run/task", str(tmp_path))
+    for number, command in ((1, "echo one; exit 3"), (2, "echo two >&2")):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "command").write_text(command)
+    with running(["sh", "-c", script]):
+        last = tmp_path / "2" / "status"
+        until = time.monotonic() + 60
+        while not last.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert (tmp_path / "1" / "status").read_text() == "3\n"
+    assert last.read_text() == "0\n"
+    assert (tmp_path / "1" / "output").read_text() == "one\n"
+    assert (tmp_path / "2" / "output").read_text() == "two\n"
+
+
+def test_words_are_one_command_and_without_any_each_line_is() -> None:
+    assert list(commands_of(("pytest", "-k", "a or b"), ["not read"])) == ["pytest -k 'a or b'"]
+    assert list(commands_of((), ["labctl doctor\n", "\n", "  labctl sweep | tail\n"])) == [
+        "labctl doctor",
+        "labctl sweep | tail",
+    ]
+
+
+def test_a_machine_that_does_not_come_to_a_command_shows_its_console(
     emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     qemu(tmp_path, monkeypatch, "echo 'Kernel panic'; exit 7\n")
-    with pytest.raises(BrokenError, match=r"status 7 before its task did:\nKernel panic"):
-        emulated.run(["pytest"], print)
+    with (
+        pytest.raises(BrokenError, match=r"status 7 before booting it was done:\nKernel panic"),
+        emulated.booted(print),
+    ):
+        pass
+
+
+def test_a_machine_that_ends_before_its_command_shows_what_setting_it_up_said(
+    emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qemu(tmp_path, monkeypatch, 'echo booted; echo "mount: failed" >"$task/output"; sleep 0.3\n')
+    said = r"status 0 before 'pytest' was done:\nbooted\nmount: failed"
+    with pytest.raises(BrokenError, match=said), emulated.booted(print) as booted:
+        booted.run("pytest", 60)
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -126,11 +188,13 @@ def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
             yield process
 
     monkeypatch.setattr(machine, "running", begun_late)
-    monkeypatch.setattr(machine, "TASK_S" if begun else "BOOT_S", 1.0)
+    if not begun:
+        monkeypatch.setattr(machine, "BOOT_S", 1.0)
     begins = 'touch "$task/output"' if begun else ":"
     qemu(tmp_path, monkeypatch, f'echo booting; {begins}; echo $$ >"$0.pid"; exec sleep 60\n')
-    with pytest.raises(DeadlineError, match="within 1 s; its console's last lines:\nbooting"):
-        emulated.run(["pytest"], lambda text: None)
+    said = "within 1 s; its console's last lines:\nbooting"
+    with pytest.raises(DeadlineError, match=said), emulated.booted(print) as booted:
+        booted.run("pytest", 1.0)
     assert not Path(f"/proc/{int(pid_file.read_text())}").exists()
 
 
@@ -189,7 +253,7 @@ def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
     monkeypatch.setattr(image, "build", lambda *_: guest)
     with pytest.raises(BrokenError, match="no further"):
         image.prepared_guest(places, silent)
-    assert told == ["make test-kvm"]
+    assert told == ["the emulated KVM host"]
 
 
 def test_the_machine_gets_a_python_that_the_checkout_brings_along(
@@ -197,11 +261,10 @@ def test_the_machine_gets_a_python_that_the_checkout_brings_along(
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
     monkeypatch.setattr(sys, "executable", str(PYTHON))
-    assert tuple(pytest_command(())[-3:]) == NEED_KVM
-    assert pytest_command(("-k", "sweep"))[-2:] == ["-k", "sweep"]
+    check_python()
     monkeypatch.setattr(sys, "prefix", "/usr")
     with pytest.raises(UsageError, match="would be missing"):
-        pytest_command(())
+        check_python()
 
 
 def test_a_python_other_than_the_machines_is_refused_before_anything_is_built(
@@ -212,4 +275,42 @@ def test_a_python_other_than_the_machines_is_refused_before_anything_is_built(
     monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
     monkeypatch.setattr(sys, "executable", str(link))
     with pytest.raises(UsageError, match=f"is {made_with}, .* has {PYTHON} alone"):
-        pytest_command(())
+        check_python()
+
+
+def test_what_follows_the_command_is_the_commands_and_its_status_the_answer(
+    emulated: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, float]] = []
+
+    class Told:
+        def run(self, command: str, limit_s: float) -> int:
+            ran.append((command, limit_s))
+            if "interrupted" in command:
+                raise KeyboardInterrupt
+            return 4
+
+    @contextmanager
+    def booted(self: Machine, show: object) -> Iterator[Told]:
+        assert self.results == (RESULTS if "sweep" in arguments else None)
+        yield Told()
+
+    for name in ("built_host", "prepared_guest", "guest_disk"):
+        monkeypatch.setattr(__main__, name, lambda *_: emulated.host)
+    monkeypatch.setattr(__main__, "check_python", lambda: None)
+    monkeypatch.setattr(Machine, "booted", booted)
+    arguments = ["pytest", "-m", "kvm", "--limit", "9"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 4
+    arguments = ["--results", "--limit", "12h", "sweep", "--results", "x"]
+    assert CliRunner().invoke(main, arguments).exit_code == 4
+    arguments = []
+    done = CliRunner().invoke(main, arguments, input="doctor\ninterrupted\nnever\n")
+    assert done.exit_code == 130
+    assert "'doctor' ended with status 4" in done.output
+    assert ran == [
+        ("pytest -m kvm --limit 9", 1800),
+        ("sweep --results x", 43200),
+        ("doctor", 1800),
+        ("interrupted", 1800),
+    ]

@@ -47,7 +47,7 @@ def prepared_guest(places: StatePaths, listener: Listener) -> Image:
     host."""
     guest = build(load_recipe(IMAGE), places, listener)
     if not prepared_path(guest).is_file():
-        benchmark = Benchmark(places, listener, command="make test-kvm")
+        benchmark = Benchmark(places, listener, command="the emulated KVM host")
         planned = benchmark.planned()
         with benchmark.open_lab(planned) as lab:
             prepared_disk(lab, planned.tunings["baseline"])

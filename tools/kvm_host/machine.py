@@ -1,4 +1,4 @@
-"""The emulated machine: booted over copies that are thrown away, and ended with its task."""
+"""The emulated machine: booted over copies that are thrown away, and ended with its commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from labctl.host.facts import QEMU
 INSIDE = "tools/kvm_host/inside.sh"
 
 BOOT_S = 300.0
-"""Seconds until its task begins; 30 are usual."""
-TASK_S = 1800.0
+"""Seconds until it sets itself up; 30 are usual."""
+
+_POLL_S = 0.2
 
 CPUS = 2
 MEMORY_MIB = 4096
@@ -32,29 +34,33 @@ tsc=reliable: the kernel takes an emulated AMD CPU's time-stamp counter for unst
 that KVM runs on it then have clocks of half the pace."""
 
 _LAST_LINES = 40
-"""Lines of the console that are shown where the machine doesn't come to its task or its end."""
+"""Lines of the console that are shown where the machine doesn't come to its commands or to their
+end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`disk`: a file system that holds the folder of the guest image; `checkout`: seen inside as
-    it is now, and never written to."""
+    it is now, and never written to, but for `results`: the folder that takes what commands write
+    in the checkout's results/, None for none."""
 
     host: Image
     guest: Image
     disk: Path
     checkout: Path
+    results: Path | None = None
 
-    def run(self, argv: Sequence[str], show: Callable[[str], None]) -> int:
-        """Return the status with which a command ended in the machine, in its checkout. `show` gets
-        what it printed, as it does.
+    @contextmanager
+    def booted(self, show: Callable[[str], None]) -> Iterator[Booted]:
+        """Boot it for the block, and end it then, whatever runs in it. `show` gets what commands
+        print, as they do.
 
-        Raises BrokenError with the console's last lines when the machine ends without having run
-        it, DeadlineError when it takes too long.
+        Raises BrokenError with the console's last lines when the machine ends before, DeadlineError
+        when it takes too long.
         """
         with tempfile.TemporaryDirectory(prefix="labctl-kvm-host-", dir="/var/tmp") as folder:
             task = Path(folder)
-            (task / "run").write_text(f"exec {shlex.join(self.inside(argv))}\n")
+            (task / "run").write_text(f"exec {shlex.join(self.inside())}\n")
             with (
                 open(task / "console", "wb") as console,
                 running(
@@ -64,11 +70,15 @@ class Machine:
                     stderr=subprocess.STDOUT,
                 ) as process,
             ):
-                return _followed(process, task, show)
+                booted = Booted(process, task, show)
+                booted.wait_for(task / "output", Deadline.after(BOOT_S, "booting it"))
+                yield booted
 
-    def inside(self, argv: Sequence[str]) -> list[str]:
-        """Return what the machine runs: its checkout mounted, and the command in it."""
-        return ["sh", f"/run/checkout/{INSIDE}", str(self.checkout), self.guest.dir.name, *argv]
+    def inside(self) -> list[str]:
+        """Return what the machine runs: its checkout mounted, and what comes for it."""
+        out = ["results"] if self.results is not None else []
+        name = self.guest.dir.name
+        return ["sh", f"/run/checkout/{INSIDE}", str(self.checkout), name, *out]
 
     def qemu(self, task: Path) -> list[str]:
         return [
@@ -82,7 +92,64 @@ class Machine:
             *_disk(self.disk, "raw"),
             *_shared(task, "task"),
             *_shared(self.checkout, "checkout", "readonly=on"),
+            *(_shared(self.results, "results") if self.results is not None else ()),
         ]
+
+
+class Booted:
+    """Run commands in a machine that is there, one after the other."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], task: Path, show: Callable[[str], None]
+    ) -> None:
+        self._process = process
+        self._task = task
+        self._show = show
+        self._commands = 0
+
+    def run(self, command: str, limit_s: float) -> int:
+        """Return the status with which a command of sh ended in the checkout.
+
+        Raises BrokenError with the console's last lines when the machine ends before it,
+        DeadlineError when it takes longer than `limit_s`.
+        """
+        self._commands += 1
+        folder = self._task / str(self._commands)
+        folder.mkdir()
+        (folder / "output").touch()
+        (folder / "new").write_text(f"{command}\n")
+        (folder / "new").rename(folder / "command")
+        with open(folder / "output", encoding="utf-8", errors="replace") as lines:
+            deadline = Deadline.after(limit_s, f"'{command}'")
+            self.wait_for(folder / "status", deadline, lambda: self._show(lines.read()))
+        return int((folder / "status").read_text())
+
+    def wait_for(
+        self, path: Path, deadline: Deadline, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Return when the machine has made a file, having done `meanwhile` again and again, and
+        once when it is there. Raises BrokenError, or DeadlineError, with the console's last
+        lines."""
+        while not (is_there := path.exists()) and self._process.poll() is None:
+            if deadline.expired:
+                error = deadline.error()
+                raise type(error)(
+                    f"in the emulated KVM host, {error.message}; its console's last lines:\n"
+                    f"{self._last_lines()}"
+                )
+            meanwhile()
+            time.sleep(_POLL_S)
+        meanwhile()
+        if not (is_there or path.exists()):
+            raise BrokenError(
+                f"the emulated KVM host ended with status {self._process.returncode} before "
+                f"{deadline.what} was done:\n{self._last_lines()}"
+            )
+
+    def _last_lines(self) -> str:
+        said = [self._task / "console", self._task / "output"]
+        text = "".join(path.read_text(errors="replace") for path in said if path.exists())
+        return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
 def _disk(path: Path, kind: str) -> list[str]:
@@ -98,35 +165,3 @@ def _shared(path: Path, tag: str, *options: str) -> list[str]:
 def _escaped(path: Path) -> str:
     """A comma in a value of QEMU's options is written twice."""
     return str(path).replace(",", ",,")
-
-
-def _followed(process: subprocess.Popen[bytes], task: Path, show: Callable[[str], None]) -> int:
-    output, status = task / "output", task / "status"
-    deadline = Deadline.after(BOOT_S, "booting the emulated KVM host")
-    while process.poll() is None and not output.exists():
-        _wait(deadline, task)
-    if output.exists():
-        deadline = Deadline.after(TASK_S, "what the emulated KVM host was to do")
-        with open(output, encoding="utf-8", errors="replace") as lines:
-            while process.poll() is None:
-                show(lines.read())
-                _wait(deadline, task)
-            show(lines.read())
-    if not status.exists():
-        raise BrokenError(
-            f"the emulated KVM host ended with status {process.returncode} "
-            f"before its task did:\n{_last_lines(task)}"
-        )
-    return int(status.read_text())
-
-
-def _wait(deadline: Deadline, task: Path) -> None:
-    if deadline.expired:
-        error = deadline.error()
-        raise type(error)(f"{error.message}; its console's last lines:\n{_last_lines(task)}")
-    time.sleep(0.2)
-
-
-def _last_lines(task: Path) -> str:
-    text = (task / "console").read_bytes().decode(errors="replace")
-    return "\n".join(text.splitlines()[-_LAST_LINES:])
