@@ -48,6 +48,11 @@ def _grounds(
     yield _finished(run)
     yield _whole(run)
     yield Ground(
+        name="a host's own times",
+        met=not run.run.host_is_emulated,
+        text="the host itself was emulated, so that its times say nothing about any other",
+    )
+    yield Ground(
         name="improvement",
         met=code is not AnswerCode.NONE,
         text="no declared metric improves without another regressing",

@@ -30,10 +30,20 @@ _TWO_KERNELS = (
     "not virtualization overhead"
 )
 
+_HOST_IS_EMULATED = (
+    "The host itself was emulated: its CPUs are QEMU's TCG. VM exits are real to its KVM, and so "
+    "are their counts and reasons, per operation too; of those that come with time (timers, "
+    "interrupts) an operation sees more than on hardware, as it takes longer. Times, rates and "
+    "their ratios say how fast the emulation is and nothing about any other host, verdicts "
+    "included."
+)
+
 
 def setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
     """Yield what the accelerator, the kernels and the host itself do to the run's numbers."""
-    if run.run.is_emulated:
+    if run.run.host_is_emulated:
+        yield _HOST_IS_EMULATED
+    elif run.run.is_emulated:
         yield "The guests ran under TCG: " + (
             "the native-versus-guest ratio shows emulation, not virtualization."
             if design.natives
@@ -43,7 +53,8 @@ def setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
         yield sentence(str(run.run.kernel_sentence or _TWO_KERNELS))
     if run.run.accelerator == "kvm" and (text := verified.kvm_caveat()):
         yield text
-    yield from _host_is_a_guest(run)
+    if not run.run.host_is_emulated:
+        yield from _host_is_a_guest(run)
     measured_here = not run.run.imported
     if measured_here and _has_hardware_counters(cells) and (text := verified.pmu_caveat()):
         yield text

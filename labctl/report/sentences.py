@@ -44,6 +44,8 @@ def time_taken(run: LoadedRun) -> str:
 
 def native_gap(view: View) -> str:
     """Return what the difference between guest and native is made of (METHOD 3)."""
+    if view.run.run.host_is_emulated:
+        return "an emulated host: no measure of virtualization"
     if view.run.run.is_emulated:
         return "emulation, not virtualization"
     if view.run.run.imported:

@@ -91,7 +91,7 @@ def _measured(view: View) -> str:
         f"run {view.run.name} of study {run.study or 'unknown'}, begun "
         f"{run.started_at or 'at an unknown time'}, {view.judgement.blocks} blocks over "
         f"{boots} boot{'' if boots == 1 else 's'}, guests under "
-        f"{'emulation (TCG)' if run.is_emulated else run.accelerator}"
+        f"{'emulation (TCG)' if run.accelerator == 'tcg' else run.where_guests_ran}"
     )
 
 

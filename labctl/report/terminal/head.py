@@ -19,7 +19,7 @@ def head(view: View) -> Text:
         f"{study}, {kind} {run.name} ({run.run.status or 'state unknown'})",
         f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
         f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
-        f"{judgement.invalid} invalid, {run.run.accelerator or 'unknown accelerator'}",
+        f"{judgement.invalid} invalid, {run.run.where_guests_ran}",
     ]
     if taken := sentences.time_taken(run):
         lines.append(taken)

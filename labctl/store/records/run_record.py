@@ -7,6 +7,9 @@ from typing import Any
 from labctl.store.exit_prices import PriceList
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
+_EMULATED_CPU = "QEMU TCG CPU"
+"""Begin of a CPU's model, where QEMU's TCG emulates the newest that it can."""
+
 
 class PinChoice(Record):
     """Say which threads a tuning pins: "plan", or CPUs of its own."""
@@ -255,8 +258,21 @@ class RunRecord(Record):
         return "host" in self.model_fields_set
 
     @property
+    def host_is_emulated(self) -> bool:
+        """Return whether the host's own CPUs are QEMU's TCG: what they count is real, and their
+        times are the emulation's."""
+        return str(self.host.get("cpu_model")).startswith(_EMULATED_CPU)
+
+    @property
     def is_emulated(self) -> bool:
-        return self.accelerator == "tcg"
+        """Return whether the guests' instructions were emulated, by their host or with it."""
+        return self.accelerator == "tcg" or self.host_is_emulated
+
+    @property
+    def where_guests_ran(self) -> str:
+        """Return the accelerator in words, with what makes its figures another's."""
+        on = " on an emulated host" if self.host_is_emulated else ""
+        return f"{self.accelerator or 'unknown accelerator'}{on}"
 
     def pins_of(self, strategy: str | None) -> RecordedPins:
         """Return the pin plan of a strategy, or the only one that there is."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.answer_record import Grade
 from labctl.analysis.judge import judge
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import synthetic_run
@@ -49,3 +50,16 @@ def test_under_emulation_it_is_the_cpus_that_others_may_share() -> None:
 )
 def test_of_a_bare_host_and_of_one_that_nobody_asked_nothing_is_said(host: dict[str, Any]) -> None:
     assert said("kvm", **host) == []
+
+
+def test_a_host_that_is_emulated_has_no_times_to_tell() -> None:
+    host = {"cpu_model": "QEMU TCG CPU version 2.5+", "hypervisor": True}
+    run = with_run(synthetic_run(), accelerator="kvm", host=host)
+    judged = judge(run)
+    [text] = [text for text in judged.warnings if "host itself was emulated" in text]
+    assert "counts and reasons" in text
+    assert "nothing about any other host" in text
+    assert run.run.is_emulated, "which no grade or advice may take for KVM's"
+    assert judged.decision.tunings[0].grade is Grade.NOT_SHOWN
+    assert not [text for text in judged.warnings if "virtual machine itself" in text]
+    assert not with_run(synthetic_run(), accelerator="kvm", host={}).run.is_emulated
