@@ -35,10 +35,20 @@ def worse_of(view: View, tuning: str) -> Iterator[Worse]:
     # Where baseline differs from itself, so may any other metric's interval.
     failed = {scenario_of(check) for check in view.judgement.control if check.passed is False}
     for c in surely_worse(view, tuning):
-        if scenario_of(c) not in failed:
+        if scenario_of(c) not in failed and _matters(view, c):
             yield _compared(view, c, Basis.INTERVAL)
     for place in view.places:
         yield from _largest(view, tuning, place)
+
+
+def _matters(view: View, c: Comparison) -> bool:
+    """Return whether a change is as large as what the study calls large enough to matter there."""
+    primary = view.primary_comparison(scenario_of(c))
+    if primary is None or primary.margin is None or c.kind is not primary.kind:
+        return True
+    if c.kind is EffectKind.RATIO:
+        return max(c.estimate, 1 / c.estimate) >= 1 + primary.margin
+    return True
 
 
 def surely_worse(view: View, tuning: str) -> Iterator[Comparison]:

@@ -43,6 +43,11 @@ def test_a_metric_without_a_verdict_that_surely_got_worse_is_named_with_its_inte
     assert found.text in judge(run).decision.worse.replace("P99", "p99")
 
 
+def test_what_got_worse_by_less_than_matters_is_not_named() -> None:
+    run = with_values(made(), "pinned", "latency_p99", lambda _, old: 1.5 * 1.03 * old)
+    assert worse(run) == ()
+
+
 def test_a_maximum_that_stands_out_is_named_as_the_largest_of_its_trials_and_not_tested() -> None:
     run = with_values(made(), "pinned", "latency_max", lambda b, old: old * (9 if b == 4 else 1))
     [found] = worse(run)
