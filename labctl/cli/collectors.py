@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.cli.common import console, print_json, state_paths
+from labctl.cli.common import console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,15 +210,13 @@ def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
 
 
 def _print_collectors(collectors: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     from labctl.base.wording import printable
 
-    table = Table("level", "collector", "here", "gives", box=None, pad_edge=False)
+    table = listing("level", "collector", "here", "gives")
     for found in collectors:
         works = "works" if found["works"] else "no"
         table.add_row(found["level"], found["name"], works, found["gives"])
-    console().print(table)
+    console(listing=True).print(table)
     reasons = [(found["name"], found["reason"]) for found in collectors if not found["works"]]
     if reasons:
         click.echo()
@@ -227,15 +225,13 @@ def _print_collectors(collectors: list[dict[str, Any]]) -> None:
 
 
 def _print_costs(overhead: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from labctl.analysis.collecting import Cost, busy_words
     from labctl.base.wording import counted, printable
 
-    out = console()
+    out = console(listing=True)
     out.print()
     titles = ("level", "side", "cost (95 %)", "labctl itself", "of", "pairs")
-    table = Table(*titles, box=None, pad_edge=False)
+    table = listing(*titles)
     for found in overhead["costs"]:
         of = f"{found['workload']}, {found['seconds']:g} s"
         busy = "?" if found["labctl_cpu"] is None else busy_words(found["labctl_cpu"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from labctl.base.paths import StatePaths
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from labctl.store.run_folder import LoadedRun
 
@@ -103,6 +105,17 @@ def recorded_sweep(run: LoadedRun) -> tuple[list[str], str | None] | None:
     return None
 
 
+def listing(*titles: str) -> Table:
+    """Return a table in the style of all commands."""
+    from labctl.report.parts import bare_table
+
+    return bare_table("", *titles)
+
+
+_ANY_WIDTH = 10_000
+"""Columns of a table that a program reads: no cell is folded."""
+
+
 def json_text(value: Any) -> str:
     # Loaded here: commands that print none must not take longer to start.
     from labctl.base.jsontext import without_controls
@@ -115,8 +128,9 @@ def print_json(value: Any) -> None:
     click.echo(json_text(value))
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console whose tables fit 80 columns where the output is no terminal."""
+def console(*, stderr: bool = False, listing: bool = False) -> Console:
+    """Return a console as wide as the terminal, or as COLUMNS says. Where the output is neither,
+    sentences have 80 columns, and a `listing` all that its table takes."""
     from rich.console import Console
 
     class Piped(Console):
@@ -129,4 +143,6 @@ def console(*, stderr: bool = False) -> Console:
             self.quiet = True
 
     plain = Piped(stderr=stderr, highlight=False)
-    return plain if plain.is_terminal else Piped(stderr=stderr, highlight=False, width=80)
+    if plain.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return plain
+    return Piped(stderr=stderr, highlight=False, width=_ANY_WIDTH if listing else 80)

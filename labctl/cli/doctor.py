@@ -39,6 +39,7 @@ SCHEMA = 1
     metavar="SECONDS",
     help="Also look for that long for what firmware does. It stops each CPU in turn.",
 )
+@click.option("--full", "-v", is_flag=True, help="Give what is fine a row each, too.")
 @results_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/doctor.md).")
 @click.pass_context
@@ -48,6 +49,7 @@ def command(
     run_name: str | None,
     level: str | None,
     hwlat_s: int | None,
+    full: bool,
     results: Path | None,
     as_json: bool,
 ) -> int:
@@ -69,10 +71,10 @@ def command(
     from labctl.run.commands.checkup import checkup
 
     found = checkup(places, study, hwlat_s, Level(level) if level else None, results)
-    return _show(found, as_json, started)
+    return _show(found, as_json, started, full=full)
 
 
-def _show(found: Checkup, as_json: bool, started: float) -> int:
+def _show(found: Checkup, as_json: bool, started: float, *, full: bool) -> int:
     seconds = time.monotonic() - started
     if as_json:
         print_json(
@@ -88,7 +90,7 @@ def _show(found: Checkup, as_json: bool, started: float) -> int:
     else:
         from labctl.cli.doctor_tables import print_checkup
 
-        print_checkup(console(), found, seconds)
+        print_checkup(console(), found, seconds, full=full)
     return ExitCode.FOUND if found.blocked else ExitCode.DONE
 
 

@@ -1,8 +1,9 @@
-"""Print doctor's findings: the gravest first, in 80 columns or more, readable without colour."""
+"""Print doctor's findings: the gravest last, next to the prompt, readable without colour."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
     from labctl.run.commands.study_checks import TuningState
 
 _SECTIONS = {
-    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
-    Status.WARN: ("WARNINGS: figures are affected, or something is not to be had", "bold yellow"),
-    Status.UNKNOWN: ("NOT KNOWN: this could not be found out", "bold"),
     Status.OK: ("FINE", "bold green"),
+    Status.UNKNOWN: ("NOT KNOWN: this could not be found out", "bold"),
+    Status.WARN: ("WARNINGS: figures are affected, or something is not to be had", "bold yellow"),
+    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
 }
 _WIDEST = 110
 """Longer lines are hard to read."""
 _INDENT = 20
 
 
-def print_checkup(console: Console, checkup: Checkup, seconds: float) -> None:
-    """Print all findings and, for a study, each tuning."""
+def print_checkup(
+    console: Console, checkup: Checkup, seconds: float, *, full: bool = False
+) -> None:
+    """Print the findings, what is fine in a line unless `full`, and, for a study, each tuning; what
+    blocks comes last."""
     counts = {
         status: sum(finding.status is status for finding in checkup.findings) for status in Status
     }
@@ -44,14 +48,24 @@ def print_checkup(console: Console, checkup: Checkup, seconds: float) -> None:
         "bold",
     )
     for status, (title, style) in _SECTIONS.items():
+        if status is Status.BLOCK and checkup.study:
+            _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
+            for state in checkup.tunings:
+                _tuning(console, state)
         found = [finding for finding in checkup.findings if finding.status is status]
-        if found:
+        if found and status is Status.OK and not full:
+            _line(console, f"\n{title}: {_groups(found)} (a row each with --full)", style)
+        elif found:
             _line(console, f"\n{title}", style)
             _section(console, found)
-    if checkup.study:
-        _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
-        for state in checkup.tunings:
-            _tuning(console, state)
+    if not counts[Status.BLOCK]:
+        _line(console, "\nNothing blocks.", "bold green")
+
+
+def _groups(found: Iterable[Finding]) -> str:
+    """Return how many findings each group has: "memory 8, rights 5"."""
+    counts = Counter(finding.group for finding in found)
+    return ", ".join(f"{group} {count}" for group, count in counts.items())
 
 
 def _section(console: Console, findings: Iterable[Finding]) -> None:

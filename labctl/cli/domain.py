@@ -44,7 +44,7 @@ def list_tunings(as_json: bool, markdown: bool) -> None:
 
         click.echo(reference(tunings, tunings[BASELINE]), nl=False)
         return
-    out = console()
+    out = console(listing=True)
     name_width = max(len(name) for name in tunings)
     room = max(20, out.width - name_width - len("  restored  "))
     listed: dict[str, list[Tuning]] = {heading: [] for heading in GROUPS}

@@ -163,12 +163,13 @@ def _as_json(side: _Side) -> dict[str, object]:
 
 
 def _print(before: _Side, after: _Side, found: Sequence[XmlChange], accelerator: str) -> None:
-    from rich.table import Table
     from rich.text import Text
+
+    from labctl.report.parts import bare_table
 
     out = console()
     if found:
-        table = Table("what", before.name, after.name, box=None, pad_edge=False)
+        table = bare_table("", "what", before.name, after.name)
         for change in found:
             values = (Text(_shown(value)) for value in (change.before, change.after))
             table.add_row(Text(change.path, overflow="fold"), *values)

@@ -47,9 +47,8 @@ def facts(context: click.Context, as_json: bool) -> None:
 @click.pass_context
 def journal(context: click.Context, as_json: bool) -> None:
     """List what labctl has changed on this host and not yet put back."""
-    from rich.table import Table
-
     from labctl.host.settings.journal import Journal
+    from labctl.report.parts import bare_table
 
     pending = Journal(state_paths(context).journal).pending()
     if as_json:
@@ -58,11 +57,11 @@ def journal(context: click.Context, as_json: bool) -> None:
     if not pending:
         click.echo("nothing is changed")
         return
-    table = Table("what", "now", "before", "since", "by")
+    table = bare_table("", "what", "now", "before", "since", "by")
     for entry in pending:
         owner = "running" if entry.owner_lives() else "ended"
         table.add_row(entry.name, entry.new or "?", entry.old, entry.time, f"{entry.pid} ({owner})")
-    console().print(table)
+    console(listing=True).print(table)
 
 
 @command.command()

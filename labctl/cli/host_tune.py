@@ -83,20 +83,20 @@ def status(context: click.Context, as_json: bool) -> None:
             }
         )
         return
-    from rich.table import Table
+    from labctl.report.parts import bare_table
 
-    table = Table("setting", "now", "takes", box=None, pad_edge=False)
+    table = bare_table("", "setting", "now", "takes")
     table.columns[0].no_wrap = True
     for state in found:
         takes = state.values if state.problem is None else f"can't be set: {state.problem}"
         table.add_row(state.name, state.now or "-", takes)
-    out = console()
+    out = console(listing=True)
     out.print(table, markup=False)
     if not standing:
         click.echo("\nlabctl has changed nothing here")
         return
     click.echo()
-    changed = Table("changed", "before", "by labctl", "now", "for", box=None, pad_edge=False)
+    changed = bare_table("", "changed", "before", "by labctl", "now", "for")
     changed.columns[0].overflow = "fold"
     for item in standing:
         entry = item.entry

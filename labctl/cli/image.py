@@ -71,10 +71,9 @@ def fetch(context: click.Context, name: str, as_json: bool) -> None:
 @click.pass_context
 def list_(context: click.Context, as_json: bool) -> None:
     """List the built images, and recipes that none was built of."""
-    from rich.table import Table
-
     from labctl.guest import images
     from labctl.guest.recipe import load_recipe, recipe_names
+    from labctl.report.parts import bare_table
 
     places = state_paths(context)
     recipes = recipe_names()
@@ -98,7 +97,7 @@ def list_(context: click.Context, as_json: bool) -> None:
     if as_json:
         print_json({"images": rows, "not_built": missing, "broken": broken})
         return
-    table = Table("image", "built", "disk", "tree", "recipe")
+    table = bare_table("", "image", "built", "disk", "tree", "recipe")
     table.columns[0].overflow = "fold"
     table.columns[0].no_wrap = True
     for row in rows:
@@ -111,7 +110,7 @@ def list_(context: click.Context, as_json: bool) -> None:
         )
     for name in missing:
         table.add_row(name, "not built", "", "", "")
-    console().print(table)
+    console(listing=True).print(table)
     for message in broken.values():
         click.echo(message, err=True)
 

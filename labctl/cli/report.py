@@ -48,6 +48,7 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
     "--metric", "metrics", multiple=True, help="Show only what each arm has of this metric."
 )
 @click.option("--workload", "workloads", multiple=True, help="With --metric: only these workloads.")
+@click.option("--full", is_flag=True, help="Show all tables, not the answer alone.")
 @results_option
 def command(
     run_name: str,
@@ -56,6 +57,7 @@ def command(
     pictures: Path | None,
     metrics: tuple[str, ...],
     workloads: tuple[str, ...],
+    full: bool,
     results: Path | None,
     **formats: bool,
 ) -> None:
@@ -98,10 +100,8 @@ def command(
     if pictures is not None:
         _write_pictures(run, judge(run, fresh), pictures)
     if not chosen and html_file is None and pictures is None:
-        from labctl.report.terminal.tables import print_report
-
         page = folder.path / PAGE
-        print_report(console(), run, judge(run, fresh), html=page if page.is_file() else None)
+        _print(run, judge(run, fresh), page if page.is_file() else None, full=full)
     elif chosen and out is None:
         for piece in chosen[0].pieces(run, fresh):
             sys.stdout.buffer.write(piece)
@@ -126,13 +126,19 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
         click.echo("        On Debian: apt install librsvg2-bin", err=True)
 
 
+def _print(run: LoadedRun, judgement: Judgement, page: Path | None, *, full: bool) -> None:
+    from labctl.report.terminal.short import print_short
+    from labctl.report.terminal.tables import print_report
+
+    (print_report if full else print_short)(console(), run, judgement, html=page)
+
+
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
-    """Write a run's page into its folder, then print its table or JSON; returns what it says."""
+    """Write a run's page into its folder, then print its answer or JSON; returns what it says."""
     from labctl.analysis.answer_file import write_answer
     from labctl.analysis.judge import judge
     from labctl.report.export.json_report import report_pieces
     from labctl.report.page.report_page import write_page
-    from labctl.report.terminal.tables import print_report
     from labctl.store.fresh_runs import fresh_runs
 
     run = folder.load()
@@ -143,5 +149,5 @@ def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
         for piece in report_pieces(run, judgement):
             click.echo(piece, nl=False)
     else:
-        print_report(console(), run, judgement, html=page)
+        _print(run, judgement, page, full=False)
     return judgement

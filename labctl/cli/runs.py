@@ -265,16 +265,15 @@ def _ask(folders: list[RunFolder]) -> None:
 
 
 def _print_table(titles: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from labctl.base.wording import printable
+    from labctl.report.parts import bare_table
 
-    table = Table(*titles, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = bare_table("", *titles)
     for row in rows:
         table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
-    console().print(table)
+    console(listing=True).print(table)
 
 
 @command.command("verify")

@@ -78,16 +78,16 @@ def _exit_code(outcome: SelftestResult) -> ExitCode:
 
 
 def _print(console: Console, result: SelfTest) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from labctl.base.verified import kvm_caveat, pmu_caveat
     from labctl.base.wording import printable
+    from labctl.report.parts import bare_table
     from labctl.run.commands.selftest_result import FAILED, NOT_HERE, RAN
 
     outcome = result.outcome
     console.print(Text(printable(outcome.label), style="bold"))
-    table = Table("shown", "what", "why", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = bare_table("", "shown", "what", "why")
     for claim in outcome.claims:
         table.add_row("yes" if claim.shown else "NO", claim.what, Text(printable(claim.why)))
     console.print(table)

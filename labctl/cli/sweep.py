@@ -119,13 +119,14 @@ def _list_studies(*, as_json: bool) -> None:
             {"schema": 1, "studies": [{"name": name, "title": title} for name, title in titles]}
         )
         return
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table("study", "the question that it asks", box=None, pad_edge=False)
+    from labctl.report.parts import bare_table
+
+    table = bare_table("", "study", "the question that it asks")
     for name, title in titles:
         table.add_row(Text(name), Text(title, overflow="fold"))
-    console().print(table)
+    console(listing=True).print(table)
     click.echo(
         "\n'labctl sweep STUDY --plan-only' shows what one measures, and for how long."
         "\n'labctl sweep pinning --quick' is the one to begin with."

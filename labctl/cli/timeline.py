@@ -129,11 +129,11 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
     """List the traced trials, the one with the largest latency first. `beside`: where the run lies;
     `where`: the run, as asked for.
     """
-    from rich.table import Table
     from rich.text import Text
 
     from labctl.analysis.words import listed
     from labctl.base.wording import place_in_words, printable
+    from labctl.report.parts import bare_table
     from labctl.report.timeline.traced import traced, why_untraced, with_traces
 
     run = folder.load()
@@ -151,7 +151,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
             click.echo("'labctl sweep STUDY --collect trace' records one of each trial.")
         return
     titles = ("trial", "arm", "workload", "block", "status", "worst latency")
-    table = Table(*titles, box=None, pad_edge=False)
+    table = bare_table("", *titles)
     for one in found:
         record = one.trial.record
         tuning, workload, condition = (
@@ -165,7 +165,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
             str(record.status),
             one.worst,
         )
-    shown = console()
+    shown = console(listing=True)
     shown.print(table)
     shown.print(
         f"\nHave a look: labctl timeline {where} {found[0].name}", soft_wrap=True, markup=False

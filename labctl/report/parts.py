@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich import box
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,16 +13,60 @@ from rich.text import Text
 from labctl.base.wording import printable
 
 
-def bare_table(title: str = "") -> Table:
-    return Table(
+class Listing(Table):
+    """Lay rows out as a table, or, where columns have no room side by side, with a line for each
+    cell: nothing disappears."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = sum(
+            min(_NARROWEST, self._measure_column(console, options, column).minimum)
+            for column in self.columns
+        ) + len(self.columns)
+        if needed <= options.max_width:
+            yield from super().__rich_console__(console, options)
+        else:
+            yield from self._records()
+
+    def _records(self) -> Iterator[RenderableType]:
+        if self.title:
+            yield text(str(self.title), style="bold")
+        heads = [str(column.header) for column in self.columns]
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            first, *others = (_on_one_line(cell) for cell in cells)
+            yield first
+            for head, cell in zip(heads[1:], others, strict=True):
+                if cell.plain:
+                    label = text(f"{head}: " if head else "")
+                    yield Padding(label.append_text(cell), (0, 0, 0, 2))
+
+
+_NARROWEST = 12
+"""Letters into which a cell may be folded side by side with others."""
+
+
+def _on_one_line(cell: RenderableType) -> Text:
+    line = cell.copy() if isinstance(cell, Text) else text(str(cell))
+    line.overflow, line.no_wrap = "fold", False
+    parts = Text(" ").join(line.split("\n"))
+    parts.overflow = "fold"
+    return parts
+
+
+def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
+    """Return the one style of tables, with columns whose cells fold where these are named."""
+    table = Listing(
         title=title or None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
+        show_header=heads,
         show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def skipped_table(skipped: Mapping[str, str]) -> Table:

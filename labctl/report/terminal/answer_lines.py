@@ -15,9 +15,9 @@ from labctl.report.parts import text
 _LABEL = 13
 
 
-def answer_lines(record: AnswerRecord) -> RenderableType:
+def answer_lines(record: AnswerRecord, *, others: bool = True) -> RenderableType:
     """Return the status of a run that isn't finished, the answer with its grounds, and the next
-    step."""
+    step. `others`: say what the run shows of the tunings that the answer isn't about."""
     parts: list[RenderableType] = [
         text(line, style="bold") for line in (record.status, record.lead) if line
     ]
@@ -25,6 +25,8 @@ def answer_lines(record: AnswerRecord) -> RenderableType:
     rows.add_column(width=_LABEL, no_wrap=True)
     rows.add_column(overflow="fold")
     for label, words in record.lines:
+        if label == "others" and not others:
+            continue
         rows.add_row(text(label, style="dim"), text(words))
     for label, command in _next(record):
         rows.add_row(text(label, style="dim"), command)

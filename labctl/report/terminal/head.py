@@ -10,6 +10,18 @@ from labctl.report import sentences
 from labctl.report.parts import text
 
 
+def short_head(view: View) -> Text:
+    """Return the run's name, state and sizes in one line."""
+    run, judgement = view.run, view.judgement
+    study = run.plan.study or run.run.study or "unknown study"
+    return text(
+        f"{study}, run {run.name} ({run.run.status or 'state unknown'}): "
+        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
+        f"{judgement.done} of {counted(judgement.planned, 'trial')}, "
+        f"{run.run.accelerator or 'unknown accelerator'}\n"
+    )
+
+
 def head(view: View) -> Text:
     """Return the run's name, state and sizes in a line each."""
     run, judgement = view.run, view.judgement

@@ -73,7 +73,7 @@ def study(tmp_path: Path, memory_mib: int) -> str:
     return "mine"
 
 
-def test_what_blocks_makes_exit_code_1_and_stands_first(labctl: Labctl, tmp_path: Path) -> None:
+def test_what_blocks_makes_exit_code_1_and_stands_last(labctl: Labctl, tmp_path: Path) -> None:
     name = study(tmp_path, 2**24)
     said = labctl("doctor", "--for", name, "--json")
     found = json.loads(said.out)
@@ -83,7 +83,18 @@ def test_what_blocks_makes_exit_code_1_and_stands_first(labctl: Labctl, tmp_path
     assert memory["remedy"].startswith("labctl sweep STUDY --memory ")
     table = labctl("doctor", "--for", name)
     assert table.code == 1
-    assert table.out.index("BLOCKS:") < table.out.index("FINE")
+    last = table.out[table.out.index("BLOCKS:") :]
+    assert "memory" in last
+    assert "FINE" not in last
+    assert "WARNINGS" not in last
+
+
+def test_what_is_fine_is_one_line_unless_all_is_asked_for(labctl: Labctl) -> None:
+    short, full = (" ".join(labctl("doctor", *given).out.split()) for given in ((), ("-v",)))
+    assert "FINE: " in short
+    assert "(a row each with --full)" in short
+    assert "(a row each with --full)" not in full
+    assert len(full) > len(short)
 
 
 def test_without_a_block_the_exit_code_is_0_whatever_is_warned_of(labctl: Labctl) -> None:
