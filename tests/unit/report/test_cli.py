@@ -41,7 +41,9 @@ def test_a_run_is_found_by_name_and_by_path(folder: RunFolder, results: str) -> 
     by_name = call(report_command, "example", "--results", results).output
     by_path = call(report_command, str(folder.path), "--results", "/nowhere").output
     assert by_name == by_path
-    assert "Typical values" in by_name
+    assert "Typical values" not in by_name
+    full = call(report_command, "example", "--full", "--results", results).output
+    assert "Typical values" in full
 
 
 def test_an_unknown_run_gets_the_nearest_name(results: str) -> None:
@@ -79,7 +81,7 @@ def test_what_is_whole_is_reported_and_what_is_not_is_named(
     trial = folder.trial(7).path
     (trial / "trial.json").write_text('{"schema": 1, "num')
     (folder.trial(8).path / "samples.json").write_text("[]")
-    output = call(report_command, "example", "--results", results).output
+    output = call(report_command, "example", "--full", "--results", results).output
     report = json.loads(call(report_command, "example", "--results", results, "--json").output)
     assert "Typical values" in output
     assert any("0007/trial.json cannot be read" in text for text in report["problems"])
