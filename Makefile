@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test test-kvm sweep-kvm shell-kvm lint unit docs bench calibrate \
-    lock clean
+    lessons lock clean
 
 setup:
 	@tools/setup.sh
@@ -66,6 +66,10 @@ docs: setup
 	$(labctl) domain list --markdown > docs/tunings.md
 	$(bin)/python -m tools.study_keys > docs/studies.md
 	$(bin)/python -m tools.pages
+
+# Lessons, pages and recorded runs as one archive, for a room without a network.
+lessons: setup
+	@$(bin)/python -m tools.lessons
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)

@@ -18,6 +18,9 @@ from labctl.report.parts import bare_table, small, text
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 
+_MOST_COLUMNS = 4
+"""Metrics beside each other; more stand below each other, and the arms beside."""
+
 _MOST_REASONS = 3
 """Number of reasons that are told of a metric that some arms lack."""
 
@@ -93,26 +96,31 @@ def _table(
 ) -> Iterator[RenderableType]:
     by_cell = {(level.tuning, level.metric): level for level in levels}
     measured = {level.tuning for level in levels}
+    rows = [arm for arm in arms if arm in measured]
+    values = {
+        (arm, key): "–" if level is None else quantity(level.typical, level.unit)
+        for arm in rows
+        for key in keys
+        for level in [by_cell.get((arm, key))]
+    }
+    titles = {key: metric_title(key) for key in keys}
     yield text(f"Typical values in {title}", style="bold")
     table = bare_table()
-    table.add_column("arm", overflow="fold")
-    for key in keys:
-        table.add_column(metric_title(key), justify="right")
-    lacking: dict[str, None] = {}
-    for arm in arms:
-        if arm not in measured:
-            continue
-        cells = {key: by_cell.get((arm, key)) for key in keys}
-        lacking |= {key: None for key, level in cells.items() if level is None}
-        table.add_row(
-            text(arm),
-            *(
-                text("–" if one is None else quantity(one.typical, one.unit))
-                for one in cells.values()
-            ),
-        )
+    if len(keys) <= _MOST_COLUMNS:
+        table.add_column("arm", min_width=9, overflow="fold")
+        for key in keys:
+            table.add_column(titles[key], justify="right", overflow="fold")
+        for arm in rows:
+            table.add_row(text(arm), *(text(values[arm, key]) for key in keys))
+    else:
+        table.add_column("metric", overflow="fold")
+        for arm in rows:
+            table.add_column(text(arm), justify="right", overflow="fold")
+        for key in keys:
+            table.add_row(text(titles[key]), *(text(values[arm, key]) for arm in rows))
     yield table
-    for key in lacking:
-        for reason in islice(reasons.get(key, ()), _MOST_REASONS):
-            yield small(f"–  {metric_title(key)}: {reason}")
+    for key in keys:
+        if any((arm, key) not in by_cell for arm in rows):
+            for reason in islice(reasons.get(key, ()), _MOST_REASONS):
+                yield small(f"–  {titles[key]}: {reason}")
     yield Text()
