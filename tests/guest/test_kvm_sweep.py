@@ -80,13 +80,15 @@ def test_guests_under_kvm_say_why_they_exit_and_the_reasons_add_up(
     reasons = [key for key in guest if is_of(key, "exits", "reason")]
     # cyclictest sleeps: the guest halts.
     assert "exits{reason=hlt}" in map(str.lower, reasons)
-    # What KVM counted between the trial's snapshots, which are within the window of the reasons,
-    # and between its readings around that window: to 1 %, by which both may differ.
+    # What KVM counted between its readings around the window of the reasons: to 1 %, and less by
+    # what happened between either reading and the window, some tenths of a second on a slow host.
     before, after = (sum(told["total"][edge].values()) for edge in ("before", "after"))
-    inner, outer = guest["exits"] * guest["host_window"], after - before
+    total = after - before
     by_reason = sum(guest[key] for key in reasons) * guest["exits_window"]
-    assert inner - 0.01 * outer <= by_reason <= 1.01 * outer
-    assert guest["exits_agreement"] == pytest.approx(by_reason / outer)
+    outside = 1 - guest["exits_window"] / told["total"]["seconds"]
+    assert (0.99 - outside) * total <= by_reason <= 1.01 * total
+    assert guest["exits"] * guest["exits_window"] == pytest.approx(by_reason), "of one window"
+    assert guest["exits_agreement"] == pytest.approx(by_reason / total)
     assert guest["vcpu_cpu_net"] > 0
     # By the clock: what an exit waits for a CPU is in it.
     assert 0 < guest["exit_time"] <= len(told["vcpus"])
@@ -97,7 +99,7 @@ def test_guests_under_kvm_say_why_they_exit_and_the_reasons_add_up(
         assert any(key.startswith(name) for key in guest), name
 
     assert "VM exits" in done.stdout
-    _, heading, page = (run / "report.html").read_text().partition("<h3>VM exits by reason</h3>")
+    _, heading, page = (run / "report.html").read_text().partition(">VM exits by reason</h3>")
     assert heading
     assert [key for key in reasons if labels_of(key)["reason"] not in page] == []
     assert metric_title("exits_agreement") in page
