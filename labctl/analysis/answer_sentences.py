@@ -53,6 +53,13 @@ class Sentences:
             first = next(harmful, first)
         return next(one for one in self.tunings if one.tuning == first.tuning)
 
+    @property
+    def _offered(self) -> TuningAnswer | None:
+        """Return `best` unless the answer is that nothing is to be rolled out: what a tuning costs
+        matters to nobody then."""
+        judged = self.judged
+        return None if not judged or judged[0].code is AnswerCode.NONE else self.best
+
     def lead_and_because(self) -> tuple[str, str]:
         """Return the answer's first sentence, and what it rests on."""
         run = self.view.run
@@ -112,7 +119,7 @@ class Sentences:
     def price(self) -> str:
         """Return what others pay for the best tuning, and what would say so where nobody was
         asked."""
-        best = self.best
+        best = self._offered
         if best is None or not best.better:
             return ""
         parts = [*self._neighbour(best.tuning), *self._host(best.tuning)]
@@ -144,24 +151,29 @@ class Sentences:
             yield f"takes more of the host's CPU time: {listed(taken)}"
 
     def worse(self) -> str:
-        """Return what got worse besides what a verdict says."""
-        best = self.best
-        texts = [one.text for one in best.worse if one.tested is not Basis.VERDICT] if best else []
+        """Return what got worse besides what a verdict says. Of a tuning that nobody is to roll
+        out, the verdicts say enough."""
+        best = self._offered
+        if best is None:
+            return ""
+        texts = [one.text for one in best.worse if one.tested is not Basis.VERDICT]
         more = len(texts) - _FEW_WORSE
         if more > 0:
-            texts = [*texts[:_FEW_WORSE], f"{more} more, which --json has"]
+            texts = [*texts[:_FEW_WORSE], f"and {more} more (--json lists them)"]
         return f"{capital('; '.join(texts))}." if texts else ""
 
     def sure(self) -> str:
-        """Return the grade in words."""
-        best, run = self.best, self.view.run
+        """Return the grade in words. "Roll out nothing" has none: it rests on its verdicts."""
+        best, run = self._offered, self.view.run
         if best is None or not best.better:
             return ""
         again = next((one.text for one in best.fresh if one.agrees), "")
         if best.grade is Grade.CONFIRMED:
             return f"Confirmed. {again}"
         if best.grade is Grade.NOT_SHOWN:
-            besides = f" Besides, {_EMULATED}." if run.run.is_emulated else ""
+            # Of an emulated host a ground of the grade says so already.
+            by_host = run.run.host_is_emulated or not run.run.is_emulated
+            besides = "" if by_host else f" Besides, {_EMULATED}."
             return f"Not shown: {'; '.join(best.lacking)}.{besides}"
         if run.run.is_emulated:
             text = f"Candidate, and no more: {_EMULATED}."

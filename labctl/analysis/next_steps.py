@@ -87,6 +87,12 @@ def _wants(run: LoadedRun, best: TuningAnswer) -> Next | None:
     lacking = {ground.name for ground in best.grounds if not ground.met}
     if "improvement" in lacking:
         return None
+    if run.run.host_is_emulated:
+        return Next(
+            command=None,
+            text="run the study on a host of real CPUs: the times of an emulated one say nothing "
+            "about it",
+        )
     if "boots" in lacking and not lacking & {"control", "whole folder"}:
         blocks = run.plan.blocks or FEWEST_BLOCKS
         return Next(

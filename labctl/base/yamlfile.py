@@ -108,7 +108,7 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
-    choices = sorted(allowed)
+    choices = sorted(set(allowed))
     name = name if len(name) <= _LONG else ""
     close = difflib.get_close_matches(name, choices, n=1)
     question = f"Did you mean '{close[0]}'? " if close else ""

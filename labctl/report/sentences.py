@@ -38,7 +38,7 @@ def time_taken(run: LoadedRun) -> str:
         return ""
     return (
         f"It took {duration(spent.total)}: {100 * spent.share:.0f} % in measured windows, "
-        f"{100 * spent.share_without_warmups:.0f} % without warm-ups."
+        f"{100 * spent.share_without_warmups:.0f} % where warm-ups don't count."
     )
 
 
@@ -68,14 +68,14 @@ def intervals(view: View, place: Scenario) -> str:
     text = "Below each change stands its interval"
     primary = view.primary_comparison(place)
     if primary is not None:
-        text += f": {share(primary.confidence)} where a verdict stands"
+        text += f": {share(primary.confidence)}"
         others = {
             item.confidence for item in view.comparisons(place) if item.role is not primary.role
         }
-        if others == {primary.confidence}:
-            text += " and elsewhere"
-        elif len(others) == 1:
-            text += f", {share(others.pop())} elsewhere"
+        if others != {primary.confidence}:
+            text += " where a verdict stands"
+            if len(others) == 1:
+                text += f", {share(others.pop())} elsewhere"
     text += "."
     if primary is not None and primary.margin is not None:
         text += f" Changes under {margin(primary)} do not matter to this study."

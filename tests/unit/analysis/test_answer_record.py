@@ -120,6 +120,14 @@ def test_a_harmful_tuning_is_named_as_one() -> None:
     assert found.tunings[0].worse[0].tested == "verdict"
 
 
+def test_what_nobody_is_to_roll_out_has_no_price_and_its_losses_are_not_called_unshown() -> None:
+    both = {name: WORKLOADS[name] for name in ("sysbench-cpu", "fio-randread")}
+    traded = {"sysbench-cpu": 1.12, "fio-randread": 0.8}
+    found = decided(made(effects={"handicap": 0.95, "pinned": traded}, workloads=both))
+    assert found.lead == "Roll out nothing: 'pinned' is a trade-off."
+    assert (found.price, found.worse, found.sure) == ("", "", "")
+
+
 def test_where_nothing_is_to_be_found_baseline_is_kept_or_more_blocks_are_the_next_step() -> None:
     equal = decided(made(effects={"handicap": 0.95}, noise=0.005))
     assert equal.lead == "Keep baseline: nothing improves."

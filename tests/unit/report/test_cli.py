@@ -114,10 +114,10 @@ def test_the_list_has_every_run_also_unreadable_ones(folder: RunFolder, results:
     write_json(newer.path / "run.json", {"schema": 99})
     listed = json.loads(call(run_command, "list", "--results", results, "--json").output)
     assert [(run["run"], run["status"]) for run in listed["runs"]] == [
-        ("example", "done"),
         ("newer", "unreadable"),
+        ("example", "done"),
     ]
-    assert listed["runs"][0]["trials"] == {"planned": 176, "done": 175}
+    assert listed["runs"][1]["trials"] == {"planned": 176, "done": 175}
     assert "175 of 176" in call(run_command, "list", "--results", results).output
 
 

@@ -101,6 +101,14 @@ def test_its_report_says_that_the_host_was_emulated(run: LoadedRun) -> None:
     assert "nothing about any other host" in said
 
 
+def test_its_answer_calls_the_host_emulated_and_not_its_guests(run: LoadedRun) -> None:
+    answer = judge(run).decision
+    assert "the host itself was emulated" in answer.sure
+    assert "TCG" not in answer.sure
+    [step] = answer.next
+    assert "on a host of real CPUs" in step.text
+
+
 def test_its_page_is_as_it_is_made_now(
     folder: RunFolder, run: LoadedRun, regenerate_golden: bool
 ) -> None:
