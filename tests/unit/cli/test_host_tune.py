@@ -153,7 +153,7 @@ def test_a_kernel_that_was_booted_so_needs_no_plan(
         (["vcpupin"], 2, "'vcpupin' changes nothing on the host"),
         (["swapiness-10"], 2, "no tuning 'swapiness-10'"),
         (["thp-never", "thp-always"], 2, "'thp-never' and 'thp-always' contradict each other"),
-        ([], 2, "Missing argument"),
+        ([], 2, "missing argument"),
     ],
 )
 def test_what_cannot_be_asked_of_a_host_is_named(

@@ -143,7 +143,9 @@ def test_five_trials_are_a_demonstration_and_say_that_they_were_imported(
     assert "Demonstration, no verdict" in report
     assert "Imported from 'sched.csv', not measured by labctl" in report
     assert "unknown accelerator" in report
-    assert "declared when the trials were imported" in report
+    assert "declared when the trials were imported" in " ".join(
+        labctl("report", "sched", "--full").out.split()
+    )
     assert "IPC" not in report
 
 
@@ -342,7 +344,10 @@ def test_the_list_of_runs_says_which_was_imported(
     labctl("run", "import", experiment("sched"), *words)
     write_run(tmp_path / "results" / "measured", synthetic_run(blocks=1, primary_only=True))
     runs = json.loads(labctl("run", "list", "--json").out)["runs"]
-    assert [entry.get("imported_from") for entry in runs] == [None, "sched.csv"]
+    assert {entry["run"]: entry.get("imported_from") for entry in runs} == {
+        "measured": None,
+        "sched": "sched.csv",
+    }
     assert "imported" in labctl("run", "list").out
     assert "sched.csv" in labctl("run", "show", "sched").out
 

@@ -126,6 +126,7 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
     said = labctl(
         *(
             "sweep",
+            "pinning",
             "--plan-only",
             "--json",
             "--blocks",
@@ -181,7 +182,8 @@ def test_bad_input_is_exit_code_2_and_starts_nothing(
     labctl: Labctl, tmp_path: Path, words: list[str], sentence: str, remedy: str
 ) -> None:
     results, state = tmp_path / "results", tmp_path / "state"
-    said = labctl("--state-dir", str(state), "sweep", *words, "--results", str(results))
+    study = () if words[0] in ("nosuch", "--extend") else ("pinning",)
+    said = labctl("--state-dir", str(state), "sweep", *study, *words, "--results", str(results))
     assert said.code == 2
     assert said.err.startswith(f"labctl: {sentence}")
     assert remedy in said.err
@@ -200,7 +202,7 @@ def test_a_host_that_is_in_use_is_exit_code_3(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, BusyError("this host is in use", hint="Wait until it is done."))
-    said = labctl("sweep")
+    said = labctl("sweep", "pinning")
     assert said.code == 3
     assert said.err == "labctl: this host is in use\n        Wait until it is done.\n"
 
@@ -209,7 +211,7 @@ def test_a_failure_in_the_middle_leaves_no_bar_behind(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, HostError("no space left"))
-    said = labctl("sweep")
+    said = labctl("sweep", "pinning")
     assert said.code == 3
     assert said.err == "labctl: no space left\n"
 
@@ -217,20 +219,20 @@ def test_a_failure_in_the_middle_leaves_no_bar_behind(
 def test_a_sweep_ends_with_its_report_and_its_page(
     labctl: Labctl, requests: list[Any], tmp_path: Path
 ) -> None:
-    said = labctl("sweep", "--results", str(tmp_path / "results"))
+    said = labctl("sweep", "pinning", "--results", str(tmp_path / "results"))
     assert said.code == 0
-    assert "Typical values" in said.out
+    assert "Verdicts" in said.out
     assert "KVM works here." in said.err
     assert "0 of 6 trials" in said.err
     assert (tmp_path / "results/made-up/report.html").is_file()
 
 
 def test_json_is_all_that_is_on_standard_output(labctl: Labctl, requests: list[Any]) -> None:
-    assert json.loads(labctl("sweep", "--json").out)["run"] == "made-up"
+    assert json.loads(labctl("sweep", "pinning", "--json").out)["run"] == "made-up"
 
 
 def test_quiet_says_nothing_but_the_report(labctl: Labctl, requests: list[Any]) -> None:
-    said = labctl("sweep", "--quiet", "--json")
+    said = labctl("sweep", "pinning", "--quiet", "--json")
     assert said.err == ""
     assert json.loads(said.out)["run"] == "made-up"
 

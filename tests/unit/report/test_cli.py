@@ -113,11 +113,12 @@ def test_the_list_has_every_run_also_unreadable_ones(folder: RunFolder, results:
     newer = RunFolder.create(folder.path.parent, "newer")
     write_json(newer.path / "run.json", {"schema": 99})
     listed = json.loads(call(run_command, "list", "--results", results, "--json").output)
-    assert [(run["run"], run["status"]) for run in listed["runs"]] == [
-        ("newer", "unreadable"),
-        ("example", "done"),
-    ]
-    assert listed["runs"][1]["trials"] == {"planned": 176, "done": 175}
+    runs = {run["run"]: run for run in listed["runs"]}
+    assert {name: run["status"] for name, run in runs.items()} == {
+        "newer": "unreadable",
+        "example": "done",
+    }
+    assert runs["example"]["trials"] == {"planned": 176, "done": 175}
     assert "175 of 176" in call(run_command, "list", "--results", results).output
 
 
