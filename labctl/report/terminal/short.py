@@ -48,7 +48,8 @@ def short(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> 
     end = text(f"\nEverything else: labctl report {run.name} --full")
     if html is not None:
         end.append_text(text(f"\nIn pictures: {html}"))
-    end.overflow = "fold"
+    # A path is there to be copied.
+    end.no_wrap, end.overflow = True, "ignore"
     return Group(*parts, end)
 
 

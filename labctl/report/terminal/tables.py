@@ -69,7 +69,7 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts += time_lines(run)
     if html is not None:
         link = text(f"\nEverything in pictures: {html}")
-        link.overflow = "fold"
+        link.no_wrap, link.overflow = True, "ignore"
         parts.append(link)
     else:
         parts.append(text("\nEverything in pictures: say --html FILE."))
