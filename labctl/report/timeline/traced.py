@@ -13,7 +13,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.levels import Level
 from labctl.base.notation import quantity
 from labctl.base.units import Unit
-from labctl.base.wording import counted
+from labctl.base.wording import counted, place_in_words
 from labctl.report.timeline.timeline_page import About
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 from labctl.store.samples import Reading, Sample
@@ -133,8 +133,8 @@ def about(folder: RunFolder, trial: TrialFolder) -> About:
         run=folder.name,
         trial=record.number,
         attempt=record.attempt,
-        title=f"{cell.get('tuning', '?')}, {cell.get('workload', '?')} under "
-        f"{cell.get('condition', '?')}",
+        title=f"{cell.get('tuning', '?')}, "
+        + place_in_words(cell.get("workload", "?"), cell.get("condition", "?")),
         facts=tuple(facts),
         command=f"labctl timeline {folder.name} {name}",
     )

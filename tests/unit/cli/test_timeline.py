@@ -104,8 +104,8 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
     said = labctl("timeline", "r1")
     heading, _, *lines = said.out.splitlines()
     assert heading.startswith("trial")
-    assert {line[:1] for line in lines[: lines.index("")]} == {"2", "5"}
-    assert "Have a look: labctl timeline r1 " in said.out
+    assert {line[:1] for line in lines[: lines.index("")]} - {" "} == {"2", "5"}
+    assert "Have a look: labctl timeline r1 5" in said.out, "the one with a guest's side"
     elsewhere = labctl("timeline", str(results / "r1")).out
     assert f"Have a look: labctl timeline {results / 'r1'} " in elsewhere
     listed = json.loads(labctl("timeline", "r1", "--json").out)

@@ -44,6 +44,12 @@ class WallTime(Shape):
     share_without_warmups: float
 
 
+class Inconclusive(Shape):
+    reason: str
+    found: str
+    remedy: str
+
+
 class Comparison(Shape):
     tuning: str
     against: str
@@ -77,6 +83,7 @@ class Comparison(Shape):
     no_worse: bool | None
     smallest_visible: float | None
     blocks_needed: int | None
+    inconclusive: Inconclusive | None
     boots: int
     left_out: list[int]
     by_holm: bool
