@@ -135,7 +135,6 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
     from labctl.base.wording import place_in_words, printable
     from labctl.report.parts import bare_table
     from labctl.report.timeline.traced import traced, why_untraced, with_traces
-    from labctl.trace import files
 
     run = folder.load()
     found = traced(run)
@@ -168,6 +167,6 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
         )
     shown = console(listing=True)
     shown.print(table)
-    # A native trial has one scheduler; the picture is worth most with both.
-    first = next((one for one in found if one.trial.folder.has(files.GUEST)), found[0])
-    shown.print(f"\nHave a look: labctl timeline {where} {first.name}", soft_wrap=True, markup=False)
+    first = next((one for one in found if one.has_both_sides), found[0])
+    look = f"\nHave a look: labctl timeline {where} {first.name}"
+    shown.print(look, soft_wrap=True, markup=False)

@@ -36,6 +36,11 @@ class Traced:
     worst_s: float | None
 
     @property
+    def has_both_sides(self) -> bool:
+        """Return whether its trace has a guest's scheduler too: a native trial has one."""
+        return self.trial.folder.has(files.GUEST)
+
+    @property
     def worst(self) -> str:
         """Return the worst latency in words."""
         return quantity(self.worst_s, Unit.SECONDS)
