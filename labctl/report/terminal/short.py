@@ -30,10 +30,14 @@ def print_short(
     console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
 ) -> None:
     """Print the answer; `html` is where the page lies, if there is one."""
-    console.print(short(run, judgement, html=html))
+    console.print(short(run, judgement))
+    # In one piece: they are there to be copied.
+    console.print(text(f"\nEverything else: labctl report {run.name} --full"), soft_wrap=True)
+    if html is not None:
+        console.print(text(f"In pictures: {html}"), soft_wrap=True)
 
 
-def short(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> RenderableType:
+def short(run: LoadedRun, judgement: Judgement) -> RenderableType:
     """Return the answer, the verdicts and what could change them as something that rich can print:
     some 40 lines for two tunings."""
     view = View(run, judgement)
@@ -45,12 +49,7 @@ def short(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> 
         parts += marked("Warning", map(_brief, problems[:_MOST_WARNINGS]))
     if (more := len(problems) - _MOST_WARNINGS) > 0:
         parts.append(text(f"  and {counted(more, 'more warning')}, with --full."))
-    end = text(f"\nEverything else: labctl report {run.name} --full")
-    if html is not None:
-        end.append_text(text(f"\nIn pictures: {html}"))
-    # A path is there to be copied.
-    end.no_wrap, end.overflow = True, "ignore"
-    return Group(*parts, end)
+    return Group(*parts)
 
 
 def _brief(warning: str) -> str:

@@ -48,10 +48,13 @@ def print_report(
     console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
 ) -> None:
     """Print the report; `html` is where the page lies, if there is one."""
-    console.print(report(run, judgement, html=html))
+    console.print(report(run, judgement))
+    # In one piece: it is there to be copied.
+    where = "say --html FILE." if html is None else str(html)
+    console.print(text(f"\nEverything in pictures: {where}"), soft_wrap=True)
 
 
-def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) -> RenderableType:
+def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
     """Return the report as something that rich can print."""
     view = View(run, judgement)
     notes = _Footnotes()
@@ -67,12 +70,6 @@ def report(run: LoadedRun, judgement: Judgement, *, html: Path | None = None) ->
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]
     parts += time_lines(run)
-    if html is not None:
-        link = text(f"\nEverything in pictures: {html}")
-        link.no_wrap, link.overflow = True, "ignore"
-        parts.append(link)
-    else:
-        parts.append(text("\nEverything in pictures: say --html FILE."))
     return Group(*parts)
 
 
