@@ -45,7 +45,14 @@ class WallTime(Shape):
 
 
 class Inconclusive(Shape):
-    reason: str
+    reason: Literal[
+        "interval too wide",
+        "too few blocks",
+        "significant, but may be under the threshold",
+        "sensitivity not shown",
+        "no interval",
+        "no threshold applies",
+    ]
     found: str
     remedy: str
 
@@ -94,6 +101,11 @@ class Comparison(Shape):
     @model_validator(mode="after")
     def has_the_estimate_of_its_kind(self) -> Comparison:
         assert self.model_fields_set & {"ratio", "difference"} == {self.kind}
+        return self
+
+    @model_validator(mode="after")
+    def says_why_it_is_inconclusive(self) -> Comparison:
+        assert (self.inconclusive is None) is (self.verdict != "inconclusive")
         return self
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,9 +107,16 @@ def test_what_is_missing_has_a_number_and_the_reason_stands_below_once(judged: J
 def test_the_verdicts_come_first_with_who_else_pays(judged: Judged) -> None:
     text = printed(*judged)
     verdicts = text[: text.index("== ")].partition("Verdicts: change of the primary metric")[2]
-    row = verdicts.partition("pinned+fifo")[2]
-    for part in ("▲ improves", "×2.73", "neighbour −", "host CPU +", "work per host CPU-second"):
-        assert part in row
+    _, heading, _, *lines = verdicts.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("pinned+fifo "))
+    after = (at for at, line in enumerate(lines) if at > first and line[:1].strip())
+    row = lines[first : next(after)]
+    assert "▲ improves" in row[0]
+    assert "×2.73" in row[0]
+    pays = one_line(" ".join(line[heading.index("who else pays") :] for line in row))
+    assert re.fullmatch(
+        r"neighbour −\d+ % host CPU \+\S+ % work per host CPU-second ×2\.\d\d", pays
+    )
 
 
 def test_each_place_has_the_bill_of_each_tuning(judged: Judged) -> None:
