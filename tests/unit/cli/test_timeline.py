@@ -114,6 +114,18 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
     assert worst == sorted(worst, reverse=True)
 
 
+@pytest.mark.usefixtures("results")
+def test_the_list_of_traced_trials_folds_into_80_columns(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = labctl("timeline", "r1").out
+    assert "sysbench-cpu with a noisy neighbour" in piped, "a listing has the width that it takes"
+    monkeypatch.setenv("COLUMNS", "80")
+    folded, _, _ = labctl("timeline", "r1").out.partition("Have a look")
+    assert "worst latency" in folded
+    assert max(map(len, folded.splitlines())) <= 80 < max(map(len, piped.splitlines()))
+
+
 def test_a_run_without_any_trace_says_how_to_record_some(labctl: Labctl, results: Path) -> None:
     (results / "r1" / "trials" / "0002" / files.HOST).unlink()
     said = labctl("timeline", "r1")

@@ -12,7 +12,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
-from labctl.analysis.model import Diagnostic, DiagnosticKind
+from labctl.analysis.model import Diagnostic, DiagnosticKind, Role
+from labctl.analysis.verdict_table import Verdict
 from labctl.report.export.json_report import report_json, report_pieces
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -455,6 +456,19 @@ def test_no_number_is_ever_nan_or_infinite(judged: Judged) -> None:
     assert report.comparisons[0].model_dump()[report.comparisons[0].kind] is None
     assert report.comparisons[0].high is None
     assert report.levels[0].typical is None
+
+
+def test_what_is_inconclusive_says_why_and_what_settles_it(judged: Judged) -> None:
+    run, judgement = judged
+    first = next(c for c in judgement.comparisons if c.role is Role.PRIMARY)
+    wide = replace(first, verdict=Verdict.INCONCLUSIVE, estimate=1.0, low=0.5, high=2.0)
+    report = as_shape(report_json(run, replace(judgement, comparisons=(wide, first))))
+    why, none = (item.inconclusive for item in report.comparisons)
+    assert none is None
+    assert why is not None
+    assert why.reason == "too few blocks"
+    assert why.found.startswith("−50…+100 %")
+    assert why.remedy.startswith("Plan a run of ")
 
 
 def test_blocks_that_decide_nothing_stand_apart(judged: Judged) -> None:
