@@ -68,10 +68,13 @@ def _earlier(
     from labctl.analysis.foresight import spreads
     from labctl.store.run_folder import RunFolder
 
-    for folder in reversed(RunFolder.all(results)):
+    for folder in reversed(RunFolder.by_age(results)):
         try:
             record = folder.read_run()
             if (record.study, record.status) != (plan.study, "done"):
+                continue
+            # An emulated host may have this one's CPU numbers, and its times are no one's.
+            if record.host_is_emulated:
                 continue
             if folder.read_plan().host_digest != plan.host_digest:
                 continue

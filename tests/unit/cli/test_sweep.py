@@ -94,6 +94,8 @@ def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
     (broken.path / "plan.json").write_text("{")
     write_run(tmp_path / "2024-01", with_plan(run, host_digest=plan["host_digest"]))
     write_run(tmp_path / "2024-03", with_plan(run, host_digest="another host's"))
+    emulated = with_run(run, host={"cpu_model": "QEMU TCG CPU version 2.5+"})
+    write_run(tmp_path / "2024-04", with_plan(emulated, host_digest=plan["host_digest"]))
     said = " ".join(labctl(*asked).out.split())
     assert "spread in 2024-01" in said
     assert "Warm-ups, restores and boots are taken from run 2024-01" in said
