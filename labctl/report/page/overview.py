@@ -24,8 +24,8 @@ MOST_ROWS = 6
 _MOST_MORE = 120
 """Rows of the folded picture; the table of verdicts has all."""
 _ROW, _HEADING, AXIS_HEIGHT = 34, 24, 24
-_TICK_GAP = 19.0
-"""Percent of the width between tick labels, which must not touch on a 360 px screen."""
+_TICK_LETTER = 2.05
+"""Percent of the width of a tick label's letter on a 360 px screen, where labels must not touch."""
 _LADDERS = (
     (10.0, 100.0, 1000.0),
     (2.0, 5.0, 10.0, 20.0, 50.0),
@@ -203,13 +203,17 @@ def _benefit(item: Comparison, ratio: float) -> float:
 
 def _ticks(axis: EffectAxis) -> Iterator[Tick]:
     """Return the tick for no change, and on both sides those that fit without touching."""
-    kept = [axis.x(1.0)]
-    yield Tick(kept[0], "no change")
+    kept = [Tick(axis.x(1.0), "no change")]
     for value, label in _candidates(axis):
-        x = axis.x(value)
-        if 7 <= x <= 93 and all(abs(x - other) >= _TICK_GAP for other in kept):
-            kept.append(x)
-            yield Tick(x, label)
+        tick = Tick(axis.x(value), label)
+        if 7 <= tick.x <= 93 and all(_is_clear(tick, other) for other in kept):
+            kept.append(tick)
+    yield from kept
+
+
+def _is_clear(one: Tick, other: Tick) -> bool:
+    letters = (len(one.label) + len(other.label)) / 2
+    return abs(one.x - other.x) >= letters * _TICK_LETTER
 
 
 def _candidates(axis: EffectAxis) -> Iterable[tuple[float, str]]:
