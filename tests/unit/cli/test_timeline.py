@@ -118,6 +118,7 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
 def test_the_list_of_traced_trials_folds_into_80_columns(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     piped = labctl("timeline", "r1").out
     assert "sysbench-cpu with a noisy neighbour" in piped, "a listing has the width that it takes"
     monkeypatch.setenv("COLUMNS", "80")
