@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labctl.collect.collector import ThreadRef
-from labctl.collect.threads import host_threads
+from labctl.collect.collector import Edge, ThreadRef
+from labctl.collect.threads.thread_snapshots import ThreadSnapshots
 from labctl.collect.traces import host_trace, perf_record
 from labctl.collect.traces.perf_record import recording
 from labctl.collect.traces.recorded_events import kvm_events, sched_events
@@ -101,9 +101,10 @@ def traced(folder: Path, pid: int) -> TrialFolder:
     threads = [ThreadRef(pid=pid, tid=pid, role="vcpu", index=0)]
     elsewhere = frozenset(os.sched_getaffinity(0)) - {CPU} or frozenset({CPU})
     with recording(folder / files.HOST, sched_events(frozenset({CPU})), cpus=elsewhere) as recorded:
-        before = host_threads.snapshot(threads)
+        snapshot = ThreadSnapshots(lambda: threads)
+        before = snapshot(Edge.OPENS)
         time.sleep(WINDOW_S)
-        after = host_threads.snapshot(threads)
+        after = snapshot(Edge.CLOSES)
     assert recorded.problem is None
     thread = {"tid": pid, "pid": pid, "role": "vcpu", "index": 0, "name": "CPU 0/KVM"}
     raw.write_raw_json(files.THREADS, [thread])
