@@ -61,7 +61,7 @@ def command(
     results: Path | None,
     **formats: bool,
 ) -> None:
-    """Show what RUN found; RUN is a run's name or its folder."""
+    """Show what RUN found; RUN is a run's name, number, folder or archive, or 'latest'."""
     chosen = [one for one in FORMATS if formats[one.name]]
     if len(chosen) > 1:
         raise click.UsageError(f"{chosen[0].option} or {chosen[1].option}, not both")

@@ -78,6 +78,11 @@ def _planned(topology: Topology, vcpus: int) -> Callable[[str | None, int], Pins
     from labctl.rollout.fitted import Pins
 
     def pins(strategy: str | None, iothreads: int) -> Pins:
+        if strategy is not None and strategy not in list(Strategy):
+            raise UsageError(
+                f"the run says that its tuning pins by '{strategy[:60]}', which is no strategy",
+                hint=f"Allowed: {', '.join(Strategy)}. The run's folder was changed or damaged.",
+            )
         plan = pin_plan(topology, vcpus, iothreads, Strategy(strategy or Strategy.COMPACT))
         return Pins(
             vcpus=plan.vcpus,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lxml import etree
 
-from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.cpus import MOST_CPUS, CpuSet, format_cpus, parse_cpus
 from labctl.base.tuning import PLAN
 from labctl.base.xmldiff import parse
 from labctl.store.records.run_record import PinChoice
@@ -38,14 +38,18 @@ class VirtualMachine:
     here: str = ""
 
 
+_MOST_DIGITS = 3
+"""Digits of a number of iothreads: a run folder may come from anywhere."""
+
+
 class UnfitError(Exception):
     """Say why a tuning's domain can't be fitted to another size; the text is a clause."""
 
 
 def iothreads_of(xml: str) -> int:
     """Return how many iothreads a domain has."""
-    text = parse(xml).findtext("./iothreads") or "0"
-    return int(text) if text.strip().isdecimal() else 0
+    text = (parse(xml).findtext("./iothreads") or "0").strip()
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
 def fitted(xml: str, measured_vcpus: int, choice: PinChoice, pins: Pins) -> str:
@@ -55,6 +59,8 @@ def fitted(xml: str, measured_vcpus: int, choice: PinChoice, pins: Pins) -> str:
     every vCPU where every vCPU had them. Raises UnfitError where the domain names single vCPUs in a
     way that no number of vCPUs follows from.
     """
+    if measured_vcpus > MOST_CPUS:
+        raise UnfitError(f"the run says that {measured_vcpus} vCPUs were measured")
     root = parse(xml)
     measured = frozenset(range(measured_vcpus))
     if root.find("./cpu/numa") is not None or root.find("./numatune/memnode") is not None:

@@ -11,7 +11,7 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse
 from labctl.cli import rollout_target
 from labctl.domain.pinning.pin_plan import pin_plan
-from labctl.rollout.fitted import Pins, UnfitError, fitted
+from labctl.rollout.fitted import Pins, UnfitError, fitted, iothreads_of
 from labctl.store.records.run_record import PinChoice
 from tests.unit.analysis.alter import with_run
 from tests.unit.domain import hosts
@@ -173,3 +173,19 @@ def test_more_vcpus_than_the_host_has_are_refused(labctl: Labctl, results: Path)
     said = labctl("advise", "r1", "--vcpus", "9")
     assert said.code == UsageError.exit_code
     assert "cannot place 9 vCPUs" in said.err
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_a_strategy_that_there_is_not_is_refused(labctl: Labctl, results: Path) -> None:
+    run = made({"pinned": 1.0})
+    pin = {**BY_PLAN, "strategy": "; reboot"}
+    stored(results, with_run(run, tunings={"pinned+fifo": {"pin": pin}}, memory_mib=2048))
+    said = labctl("advise", "r1", "--vcpus", "4")
+    assert said.code == UsageError.exit_code
+    assert "which is no strategy" in said.err
+
+
+def test_sizes_that_no_guest_has_are_not_believed() -> None:
+    with pytest.raises(UnfitError, match="1000000000000 vCPUs were measured"):
+        fitted(golden("pinned"), 10**12, PinChoice(), pins(4))
+    assert iothreads_of("<domain><iothreads>99999999999</iothreads></domain>") == 0

@@ -34,12 +34,12 @@ def test_a_terminal_of_few_letters_gets_simpler_ones(environment: dict[str, str]
     assert b"..." in done.stdout, "what is cut off"
 
 
-@pytest.mark.parametrize(("closing", "code"), [(">&-", 0), (">&- 2>&-", 0)])
-def test_a_closed_output_is_no_fault_of_labctl(closing: str, code: int) -> None:
+@pytest.mark.parametrize("closing", [">&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_fault_of_labctl(closing: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -m labctl.cli.main domain list {closing}', sys.executable],
         capture_output=True,
         check=False,
     )
-    assert done.returncode == code
+    assert done.returncode == 0
     assert b"fault" not in done.stderr
