@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labctl.analysis.answer_record import AnswerRecord, Basis, Grade, TuningAnswer
 from labctl.analysis.gate.gate_facts import hold_facts
 from labctl.analysis.gate.gate_result import Finding, Outcome
@@ -19,25 +21,7 @@ def of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided)
     """Return whether the facts that a rule names are the same in another run."""
     same, why = hold_facts(rule.facts or (), run, other)
     states = {True: Outcome.HOLDS, False: Outcome.VIOLATED, None: Outcome.UNDECIDED}
-    return Finding(
-        rule=rule.title,
-        limit=rule.demand,
-        against=rule.like,
-        tuning="",
-        workload="",
-        condition="",
-        metric="",
-        unit=None,
-        kind=None,
-        estimate=None,
-        low=None,
-        high=None,
-        blocks=0,
-        outcome=states[same],
-        why=why,
-        counts_as=counts_as,
-        of_facts=True,
-    )
+    return replace(_finding(rule, states[same], why, counts_as), against=rule.like, of_facts=True)
 
 
 def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Finding:
@@ -48,11 +32,22 @@ def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Findin
         outcome, why = Outcome.UNDECIDED, "the run judges no such tuning"
     else:
         outcome, why = _outcome(found, rule.grade == "confirmed")
+    # A name that the run doesn't know may be a typing error, and must not pass in silence.
+    is_open = found is None and counts_as is Undecided.PASS
+    return replace(
+        _finding(rule, outcome, why, Undecided.OPEN if is_open else counts_as),
+        tuning=rule.tuning,
+        of_grade=True,
+    )
+
+
+def _finding(rule: Rule, outcome: Outcome, why: str, counts_as: Undecided) -> Finding:
+    """Return a finding that is of no metric."""
     return Finding(
         rule=rule.title,
         limit=rule.demand,
         against=None,
-        tuning=rule.tuning,
+        tuning="",
         workload="",
         condition="",
         metric="",
@@ -64,9 +59,7 @@ def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Findin
         blocks=0,
         outcome=outcome,
         why=why,
-        # A name that the run doesn't know may be a typing error, and must not pass in silence.
-        counts_as=Undecided.OPEN if found is None and counts_as is Undecided.PASS else counts_as,
-        of_grade=True,
+        counts_as=counts_as,
     )
 
 
