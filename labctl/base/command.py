@@ -7,14 +7,55 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+Argv = tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """Describe an argv that means the same on both sides. `files`: what it writes that is brought
-    back, names relative to the working directory, which is empty and the command's own."""
+    back, names or globs relative to the working directory, which is empty and the command's own.
 
-    argv: tuple[str, ...]
+    `environment`: the whole of it; None for the machine's own with `env` added. `user`: its
+    numeric user and group, with `capabilities` (as capabilities(7) has them, without CAP_) and no
+    others; None for root. `scratch_mib`: no file that it writes may grow larger. `setup`, `after`:
+    commands that run in its folder before and after it, outside of the measured window.
+    `timeout_s`: when it is killed; None leaves that to the caller.
+    """
+
+    argv: Argv
     env: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+    user: int | None = None
+    capabilities: tuple[str, ...] = ()
+    scratch_mib: int | None = None
+    setup: tuple[Argv, ...] = ()
+    after: tuple[Argv, ...] = ()
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """Say when a server is ready. `kind`: "tcp", "udp" (`value`: the port), "unix" (a path), "log"
+    (a regular expression that its output matches) or "command" (an argv that ends with 0)."""
+
+    kind: str
+    value: int | str | Argv
+    timeout_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Describe a program that lives from before a trial's warm-up to after its measured window, on
+    the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT"."""
+
+    argv: Argv
+    ready: Ready
+    environment: Mapping[str, str]
+    user: int | None = None
+    capabilities: tuple[str, ...] = ()
+    stop: str = "TERM"
+    grace_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

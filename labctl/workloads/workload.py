@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self
 
-from labctl.base.command import Command
+from labctl.base.command import Command, Server
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 
-Value = int | str
+Value = int | float | str
 Parameters = Mapping[str, Value]
 
 
@@ -24,6 +24,7 @@ class IntegerParameter:
     minimum: int
     maximum: int
     description: str
+    power_of_two: bool = False
 
     def check(self, program: str, value: object) -> int:
         # True is an int to Python, and nobody means it by one.
@@ -31,12 +32,15 @@ class IntegerParameter:
             raise self._error(program, value)
         if not self.minimum <= value <= self.maximum:
             raise self._error(program, value)
+        if self.power_of_two and value & (value - 1):
+            raise self._error(program, value)
         return value
 
     def _error(self, program: str, value: object) -> UsageError:
+        kind = "power of two" if self.power_of_two else "whole number"
         return UsageError(
             f"workload '{program}': '{self.name}' is {value!r}, "
-            f"not a whole number from {self.minimum} to {self.maximum}",
+            f"not a {kind} from {self.minimum} to {self.maximum}",
             hint=f"{self.name}: {self.description}; {self.default} when left out.",
         )
 
@@ -57,7 +61,41 @@ class ChoiceParameter:
         return value
 
 
-Parameter = IntegerParameter | ChoiceParameter
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberParameter:
+    name: str
+    default: float
+    minimum: float
+    maximum: float
+    description: str
+
+    def check(self, program: str, value: object) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not self.minimum <= float(str(value)) <= self.maximum:
+            raise UsageError(
+                f"workload '{program}': '{self.name}' is {value!r}, "
+                f"not a number from {self.minimum:g} to {self.maximum:g}",
+                hint=f"{self.name}: {self.description}; {self.default:g} when left out.",
+            )
+        return float(str(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooleanParameter:
+    name: str
+    default: bool
+    description: str
+
+    def check(self, program: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise UsageError(
+                f"workload '{program}': '{self.name}' is {value!r}, neither true nor false",
+                hint=f"{self.name}: {self.description}.",
+            )
+        return value
+
+
+Parameter = IntegerParameter | NumberParameter | ChoiceParameter | BooleanParameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +165,14 @@ class Workload(Protocol):
         """Return the metric that holds operations per second; None where more isn't better."""
 
     @property
+    def deciding(self) -> tuple[str, ...]:
+        """Return metrics that may be primary beside these two."""
+
+    @property
+    def definition(self) -> Mapping[str, Any] | None:
+        """Return what its file declares; None for one that is written in Python."""
+
+    @property
     def calibratable(self) -> bool:
         """Return whether user instructions per operation are a constant: no lock, no spin, no
         I/O."""
@@ -155,6 +201,9 @@ class Workload(Protocol):
     def peer(self, parameters: Parameters) -> Peer | None:
         """Return whom it talks to over the network; None for a workload that sends nothing."""
 
+    def servers(self, setting: Setting) -> tuple[Server, ...]:
+        """Return what runs on the machine itself, from before the warm-up to after the window."""
+
     def command(self, setting: Setting) -> Command: ...
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
@@ -172,6 +221,9 @@ class Workload(Protocol):
 
         Raises BrokenError when the output isn't the program's.
         """
+
+    def with_parameters(self, given: Mapping[str, object]) -> Workload:
+        """Return the workload as a trial had it, for `parse`. Raises UsageError."""
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         """Yield every metric of a trial, `operations` among them where `rate_metric` isn't None.
@@ -199,6 +251,8 @@ class WorkloadBase:
     binaries: tuple[str, ...]
     primary: str
     rate_metric: str | None = None
+    deciding: tuple[str, ...] = ("latency_p50", "latency_p95", "latency_p99")
+    definition: Mapping[str, Any] | None = None
     calibratable: bool = False
     uses_data_disk: bool = False
     places_itself: bool = False
@@ -216,8 +270,14 @@ class WorkloadBase:
     def peer(self, parameters: Parameters) -> Peer | None:
         return None
 
+    def servers(self, setting: Setting) -> tuple[Server, ...]:
+        return ()
+
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
+
+    def with_parameters(self, given: Mapping[str, object]) -> Self:
+        return self
 
     def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
         return iter(())

@@ -22,7 +22,16 @@ def test_an_expression_has_a_value():
 
 @pytest.mark.parametrize(
     "expression",
-    ["missing", "lipsum()", "'a' * 10**9", "a.__class__", "range(3)", "2 ** 10**9", "1 // 0", "a +"],
+    [
+        "missing",
+        "lipsum()",
+        "'a' * 10**9",
+        "a.__class__",
+        "range(3)",
+        "2 ** 99999999",
+        "1 // 0",
+        "a +",
+    ],
 )
 def test_what_has_no_value_or_would_make_too_much_is_an_error_that_names_its_place(expression):
     with pytest.raises(UsageError, match="w.yaml: item 3"):

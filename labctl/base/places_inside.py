@@ -1,0 +1,24 @@
+"""Name the places on a measured machine, the same natively and in a guest: a command must not tell
+its side by its arguments."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORK: Final = "/tmp/labctl"  # noqa: S108  # a tmpfs of the machine's own, and the folder is ours
+"""A trial's folder, which a server and its clients share."""
+
+CWD: Final = f"{WORK}/run"
+"""Working folder of a command; empty for each run."""
+
+BROUGHT: Final = "/usr/local/lib/labctl/workloads"
+"""Files that workloads bring into an image."""
+
+NOBODY: Final = 64_917
+"""User and group of programs that need no privilege: in the range that Debian reserves for
+packages, which get theirs on demand (Debian policy, 9.2.2)."""
+
+
+def brought_folder(workload: str) -> str:
+    """Return the folder of a workload's own files."""
+    return f"{BROUGHT}/{workload}"
