@@ -10,12 +10,14 @@ from typing import Any
 
 from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
-from labctl.study import studyfile, tuningfile
+from labctl.study import factorfile, studyfile, tuningfile
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
     ("`roles`", studyfile.RolesFile),
     ("`workloads.NAME`", studyfile.WorkloadFile),
+    ("`factors.NAME`", factorfile.FactorFile),
+    ("`factors.NAME.levels.LEVEL`", factorfile.LevelFile),
     ("`stop`", studyfile.StopFile),
     ("`guest`", studyfile.GuestFile),
     ("`limits`", studyfile.LimitsFile),
@@ -40,6 +42,7 @@ is a whole study; `benchmarks/pinning.yaml` is one that says more:
     tunings: [pinned, pinned+fifo]
     workloads: [sysbench-cpu, cyclictest]
 
+[Factors](factors.md) vary what a study has beside its tunings. \
 [How labctl judges](method.md) says what `no_worse_than`, `stop` and `looks` do to the verdicts.
 """
 

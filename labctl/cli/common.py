@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,3 +147,24 @@ def console(*, stderr: bool = False, listing: bool = False) -> Console:
     if plain.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return plain
     return Piped(stderr=stderr, highlight=False, width=_ANY_WIDTH if listing else 80)
+
+
+def levels_asked_for(given: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
+    """Return the levels by factor of words like "collector=zgc,g1"; None without any. Raises
+    UsageError for a word of another form, and for a factor that is named twice."""
+    found: dict[str, tuple[str, ...]] = {}
+    for word in given:
+        name, _, levels = word.partition("=")
+        chosen = tuple(filter(None, levels.split(",")))
+        if not name or not chosen:
+            raise UsageError(
+                f"--factor is '{word}', not a factor with its levels",
+                hint="Write it as '--factor collector=zgc,g1'.",
+            )
+        if name in found:
+            both = ",".join((*found[name], *chosen))
+            raise UsageError(
+                f"--factor names '{name}' twice", hint=f"Give all at once: --factor {name}={both}"
+            )
+        found[name] = chosen
+    return found or None

@@ -9,7 +9,13 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, print_json, runs_folder, state_paths
+from labctl.cli.common import (
+    console,
+    levels_asked_for,
+    print_json,
+    runs_folder,
+    state_paths,
+)
 from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
 if TYPE_CHECKING:
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
 @click.option("--workload", "workloads", multiple=True, help="Only these workloads.")
 @click.option("--condition", "conditions", multiple=True, help="Only these conditions.")
+@click.option(
+    "--factor", "factors", multiple=True, metavar="NAME=LEVEL,...", help="Only these levels of it."
+)
 @click.option("--blocks", type=int, help="How often each tuning is tried. Under 10: no verdicts.")
 @click.option("--until-width", metavar="PERCENT", help="Blocks until intervals are within ±2%.")
 @click.option("--max-blocks", type=int, help="The most blocks of a run until a width (40).")
@@ -162,6 +171,7 @@ def request_of(context: click.Context) -> SweepRequest:
             tunings=given["tunings"] or None,
             workloads=given["workloads"] or None,
             conditions=given["conditions"] or None,
+            factors=levels_asked_for(given["factors"]),
             duration_s=given["duration"],
             blocks=given["blocks"],
             stopping=rule_asked_for(

@@ -5,7 +5,7 @@ time.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from labctl.base.stopping import Stopping
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.store.records.as_made import PLAN_SCHEMA
+from labctl.store.records.factor_record import Factorial, Place
 from labctl.store.records.plan_record import (
     PlannedArm,
     PlannedTrial,
@@ -22,6 +23,7 @@ from labctl.store.records.plan_record import (
     PlanRecord,
     PublishedSource,
 )
+from labctl.study.factors import with_boots
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
 from labctl.study.williams import FACTORS, boot_of, cells_of
@@ -78,6 +80,15 @@ class Plan:
     skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Workloads that this host can't have, by the side (guest, native) where it can't, with the
     reason. Those that no side can have are not among `workloads`."""
+    factorial: Factorial | None = None
+    """What is varied beside the tunings, with the levels of each cell."""
+
+    @property
+    def cells(self) -> frozenset[Place] | None:
+        """Return the cells that a block has; None: all combinations."""
+        if self.factorial is None:
+            return None
+        return frozenset(cell.place for cell in self.factorial.cells)
 
     @property
     def boots(self) -> int:
@@ -149,6 +160,7 @@ class Plan:
             **({"expects": dict(self.expects)} if self.expects else {}),
             **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
+            **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
         }
 
     def _spares_json(self) -> dict[str, Any]:
@@ -214,6 +226,7 @@ class Plan:
             expects=record.expects,
             collect=Level(record.collect or Level.COUNTERS),
             skipped_workloads=record.skipped_workloads,
+            factorial=record.factorial,
         )
 
 
@@ -314,8 +327,19 @@ def make_plan(
         expects=study.expects,
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
+        factorial=_factorial(study, planned, workloads),
     )
     return with_spares(extend(plan, study.blocks), study.spare_blocks)
+
+
+def _factorial(
+    study: Study, tunings: Mapping[str, Tuning], workloads: Collection[str]
+) -> Factorial | None:
+    if study.factorial is None:
+        return None
+    found = with_boots(study.factorial, tunings)
+    cells = tuple(cell for cell in found.cells if cell.workload in workloads)
+    return replace(found, cells=cells)
 
 
 def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
@@ -351,6 +375,8 @@ def extend(plan: Plan, blocks: int) -> Plan:
             hint=f"Give at least {plan.blocks}.",
         )
     each = len(plan.tunings) * len(plan.workloads) * len(plan.conditions)
+    if plan.factorial is not None:
+        each = len(plan.factorial.cells)
     if each * blocks > MOST_TRIALS:
         raise UsageError(
             f"the plan would have {each * blocks} trials, and {MOST_TRIALS} are the most",
@@ -386,6 +412,7 @@ def trials_of(plan: Plan, block: int, *, boot: int, first: int) -> list[PlannedT
         workloads=plan.workloads,
         conditions=plan.conditions,
         skipped=plan.skipped_workloads,
+        only=plan.cells,
     )
     return [
         PlannedTrial(number=number, block=block, boot=boot, position=position, cell=cell)

@@ -15,10 +15,19 @@ from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stoppi
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.yamlfile import load_mapping, nearest
 from labctl.store.jsonfile import canonical
+from labctl.store.records.factor_record import Factorial
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
+from labctl.study.expanded import with_factors
+from labctl.study.factors import Declared, base_of
 from labctl.study.published_file import read_published
-from labctl.study.studyfile import CONDITIONS, Parameter, Program, StudyFile, read_study_file
+from labctl.study.studyfile import (
+    CONDITIONS,
+    Parameter,
+    Program,
+    StudyFile,
+    read_study_file,
+)
 from labctl.study.tunings import required, tuning_names
 
 
@@ -116,6 +125,9 @@ class Study:
     collect: Level = Level.COUNTERS
     spare_blocks: int = 0
     """Those that run only where a planned one has lost a value (METHOD 27)."""
+    declared: Declared = field(default_factory=Declared)
+    """Factors as they are declared; `factorial` is what became of them."""
+    factorial: Factorial | None = None
 
     @property
     def digest(self) -> str:
@@ -124,7 +136,7 @@ class Study:
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         content["guest"] = self.guest.to_json()
-        del content["published"], content["expects"]
+        del content["published"], content["expects"], content["declared"]
         if self.stopping is None:
             # Studies had no rules once, and their digests are in old runs.
             del content["stopping"]
@@ -134,6 +146,9 @@ class Study:
         if not self.requires:
             # Nor needs of their own.
             del content["requires"]
+        if self.factorial is None:
+            # Nor factors.
+            del content["factorial"]
         if not self.spare_blocks:
             # Nor spares.
             del content["spare_blocks"]
@@ -182,6 +197,8 @@ class Overrides:
     vcpus: int | None = None
     memory_mib: int | None = None
     collect: Level | None = None
+    factors: Mapping[str, Collection[str]] | None = None
+    """Levels of factors, by the factor's name."""
 
 
 def study_names() -> list[str]:
@@ -220,13 +237,14 @@ def load_study(
                 f"{path}: has no 'quick:' selection",
                 hint="Run it without --quick, or add the selection.",
             )
-        study = _cut(replace(study, quick=True), Overrides(**dict(file.quick)))
+        study = _cut(replace(study, quick=True), Overrides(**file.quick.changes))
     if overrides is not None:
         _check_overrides(overrides, study)
         study = _cut(study, overrides)
         for workload in study.workloads.values():
             programs[workload.program].check_duration(workload.duration_s)
-    return study
+    named = (overrides.workloads if overrides else None) or ()
+    return with_factors(study, programs, named) if study.declared else study
 
 
 def _path(name: str) -> Path:
@@ -306,6 +324,7 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
         requires={tuning: required(dict(need)) for tuning, need in file.requires.items()},
         collect=file.collect,
         spare_blocks=file.spare_blocks,
+        declared=file.declared,
     )
 
 
@@ -317,7 +336,7 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
     """Check overrides: only tunings may come from outside the study."""
     named = (
         ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
-        ("workload", overrides.workloads, study.workloads),
+        ("workload", map(base_of, overrides.workloads or ()), study.workloads),
         ("condition", overrides.conditions, CONDITIONS),
     )
     for what, names, allowed in named:
@@ -340,7 +359,11 @@ def _check_overrides(overrides: Overrides, study: Study) -> None:
 def _cut(study: Study, overrides: Overrides) -> Study:
     tunings = _chosen(study.tunings, overrides.tunings, always=study.roles.names())
     workloads = {
-        name: study.workloads[name] for name in _chosen(tuple(study.workloads), overrides.workloads)
+        name: study.workloads[name]
+        for name in _chosen(
+            tuple(study.workloads),
+            overrides.workloads and tuple(map(base_of, overrides.workloads)),
+        )
     }
     if overrides.duration_s is not None:
         duration_s = float(overrides.duration_s)
@@ -373,6 +396,7 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         exercises={tuning: names for tuning, names in exercises.items() if names},
         requires={name: need for name, need in study.requires.items() if name in tunings},
         collect=_first(overrides.collect, study.collect),
+        declared=study.declared.choosing(overrides.factors or {}),
         # Below ten blocks nothing is judged, so nothing is lost with one either.
         spare_blocks=_first(
             overrides.spare_blocks, study.spare_blocks if blocks >= FEWEST_BLOCKS else 0

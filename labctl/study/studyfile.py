@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
@@ -18,6 +18,9 @@ from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks,
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
+from labctl.study.factorcheck import Known, check_factors, declared_factors
+from labctl.study.factorfile import Chosen, Exclude, Factors, Interactions, level_name
+from labctl.study.factors import Declared
 from labctl.study.tuningfile import RequiresFile
 from labctl.study.tunings import tuning_names
 
@@ -174,6 +177,8 @@ class QuickFile(FileModel):
     """The same of its workloads."""
     conditions: _Names | None = None
     """The same of its conditions."""
+    factors: Chosen | None = None
+    """Levels of its factors, by name, that a quick run has."""
     duration_s: _Seconds | None = None
     """Replacement of each workload's `duration_s`."""
     blocks: _Blocks | None = None
@@ -182,6 +187,17 @@ class QuickFile(FileModel):
     """Replacement of the study's value."""
     spare_blocks: _Spares | None = None
     """Replacement of the study's value."""
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """Return the levels that a quick run has, by factor."""
+        given = (self.factors or {}).items()
+        return {name: tuple(map(level_name, values)) for name, values in given}
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Return what is changed, by the study's keys."""
+        return {**dict(self), "factors": self.levels}
 
 
 class StudyFile(FileModel):
@@ -201,6 +217,13 @@ class StudyFile(FileModel):
     """Workloads that each arm runs, each under a name of its own; or a list of programs."""
     conditions: _Names = ["neighbour"]
     """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
+    factors: Factors = {}
+    """What is varied beside the tunings (docs/factors.md): each level of each factor with each of
+    the others."""
+    exclude: Exclude = []
+    """Combinations of levels that are left out: `{policy: fifo, processes: 100}`."""
+    interactions: Interactions = []
+    """Pairs of factors of which the report says how one changes what the other does."""
     blocks: _Blocks | None = None
     """A fixed number; or a rule in its place, `stop` or `looks`. Without any of the three it is 10,
     the fewest that a verdict takes."""
@@ -230,6 +253,11 @@ class StudyFile(FileModel):
     """Expectation by accelerator; a plan and a report print it beside published results."""
     quick: QuickFile | None = None
     """Changes that `--quick` makes."""
+
+    @property
+    def declared(self) -> Declared:
+        """Return the factors, whose names `read_study_file` has checked."""
+        return declared_factors(self.factors, self.exclude, self.interactions)
 
     def rule(self) -> Stopping | None:
         """Return the rule by which a run may end early. Raises UsageError for one that can't be."""
@@ -288,6 +316,7 @@ class _Checked:
         for name, workload in file.workloads.items():
             self._name(workload.program, "program", programs, "workloads", name, "program")
             self._check_program(name, workload, programs[workload.program])
+        self._check_factors(programs, known)
         for tuning, workloads in file.exercises.items():
             self._name(tuning, "tuning of the study", file.arms, "exercises", tuning)
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
@@ -303,6 +332,30 @@ class _Checked:
             )
             for names, what, allowed, key in chosen:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
+
+    def _check_factors(self, programs: Mapping[str, Program], tunings: Collection[str]) -> None:
+        file = self.file
+        named = [
+            level.tuning
+            for factor in file.factors.values()
+            if not isinstance(factor.levels, list)
+            for level in factor.levels.values()
+            if level.tuning
+        ]
+        with self._placed("factors"):
+            tunings = with_combinations(named, tunings)
+        known = Known(
+            tunings=tunings,
+            conditions=CONDITIONS,
+            workloads={
+                name: (programs[workload.program], workload.parameters)
+                for name, workload in file.workloads.items()
+            },
+        )
+        check_factors(file.factors, file.exclude, file.interactions, known, self._place)
+        levels = file.quick.levels if file.quick is not None else {}
+        with self._placed("quick", "factors", among=levels):
+            file.declared.choosing(levels)
 
     def _check_length(self) -> None:
         """Check that the number of blocks is given at most once: as a number, or as a rule."""

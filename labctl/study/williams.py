@@ -72,9 +72,11 @@ def cells_of(
     workloads: Collection[str],
     conditions: Collection[str],
     skipped: Mapping[str, Mapping[str, str]],
+    only: Collection[tuple[str, str, str]] | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield position and cell of each trial of a block, in order. `kinds`: of each tuning;
-    `skipped`: workloads with the kinds that can't have them.
+    `skipped`: workloads with the kinds that can't have them; `only`: the cells of a plan that
+    doesn't have all combinations.
 
     A tuning is restored once per block and all its trials run inside that restore; their order is
     the same for every tuning of the block, so that what one trial does to the next cancels in the
@@ -85,8 +87,9 @@ def cells_of(
     order = block_order(kinds, seed=seed, block=block, what="tunings")
     for position, tuning in enumerate(order, start=1):
         for workload, condition in (pairs[name] for name in inside):
-            if kinds[tuning] not in skipped.get(workload, {}):
-                yield position, dict(zip(FACTORS, (tuning, workload, condition), strict=True))
+            cell = (tuning, workload, condition)
+            if kinds[tuning] not in skipped.get(workload, {}) and (only is None or cell in only):
+                yield position, dict(zip(FACTORS, cell, strict=True))
 
 
 def boot_of(block: int, blocks_per_boot: int) -> int:

@@ -18,6 +18,7 @@ from labctl.base.notation import size
 from labctl.base.wording import counted, duration, metric_title, roughly
 from labctl.report.parts import bare_table, skipped_table, text
 from labctl.report.published_parts import expected_table
+from labctl.report.terminal.factors import factor_table
 from labctl.store.records.plan_record import PlanRecord
 
 
@@ -42,7 +43,7 @@ def plan_table(
     ]
     tail = f"{_takes(plan, expected)} --json prints the whole plan."
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
-    parts += [_workloads(plan), Text(), *_foreseen(plan, foreseen)]
+    parts += [_workloads(plan), Text(), *factor_table(plan), *_foreseen(plan, foreseen)]
     parts += expected_table(plan)
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]

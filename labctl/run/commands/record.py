@@ -183,6 +183,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     ):
         for name in names or ():
             words += [option, name]
+    for name, levels in (request.overrides.factors or {}).items():
+        words += ["--factor", f"{name}={','.join(levels)}"]
     if request.accel != "auto":
         words += ["--accel", request.accel]
     if request.connect:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, with_config
 
 from labctl.base.errors import UsageError
 from labctl.base.stopping import Stopping, stopping_of
+from labctl.store.records.factor_record import Factorial
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _SLOTS = ConfigDict(extra="ignore")
@@ -151,6 +152,8 @@ class PlanRecord(Record):
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""
     collect: Text | None = None
+    factorial: Factorial | None = None
+    """What was varied beside the tunings, with the levels of each cell."""
     extensions: tuple[AddedBlocks, ...] = ()
     """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""
 

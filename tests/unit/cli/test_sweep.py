@@ -330,3 +330,31 @@ def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(
     file = StatePaths.default().restore_checks
     found = shown(file, folder.read_run(), folder.load().plan)
     assert [(entry["tuning"], entry["run"]) for entry in found] == [("pinned", "both-ways")]
+
+
+def test_factors_are_shown_and_picked_before_anything_runs(labctl: Labctl, tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "title: Depth?\ntunings: [vcpupin]\nconditions: [quiet]\n"
+        "workloads:\n  disk: {program: fio-random}\n"
+        "factors:\n  iodepth: {levels: [1, 4, 16]}\n"
+        "  kernel: {levels: {new: {}, bare: {tuning: guest-mitigations-off}}}\n"
+    )
+    asked = ("sweep", str(study), "--plan-only", "--factor", "iodepth=1,16")
+    shown = labctl(*asked)
+    assert shown.code == 0, shown.err
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert "iodepth 1, 16 per block" in lines
+    assert "kernel new, bare per boot: it takes one of its own" in lines
+    # Native, control and known loss have no tuning of a factor's.
+    assert "14 cells in each block, over all arms" in lines
+    plan = json.loads(labctl(*asked, "--json").out)
+    assert len(plan["factorial"]["cells"]) == 14
+    for words, said in (
+        ("iodepth=2", "factor 'iodepth' has no level '2'"),
+        ("iodepht=1", "no factor 'iodepht'"),
+        ("iodepth", "--factor is 'iodepth', not a factor with its levels"),
+    ):
+        refused = labctl("sweep", str(study), "--plan-only", "--factor", words)
+        assert refused.code == 2
+        assert said in refused.err

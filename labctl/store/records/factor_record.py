@@ -1,0 +1,62 @@
+"""Hold what a plan says of its factors: levels, declared interactions, and each cell's levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic import ConfigDict, with_config
+
+from labctl.store.records.tolerant import Flag, Text
+
+_SLOTS = ConfigDict(extra="ignore")
+
+
+class Place(NamedTuple):
+    """Name where trials of a plan run: its tuning, its workload, its condition."""
+
+    tuning: str
+    workload: str
+    condition: str
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFactor:
+    """Describe a factor. `own_boot`: a level takes a boot of its own, so that the factor gives each
+    contrast once per boot (METHOD 29)."""
+
+    levels: tuple[Text, ...]
+    own_boot: Flag = False
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorCell:
+    """Describe one combination of levels. `arm`, `group` and `under`: its tuning, workload and
+    condition without what the factors set; `under` is None where a factor sets the condition.
+    `levels`: by factor, of those that bear on it."""
+
+    tuning: Text
+    workload: Text
+    condition: Text
+    arm: Text
+    group: Text
+    under: Text | None = None
+    levels: dict[str, Text]
+
+    @property
+    def place(self) -> Place:
+        return Place(self.tuning, self.workload, self.condition)
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factorial:
+    """Hold a plan's factors, in the order of the study. `excluded`: combinations that the study
+    leaves out."""
+
+    factors: dict[str, PlannedFactor]
+    interactions: tuple[tuple[Text, Text], ...] = ()
+    excluded: tuple[dict[str, Text], ...] = ()
+    cells: tuple[FactorCell, ...] = ()
