@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fnmatch
 import json
 import re
 import secrets
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.command import Command, CommandResult
+from labctl.base.command import Command, CommandResult, Server
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.jsontext import parse_json
+from labctl.base.places_inside import CWD, WORK
 from labctl.base.tuning import Policy, Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -28,6 +30,11 @@ _LARGEST = 2**63
 """Largest count from a runner."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
+_MOST_SAID = 1 << 16
+"""Bytes that are kept of a server's output."""
+_MIB = 1 << 20
+_STEP_S = 60.0
+"""Limit of the runner for a command before or after the measured one."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
 """Numbers beside the texts that a runner reads."""
@@ -169,19 +176,18 @@ class Channel:
         folder: str | None = None,
     ) -> Iterator[Execution]:
         """Fork a command and place it on its machine, where it waits for `go`."""
-        sched = sched or Sched(policy=Policy.OTHER)
+        seconds = command.timeout_s or seconds
         request = self._send(
             "exec",
             argv=list(command.argv),
             env=dict(command.env),
             files=list(command.files),
-            cpus=sorted(cpus) if cpus else None,
-            policy=str(sched.policy),
-            priority=sched.priority,
             seconds=seconds,
-            folder=folder,
+            **_placed(cpus, sched),
+            **_own_surroundings(command, folder),
         )
-        ready = self._answer(request, "ready", Deadline.after(30, f"{self.name}: forking"))
+        forking_s = 30 + _STEP_S * len(command.setup)
+        ready = self._answer(request, "ready", Deadline.after(forking_s, f"{self.name}: forking"))
 
         def tell(op: str) -> None:
             self._send_line({"id": request, "op": op})
@@ -203,6 +209,40 @@ class Channel:
                 # Else the runner would wait for its 'go' and answer nothing else.
                 tell("stop")
             raise
+
+    @contextmanager
+    def serving(
+        self,
+        servers: Sequence[Server],
+        *,
+        cpus: CpuSet | None = None,
+        sched: Sched | None = None,
+    ) -> Iterator[Serving]:
+        """Run servers beside the commands inside of the block, placed as these are.
+
+        Raises BrokenError with what a server said when it isn't ready in time. None are started
+        where there are none.
+        """
+        serving = Serving()
+        if not servers:
+            yield serving
+            return
+        ready_s = sum(server.ready.timeout_s for server in servers)
+        deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
+        wanted = [_of_server(server) for server in servers]
+        self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        try:
+            yield serving
+        finally:
+            grace_s = sum(server.grace_s for server in servers)
+            try:
+                told = self._ask(
+                    "stop_servers", Deadline.after(grace_s + 30, f"{self.name}: ending servers")
+                )
+            except BrokenError:
+                # The machine is gone, or hangs: what the trial says of that matters more.
+                told = {"servers": []}
+            serving.ended = _ended(self.name, told.get("servers"), len(servers))
 
     def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
         return self._answer(self._send(op, **fields), "result", deadline)
@@ -267,6 +307,83 @@ class Channel:
     def _closed(self) -> ChannelClosed:
         said = f"{self.name}: ended while labctl was talking to it{self._how_ended()}"
         return ChannelClosed(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedServer:
+    """Say how a server ended. `too_early`: by itself, before it was asked to. `output`: the end of
+    what it printed."""
+
+    name: str
+    too_early: bool
+    status: int
+    output: bytes
+
+
+@dataclass(slots=True)
+class Serving:
+    """Hold how servers ended, once they did."""
+
+    ended: Sequence[EndedServer] = ()
+
+
+def _placed(cpus: CpuSet | None, sched: Sched | None) -> dict[str, Any]:
+    sched = sched or Sched(policy=Policy.OTHER)
+    return {
+        "cpus": sorted(cpus) if cpus else None,
+        "policy": str(sched.policy),
+        "priority": sched.priority,
+    }
+
+
+def _own_surroundings(command: Command, folder: str | None) -> dict[str, Any]:
+    """Return what a request says of a command that doesn't run as the runner itself does."""
+    if command.environment is None:
+        return {"folder": folder}
+    return {
+        "environment": dict(command.environment),
+        "work": WORK,
+        "folder": CWD,
+        "user": command.user,
+        "capabilities": list(command.capabilities),
+        "largest": command.scratch_mib * _MIB if command.scratch_mib else None,
+        "setup": [list(argv) for argv in command.setup],
+        "after": [list(argv) for argv in command.after],
+    }
+
+
+def _of_server(server: Server) -> dict[str, Any]:
+    ready = server.ready
+    return {
+        "argv": list(server.argv),
+        "environment": dict(server.environment),
+        "user": server.user,
+        "capabilities": list(server.capabilities),
+        "stop": server.stop,
+        "grace_s": server.grace_s,
+        "ready": {
+            "kind": ready.kind,
+            "value": list(ready.value) if isinstance(ready.value, tuple) else ready.value,
+            "timeout_s": ready.timeout_s,
+        },
+    }
+
+
+def _ended(machine: str, told: Any, most: int) -> list[EndedServer]:
+    try:
+        if not isinstance(told, list) or len(told) > most:
+            raise ValueError("no list of servers")
+        return [
+            EndedServer(
+                name=str(one["name"])[:100],
+                too_early=bool(one["too_early"]),
+                status=_whole(one["status"]),
+                output=base64.b64decode(one["output"])[:_MOST_SAID],
+            )
+            for one in told
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _garbage(machine, told) from error
 
 
 def _hashed(told: Mapping[str, Any]) -> HashedProgram:
@@ -363,17 +480,23 @@ class Execution:
     def result(self) -> CommandResult:
         """Return the outcome; raises BrokenError for a command that was killed for taking too
         long."""
-        deadline = Deadline.after(60, f"{self._machine}: sending results")
+        after_s = _STEP_S * len(self._command.after)
+        deadline = Deadline.after(60 + after_s, f"{self._machine}: sending results")
         message = self._answer("result", deadline)
         try:
             found = message["files"]
-            # Only what was asked for: the names become those of files here.
-            names = [name for name in (".stdout", ".stderr", *self._command.files) if name in found]
+            names = [name for name in found if self._is_asked_for(name)]
             files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
                     f"{self._machine}: '{self._command.argv[0]}' was killed after "
                     f"{self._seconds:g} s"
+                )
+            if at_limit := message.get("at_limit"):
+                raise BrokenError(
+                    f"{self._machine}: '{self._command.argv[0]}' wrote more than "
+                    f"{self._command.scratch_mib} MiB to {str(at_limit)[:100]}",
+                    hint="Let it write less, or give the workload a larger 'scratch_mib'.",
                 )
             duration_s = _whole(message["duration_ns"]) / 1e9
             returncode = _whole(message["returncode"])
@@ -388,6 +511,7 @@ class Execution:
                     "returncode": returncode,
                     "pid": self.pid,
                     "rusage": _numbers(message["rusage"]),
+                    **_numbers({"servers_s": message.get("servers_s", 0.0)}),
                     "before": _counters(message["before"]),
                     "after": _counters(message["after"]),
                     "threads": _threads(message["threads"]),
@@ -395,3 +519,11 @@ class Execution:
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise _garbage(self._machine, message) from error
+
+    def _is_asked_for(self, name: str) -> bool:
+        """Only what was asked for: the names become those of files here."""
+        if name in (".stdout", ".stderr"):
+            return True
+        return "/" not in name and any(
+            fnmatch.fnmatchcase(name, wanted) for wanted in self._command.files
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-WORK: Final = "/tmp/labctl"  # noqa: S108  # a tmpfs of the machine's own, and the folder is ours
+WORK: Final = "/tmp/labctl"  # a tmpfs of the machine's own, and the folder is ours
 """A trial's folder, which a server and its clients share."""
 
 CWD: Final = f"{WORK}/run"

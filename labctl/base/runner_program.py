@@ -13,7 +13,11 @@ runs, the runner sleeps in waitid(2) and the channel is silent.
     set_time  realtime_ns    -> {"event": "result"}
     forget  path             -> {"event": "result"}            (no page of it stays cached)
     hash    paths            -> {"event": "result", "programs": {path: files or a problem}}
-    exec   argv, env, files, cpus, policy, priority, seconds
+    serve  servers, work, cpus, policy, priority
+                             -> {"event": "result", "pids"}    (all of them are ready)
+    stop_servers             -> {"event": "result", "servers"} (their output, how they ended)
+    exec   argv, env, files, cpus, policy, priority, seconds, and of programs that don't run as
+           this one does: environment, work, folder, user, capabilities, largest, setup, after
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
                              -> {"event": "result", ...}       (output, files, counters, threads)
@@ -25,9 +29,12 @@ from __future__ import annotations
 import argparse
 import base64
 import ctypes
+import fnmatch
 import hashlib
 import json
 import os
+import re
+import resource
 import shutil
 import signal
 import struct
@@ -49,6 +56,26 @@ POLICIES = {
     "idle": os.SCHED_IDLE,
 }
 PR_SET_PDEATHSIG = 1
+PR_SET_KEEPCAPS = 8
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+CAPABILITY_VERSION_3 = 0x20080522
+# Numbers of linux/capability.h.
+CAPABILITIES = {
+    "dac_override": 1,
+    "net_admin": 12,
+    "net_raw": 13,
+    "ipc_lock": 14,
+    "sys_admin": 21,
+    "sys_nice": 23,
+    "perfmon": 38,
+}
+LISTENS = {"udp": "07", "tcp": "0A"}  # TCP_CLOSE and TCP_LISTEN in net/tcp_states.h
+STEP_S = 60.0  # of a command before or after the measured one
+LARGEST_ANSWER = 32 << 20
+LAST_OUTPUT = 1 << 16
 PT_INTERP = 3
 LISTING_S = 60
 LONGEST_LINE = 4096
@@ -182,7 +209,7 @@ def hash_programs(paths: list[str]) -> dict[str, Any]:
     programs: dict[str, Any] = {}
     for path in paths:
         try:
-            files, is_script = files_of(path)
+            files, is_script = files_of(shutil.which(path) or path)
             for name in files:
                 if name not in digests:
                     digests[name] = sha256(name)
@@ -231,10 +258,264 @@ def threads_of_session(leader: int) -> list[dict[str, Any]]:
     return [thread for thread in found if thread is not None]
 
 
-def start_child(request: dict[str, Any], folder: str) -> tuple[int, int]:
+class Served:
+    """A server that runs beside commands."""
+
+    def __init__(self, wanted: dict[str, Any], pid: int, output: str) -> None:
+        self.wanted = wanted
+        self.pid = pid
+        self.output = output
+        self.status: int | None = None
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(str(self.wanted["argv"][0]))
+
+    def has_ended(self) -> bool:
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is not None
+
+    def said(self, most: int = 400) -> str:
+        return tail_of(self.output, most).decode(errors="replace").strip()
+
+
+SERVERS: list[Served] = []
+
+
+def tail_of(path: str, most: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def become(user: int | None, capabilities: list[str], largest: int | None) -> None:
+    """Give up all rights but those named (capabilities(7), "Effect of user ID changes")."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if largest is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if user is not None:
+        os.setgroups([])
+        libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        numbers = [CAPABILITIES[name] for name in capabilities]
+        low = sum(1 << n for n in numbers if n < 32)
+        high = sum(1 << (n - 32) for n in numbers if n >= 32)
+        header = struct.pack("=Ii", CAPABILITY_VERSION_3, 0)
+        if libc.capset(header, struct.pack("=6I", low, low, low, high, high, high)):
+            raise OSError(ctypes.get_errno(), "capset")
+        for number in numbers:
+            if libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0):
+                raise OSError(ctypes.get_errno(), "raising a capability")
+        libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    # Last: a change of user clears it. If the runner is killed, its commands must not go on alone.
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def environment_of(request: dict[str, Any]) -> dict[str, str]:
+    if request.get("environment") is not None:
+        return dict(request["environment"])
+    return {**os.environ, **request.get("env", {})}
+
+
+def installed(name: str, environment: dict[str, str]) -> None:
+    if shutil.which(name, path=environment.get("PATH")) is None:
+        raise OSError("%s is not installed there" % name)
+
+
+def make_folder(path: str, user: int | None) -> None:
+    """Make an empty folder that belongs to the user."""
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path, 0o755)
+    if user is not None:
+        os.chown(path, user, user)
+
+
+def run_step(what: str, argv: list[str], request: dict[str, Any], folder: str) -> None:
+    """Run a command that isn't measured to its end."""
+    environment = environment_of(request)
+    installed(argv[0], environment)
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=STEP_S,
+        start_new_session=True,
+        preexec_fn=lambda: become(
+            request.get("user"), request.get("capabilities", []), request.get("largest")
+        ),
+    )
+    if done.returncode:
+        said = done.stdout[-LAST_OUTPUT:].decode(errors="replace").strip().splitlines()[-3:]
+        raise OSError(
+            "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
+        )
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of every process."""
+    found = {}
+    for name in os.listdir("/proc"):
+        stat = read_text("/proc/%s/stat" % name) if name.isdigit() else None
+        if stat is not None:
+            found[int(name)] = int(stat.rpartition(")")[2].split()[1])
+    return found
+
+
+def tree_of(root: int, parent_of: dict[int, int]) -> set[int]:
+    """Return a process and its descendants."""
+    members = {root}
+    while True:
+        more = {pid for pid, parent in parent_of.items() if parent in members} - members
+        if not more:
+            return members
+        members |= more
+
+
+def beside(command: int) -> int:
+    """Return clock ticks of CPU time of all that runs below this program beside a command: its
+    servers, and what they have waited for (proc_pid_stat(5), fields 14 to 17)."""
+    if not SERVERS:
+        return 0
+    parent_of = parents()
+    members = tree_of(os.getpid(), parent_of) - tree_of(command, parent_of) - {os.getpid()}
+    total = 0
+    for pid in members:
+        stat = read_text("/proc/%d/stat" % pid)
+        if stat is not None:
+            total += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
+    return total
+
+
+def end_orphans() -> None:
+    """End what commands left behind in sessions of their own: they are this program's children
+    now (PR_SET_CHILD_SUBREAPER)."""
+    kept = {server.pid for server in SERVERS}
+    for _ in range(100):
+        left = [pid for pid, parent in parents().items() if parent == os.getpid()]
+        left = [pid for pid in left if pid not in kept]
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+
+
+def is_ready(server: Served, folder: str) -> bool:
+    ready, kind = server.wanted["ready"], server.wanted["ready"]["kind"]
+    if kind in LISTENS:
+        return has_socket(server.pid, kind, ready["value"])
+    if kind == "unix":
+        return os.path.exists(ready["value"])
+    if kind == "log":
+        text = tail_of(server.output, LAST_OUTPUT).decode(errors="replace")
+        return re.search(ready["value"], text, re.M) is not None
+    try:
+        run_step("ready", ready["value"], server.wanted, folder)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def has_socket(pid: int, kind: str, port: int) -> bool:
+    """Return whether a process of the server's own waits at the port: another's would serve as
+    well and not be what is measured."""
+    inodes = set()
+    for table in (kind, kind + "6"):
+        for row in (read_text("/proc/%d/net/%s" % (pid, table)) or "").splitlines()[1:]:
+            fields = row.split()
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTENS[kind]:
+                inodes.add("socket:[%s]" % fields[9])
+    for member in tree_of(pid, parents()) if inodes else ():
+        try:
+            for name in os.listdir("/proc/%d/fd" % member):
+                if os.readlink("/proc/%d/fd/%s" % (member, name)) in inodes:
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def serve(request: dict[str, Any]) -> list[int]:
+    """Start servers one after the other, each when the one before is ready."""
+    stop_servers()
+    work = request["work"]
+    user = request["servers"][0].get("user") if request["servers"] else None
+    make_folder(work, user)
+    try:
+        for number, wanted in enumerate(request["servers"]):
+            output = os.path.join(work, ".server-%d" % number)
+            placed_as = {key: request.get(key) for key in ("cpus", "policy", "priority")}
+            pid, go = start_child({**placed_as, **wanted}, work, output)
+            os.write(go, b"g")
+            os.close(go)
+            server = Served(wanted, pid, output)
+            SERVERS.append(server)
+            wait_ready(server, work)
+    except BaseException:
+        stop_servers()
+        raise
+    return [server.pid for server in SERVERS]
+
+
+def wait_ready(server: Served, folder: str) -> None:
+    limit_s = server.wanted["ready"]["timeout_s"]
+    until = time.monotonic() + limit_s
+    while not is_ready(server, folder):
+        if server.has_ended():
+            raise OSError("%s ended at once; it said: %s" % (server.name, server.said()))
+        if time.monotonic() > until:
+            raise OSError(
+                "%s was not ready after %g s; it said: %s" % (server.name, limit_s, server.said())
+            )
+        time.sleep(0.02)
+
+
+def stop_servers() -> list[dict[str, Any]]:
+    """End the servers, the last one first; return what they said and how they ended."""
+    ended = []
+    while SERVERS:
+        server = SERVERS.pop()
+        too_early = server.has_ended()
+        if not too_early:
+            os.killpg(server.pid, getattr(signal, "SIG" + server.wanted["stop"]))
+            until = time.monotonic() + server.wanted["grace_s"]
+            while not server.has_ended() and time.monotonic() < until:
+                time.sleep(0.01)
+        try:
+            os.killpg(server.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        if server.status is None:
+            _, server.status = os.waitpid(server.pid, 0)
+        ended.append(
+            {
+                "name": server.name,
+                "too_early": too_early,
+                "status": os.waitstatus_to_exitcode(server.status),
+                "output": base64.b64encode(tail_of(server.output, LAST_OUTPUT)).decode(),
+            }
+        )
+    end_orphans()
+    return ended[::-1]
+
+
+def start_child(request: dict[str, Any], folder: str, output: str | None = None) -> tuple[int, int]:
     """Fork a child that is placed and waits for a byte before it becomes the command."""
-    if shutil.which(request["argv"][0]) is None:
-        raise OSError("%s is not installed there" % request["argv"][0])
+    environment = environment_of(request)
+    installed(request["argv"][0], environment)
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -250,22 +531,23 @@ def start_child(request: dict[str, Any], folder: str) -> tuple[int, int]:
         return pid, go_write
     try:
         os.setsid()
-        # If the runner is killed, the command must not go on alone.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.chdir(folder)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(folder + "/." + name, os.O_CREAT | os.O_WRONLY, 0o600), number)
+            path = output or folder + "/." + name
+            flags = os.O_CREAT | os.O_WRONLY | (os.O_APPEND if output else 0)
+            os.dup2(os.open(path, flags, 0o600), number)
         if request.get("cpus"):
             os.sched_setaffinity(0, request["cpus"])
-        policy = request.get("policy", "other")
-        parameter = os.sched_param(request.get("priority", 0))
+        policy = request.get("policy") or "other"
+        parameter = os.sched_param(request.get("priority") or 0)
         os.sched_setscheduler(0, POLICIES[policy], parameter)
+        become(request.get("user"), request.get("capabilities", []), request.get("largest"))
         os.close(ready_read)
         os.close(ready_write)
         os.close(go_write)
         if os.read(go_read, 1):
-            os.execvpe(request["argv"][0], request["argv"], {**os.environ, **request["env"]})
+            os.execvpe(request["argv"][0], request["argv"], environment)
     except BaseException as error:  # a forked child must never return into the runner's loop
         message = "cannot start %s: %s" % (request["argv"][0], error)
         try:
@@ -276,12 +558,14 @@ def start_child(request: dict[str, Any], folder: str) -> tuple[int, int]:
 
 
 def execute(connection: Connection, request: dict[str, Any]) -> None:
-    parent = request.get("folder") or None
-    folder = tempfile.mkdtemp(prefix="labctl-", dir=parent)
+    folder = folder_of(request)
     try:
+        for argv in request.get("setup", ()):
+            run_step("setup", argv, request, folder)
         pid, go = start_child(request, folder)
         threads_before = [placed(pid, pid)]
         before = counters()
+        ticks_before = beside(pid)
         connection.send(request, event="ready", pid=pid)
         answer = connection.receive()
         if answer is None or answer.get("op") != "go" or answer.get("id") != request.get("id"):
@@ -299,19 +583,16 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         connection.send(request, event="exited")
         signal.setitimer(signal.ITIMER_REAL, 0)
         after = counters()
+        ticks = beside(pid) - ticks_before
         threads_after = threads_of_session(pid)
         _, status, usage = os.wait4(pid, 0)
         try:
             os.killpg(pid, signal.SIGKILL)  # what the command left running behind it
         except ProcessLookupError:
             pass
-        files = {}
-        for name in [".stdout", ".stderr"] + request["files"]:
-            try:
-                with open(os.path.join(folder, name), "rb") as file:
-                    files[name] = base64.b64encode(file.read()).decode()
-            except OSError:
-                continue
+        end_orphans()
+        for argv in request.get("after", ()) if status == 0 else ():
+            run_step("after", argv, request, folder)
         connection.send(
             request,
             event="result",
@@ -328,10 +609,59 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
                 "nivcsw": usage.ru_nivcsw,
                 "maxrss_kb": usage.ru_maxrss,
             },
-            files=files,
+            servers_s=ticks / os.sysconf("SC_CLK_TCK"),
+            at_limit=at_limit(folder, request.get("largest")),
+            files=left_in(folder, request["files"]),
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_of(request: dict[str, Any]) -> str:
+    """Return the empty folder of a command: a name of its own, or the one that is asked for."""
+    if request.get("work") is None:
+        return tempfile.mkdtemp(prefix="labctl-", dir=request.get("folder") or None)
+    if not SERVERS:
+        make_folder(request["work"], request.get("user"))
+    make_folder(request["folder"], request.get("user"))
+    return str(request["folder"])
+
+
+def left_in(folder: str, patterns: list[str]) -> dict[str, str]:
+    """Return what a command wrote: its output, and the files that these names and globs cover."""
+    names = [".stdout", ".stderr"]
+    for name in sorted(os.listdir(folder)):
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            names.append(name)
+    files, total = {}, 0
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.islink(path) or not os.path.isfile(path):
+            continue
+        with open(path, "rb") as file:
+            data = file.read(LARGEST_ANSWER - total + 1)
+        total += len(data)
+        if total > LARGEST_ANSWER:
+            raise OSError(
+                "the command left more than %d MiB in %s" % (LARGEST_ANSWER >> 20, shown(name))
+            )
+        files[name] = base64.b64encode(data).decode()
+    return files
+
+
+def at_limit(folder: str, largest: int | None) -> str | None:
+    """Return which file has grown as large as it may, so that the command was kept from more."""
+    if largest is None:
+        return None
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not os.path.islink(path) and os.path.getsize(path) >= largest:
+            return shown(name)
+    return None
+
+
+def shown(name: str) -> str:
+    return {".stdout": "its standard output", ".stderr": "its standard error"}.get(name, name)
 
 
 def handle(connection: Connection, request: dict[str, Any]) -> None:
@@ -342,6 +672,10 @@ def handle(connection: Connection, request: dict[str, Any]) -> None:
         )
     elif op == "exec":
         execute(connection, request)
+    elif op == "serve":
+        connection.send(request, event="result", pids=serve(request))
+    elif op == "stop_servers":
+        connection.send(request, event="result", servers=stop_servers())
     elif op == "read":
         texts = {path: read_text(path) for path in request["paths"]}
         connection.send(request, event="result", texts=texts)
@@ -376,6 +710,7 @@ def main() -> None:
     where.add_argument("--port", help="virtio-serial port to serve")
     where.add_argument("--fd", type=int, help="inherited socket to serve until it is closed")
     options = parser.parse_args()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if options.port:
         while not os.path.exists(options.port):
             time.sleep(0.1)
@@ -392,7 +727,7 @@ def main() -> None:
             continue
         try:
             handle(connection, request)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, subprocess.SubprocessError) as error:
             connection.send(request, event="error", message=str(error) or repr(error))
 
 

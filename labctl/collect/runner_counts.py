@@ -20,7 +20,8 @@ RAW = files.RUNNER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerCounts:
-    """Hold the workload's process tree: wall and CPU seconds, context switches by kind."""
+    """Hold the workload's process tree: wall and CPU seconds, those of its servers among these,
+    and context switches by kind."""
 
     where: str
     source: str
@@ -42,7 +43,10 @@ def read_counts(raw: TrialFolder) -> RunnerCounts:
             where=where,
             source=source,
             duration_s=float(data["duration_s"]),
-            cpu_s=float(usage["utime_s"]) + float(usage["stime_s"]),
+            # With its servers', in ticks of the clock; older runners had none.
+            cpu_s=float(usage["utime_s"])
+            + float(usage["stime_s"])
+            + float(data.get("servers_s", 0.0)),
             switches={
                 "voluntary": int(usage["nvcsw"]),
                 "involuntary": int(usage["nivcsw"]),

@@ -1,0 +1,162 @@
+"""Servers, users and limits of a workload's commands, by the runner program itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import labctl.base.channel
+from labctl.base.channel import RefusedError
+from labctl.base.command import Command, Ready, Server
+from labctl.base.errors import BrokenError
+from labctl.base.places_inside import NOBODY
+from tests.unit.base.runners import Runner, running_runner
+from tests.unit.base.test_runner_program import is_gone
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
+PATH = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+LISTEN = (
+    "import socket,sys,time;s=socket.socket();s.bind(('127.0.0.1',int(sys.argv[1])));s.listen();"
+    "print('ready',flush=True);time.sleep(60)"
+)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    monkeypatch.setattr(labctl.base.channel, "WORK", str(tmp_path / "work"))
+    monkeypatch.setattr(labctl.base.channel, "CWD", str(tmp_path / "work/run"))
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        if folder != Path("/tmp"):
+            folder.chmod(0o755)
+    with running_runner() as found:
+        yield found
+
+
+def shell(script: str, **fields: object) -> Command:
+    command = Command(argv=("sh", "-c", script), environment=PATH, scratch_mib=1)
+    return replace(command, **fields)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_whole_environment_leaves_nothing_of_the_machines_own(runner: Runner) -> None:
+    result = runner.channel.run(shell("env | sort"), seconds=20)
+    names = {line.partition(b"=")[0] for line in result.stdout.splitlines()}
+    assert names <= {b"LC_ALL", b"PATH", b"PWD", b"OLDPWD", b"SHLVL", b"_"}
+
+
+@needs_root
+def test_a_program_of_a_user_has_the_named_capability_and_no_other(runner: Runner) -> None:
+    script = "id -u; id -G; grep -E 'Cap(Eff|Bnd|Amb)|NoNewPrivs' /proc/self/status; touch here"
+    command = shell(script, user=NOBODY, capabilities=("sys_nice",))
+    user, groups, effective, _, ambient, locked = (
+        runner.channel.run(command, seconds=20).stdout.decode().splitlines()
+    )
+    assert (user, groups) == (str(NOBODY), str(NOBODY))
+    assert effective.split()[1] == ambient.split()[1] == f"{1 << 23:016x}"
+    assert locked.split()[1] == "1"
+
+
+def test_setup_and_after_surround_the_command_in_its_folder(runner: Runner) -> None:
+    command = shell(
+        "cat before",
+        setup=(("sh", "-c", "echo first > before"),),
+        after=(("sh", "-c", "echo last > behind"),),
+        files=("be*",),
+    )
+    result = runner.channel.run(command, seconds=20)
+    assert result.stdout == b"first\n"
+    assert result.files == {"before": b"first\n", "behind": b"last\n"}
+
+
+def test_a_failed_setup_names_command_status_and_last_words(runner: Runner) -> None:
+    command = shell("true", setup=(("sh", "-c", "echo no such thing; exit 7"),))
+    with pytest.raises(RefusedError, match="setup: sh ended with status 7: no such thing"):
+        runner.channel.run(command, seconds=20)
+
+
+def test_endless_output_ends_at_the_limit_and_says_so(runner: Runner) -> None:
+    with pytest.raises(BrokenError, match="wrote more than 1 MiB to its standard output"):
+        runner.channel.run(shell("exec yes"), seconds=20)
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started_in_another_session(
+    runner: Runner,
+) -> None:
+    command = shell("setsid sh -c 'echo $$ > /proc/self/fd/1; exec sleep 100' & exec sleep 100")
+    with pytest.raises(BrokenError, match="was killed after"):
+        runner.channel.run(replace(command, timeout_s=0.5), seconds=20)
+    (left,) = [
+        int(p.name)
+        for p in Path("/proc").iterdir()
+        if p.name.isdigit() and _argv(p) == ["sleep", "100"] and not is_gone(int(p.name))
+    ] or [0]
+    assert left == 0
+
+
+def _argv(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_bytes().decode().split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def test_a_server_is_there_when_its_port_is_and_gone_afterwards(runner: Runner) -> None:
+    port = free_port()
+    server = Server(
+        argv=("python3", "-c", LISTEN, str(port)),
+        ready=Ready(kind="tcp", value=port),
+        environment=PATH,
+    )
+    burn = f"python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}))\"; ls .."
+    with runner.channel.serving([server]) as serving:
+        result = runner.channel.run(shell(burn), seconds=20)
+    assert result.returncode == 0
+    assert result.stdout.split() == [b"run"]
+    (ended,) = serving.ended
+    assert (ended.name, ended.too_early, ended.output) == ("python3", False, b"ready\n")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=0.2)
+
+
+def test_a_foreign_listener_at_the_port_makes_no_server_ready(runner: Runner) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        ready = Ready(kind="tcp", value=other.getsockname()[1], timeout_s=0.5)
+        server = Server(argv=("sleep", "60"), ready=ready, environment=PATH)
+        with (
+            pytest.raises(RefusedError, match=r"sleep was not ready after 0.5 s"),
+            runner.channel.serving([server]),
+        ):
+            pass
+
+
+def test_a_server_that_ends_says_why(runner: Runner) -> None:
+    server = Server(
+        argv=("sh", "-c", "echo the port is taken; exit 1"),
+        ready=Ready(kind="log", value="^ready"),
+        environment=PATH,
+    )
+    with (
+        pytest.raises(RefusedError, match="sh ended at once; it said: the port is taken"),
+        runner.channel.serving([server]),
+    ):
+        pass
+
+
+def test_a_servers_cpu_time_is_counted_with_its_childrens(runner: Runner) -> None:
+    burn = "echo up; while :; do python3 -c 'for i in range(3000000): pass'; done"
+    server = Server(argv=("sh", "-c", burn), ready=Ready(kind="log", value="up"), environment=PATH)
+    with runner.channel.serving([server]):
+        result = runner.channel.run(shell("sleep 1"), seconds=20)
+    assert result.counts["servers_s"] > 0.2
