@@ -9,7 +9,9 @@ from labctl.analysis.added import confirmatory
 from labctl.analysis.cells import Cells, Scenario, read_cells
 from labctl.analysis.checks import Checked, check
 from labctl.analysis.compare import Compared, comparisons
+from labctl.analysis.contrasts import analyse_factors
 from labctl.analysis.design import Design, read_design
+from labctl.analysis.factor_model import FactorAnalysis
 from labctl.analysis.holm import stepped_down
 from labctl.analysis.model import Comparison
 from labctl.analysis.verdicts import Eligibility
@@ -29,6 +31,11 @@ class Decided:
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
         return tuple(one.comparison for one in self.made)
+
+    @property
+    def factors(self) -> FactorAnalysis | None:
+        """Return what the run says of its factors; None without any."""
+        return analyse_factors(self.run.plan.factorial, self.design, self.cells)
 
     @property
     def eligibilities(self) -> dict[Scenario, Eligibility]:

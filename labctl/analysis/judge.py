@@ -68,6 +68,7 @@ def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
         ending=ending(run, compared),
         added=more,
         spares=spares(run),
+        factors=decided.factors,
         standings=ranked,
     )
     record = answer_record(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from labctl.analysis.answer_record import UNDECIDED, AnswerRecord
+from labctl.analysis.factor_model import FactorAnalysis
 from labctl.analysis.verdict_table import Verdict
 from labctl.base.units import Better, Unit
 
@@ -296,6 +297,8 @@ class Judgement:
     """Blocks added after those on which all else here rests. None in most runs."""
     spares: Spares | None = None
     """None of a plan without spares."""
+    factors: FactorAnalysis | None = None
+    """None of a plan without factors."""
     decision: AnswerRecord = UNDECIDED
 
     @property

@@ -18,7 +18,7 @@ from labctl.base.notation import size
 from labctl.base.wording import counted, duration, metric_title, roughly
 from labctl.report.parts import bare_table, skipped_table, text
 from labctl.report.published_parts import expected_table
-from labctl.report.terminal.factors import factor_table
+from labctl.report.terminal.factor_tables import factor_table
 from labctl.store.records.plan_record import PlanRecord
 
 

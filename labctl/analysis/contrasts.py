@@ -1,0 +1,309 @@
+"""Estimate what factors do: main effects and declared interactions (METHOD 29). Pure.
+
+Blocks are complete, so each block gives one value of every contrast, and the interval is Student's
+t over these values: exact whatever the blocks do to all of their cells, and no second engine. A
+factor that takes a boot of its own is a whole plot (R. A. Fisher, "Statistical Methods for
+Research Workers", 1925, on split plots): what a boot does to one level is in all blocks of that
+boot, so the mean over a boot's blocks is one value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from labctl.analysis.cells import Cell, Cells, Series, cell_of
+from labctl.analysis.design import Design, Primary
+from labctl.analysis.effects import by_ratio, on_scale, ratio_of
+from labctl.analysis.factor_model import CellMean, Contrast, FactorAnalysis, Finding
+from labctl.analysis.intervals import Interval, Spread, spread, t_interval
+from labctl.analysis.model import EffectKind
+from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.store.records.factor_record import FactorCell, Factorial
+
+_RESOLUTION = 1e-9
+"""Values that differ by less, relative to their size, are tied."""
+
+Levels = frozenset[tuple[str, str]]
+"""Levels of a cell by factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Hold the cells that are compared with each other: one arm, one workload, one condition,
+    unless a factor sets it. `planned`: the cell at each combination of levels."""
+
+    arm: str
+    workload: str
+    condition: str
+    primary: Primary
+    planned: Mapping[Levels, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Hold a contrast before any value: for each combination of the other factors its cells with
+    their signs."""
+
+    group: _Group
+    factors: tuple[str, ...]
+    levels: tuple[str, ...]
+    against: tuple[str, ...]
+    sets: tuple[tuple[tuple[Cell, float], ...], ...]
+
+
+def analyse_factors(
+    factorial: Factorial | None, design: Design, cells: Cells
+) -> FactorAnalysis | None:
+    """Return contrasts and means of a run with factors; None of a run without.
+
+    The family is every contrast that the plan declares: of each arm but control and known loss,
+    each level against the factor's first, and each declared pair of factors.
+    """
+    if factorial is None:
+        return None
+    problems: list[str] = []
+    groups = list(_groups(factorial, design, problems))
+    planned = [terms for group in groups for terms in _planned(group, factorial)]
+    alpha = design.level / max(1, len(planned))
+    contrasts = []
+    for terms in planned:
+        found = _contrast(terms, factorial, cells, alpha, design)
+        if found is not None:
+            contrasts.append(found)
+    return FactorAnalysis(
+        factors=factorial.factors,
+        family=len(planned),
+        confidence=1 - alpha,
+        contrasts=tuple(contrasts),
+        means=tuple(mean for group in groups for mean in _means(group, cells)),
+        pictured=_pictured(factorial),
+        problems=tuple(problems),
+    )
+
+
+def _pictured(factorial: Factorial) -> tuple[str, str] | None:
+    """Return the first declared interaction, else the first two factors that have levels to
+    compare."""
+    varied = [name for name, factor in factorial.factors.items() if len(factor.levels) > 1]
+    pairs = (*factorial.interactions, *combinations(varied, 2))
+    return next(((a, b) for a, b in pairs if {a, b} <= {*varied}), None)
+
+
+def _groups(factorial: Factorial, design: Design, problems: list[str]) -> Iterator[_Group]:
+    found: defaultdict[tuple[str, str, str, str], list[FactorCell]] = defaultdict(list)
+    for cell in factorial.cells:
+        if cell.arm in (design.control, design.known_loss) or not cell.levels:
+            continue
+        primary = design.primaries.get(cell.workload)
+        if primary is not None:
+            key = (cell.arm, cell.group, cell.under or "", primary.metric)
+            found[key].append(cell)
+    metrics = defaultdict(set)
+    for arm, workload, condition, metric in found:
+        metrics[arm, workload, condition].add(metric)
+    for (arm, workload, _), names in metrics.items():
+        if len(names) > 1:
+            problems.append(
+                f"'{workload}' ({arm}) has several primary metrics, {', '.join(sorted(names))}: "
+                "only cells of one are compared with each other."
+            )
+    for (arm, workload, condition, _), members in found.items():
+        planned = {
+            frozenset(member.levels.items()): place
+            for member in members
+            if (place := cell_of(member.place._asdict())) is not None
+        }
+        yield _Group(arm, workload, condition, design.primaries[members[0].workload], planned)
+
+
+def _planned(group: _Group, factorial: Factorial) -> Iterator[_Terms]:
+    """Yield the contrasts for which the plan has cells."""
+    for name, factor in factorial.factors.items():
+        first, *others = factor.levels
+        for level in others:
+            yield from _terms(group, (name,), (level,), (first,))
+    for pair in factorial.interactions:
+        one, other = (factorial.factors[name].levels for name in pair)
+        for levels in product(one[1:], other[1:]):
+            yield from _terms(group, pair, levels, (one[0], other[0]))
+
+
+def _terms(
+    group: _Group, factors: tuple[str, ...], levels: tuple[str, ...], against: tuple[str, ...]
+) -> Iterator[_Terms]:
+    """Yield the contrast where the plan has all its cells at some combination of the others."""
+    corners: list[tuple[Levels, float]] = [
+        (
+            frozenset(zip(factors, corner, strict=True)),
+            math.prod(
+                1.0 if at == level else -1.0 for at, level in zip(corner, levels, strict=True)
+            ),
+        )
+        for corner in product(*zip(levels, against, strict=True))
+    ]
+    rest = dict.fromkeys(
+        frozenset(item for item in of if item[0] not in factors)
+        for of in group.planned
+        if corners[0][0] <= of
+    )
+    sets = tuple(
+        tuple((group.planned[others | corner], sign) for corner, sign in corners)
+        for others in rest
+        if all(others | corner in group.planned for corner, _ in corners)
+    )
+    if sets:
+        yield _Terms(group, factors, levels, against, sets)
+
+
+def _contrast(
+    terms: _Terms, factorial: Factorial, cells: Cells, alpha: float, design: Design
+) -> Contrast | None:
+    """Return a contrast's estimate; None where no block has all of its cells."""
+    metric = terms.group.primary.metric
+    series = {
+        cell: found
+        for one in terms.sets
+        for cell, _ in one
+        if (found := cells.get(cell.tuning, cell.place, metric)) is not None
+    }
+    whole = [one for one in terms.sets if all(cell in series for cell, _ in one)]
+    if not whole:
+        return None
+    weights = {cell: sign / len(whole) for one in whole for cell, sign in one}
+    used = [series[cell] for cell in weights]
+    logs = by_ratio(used)
+    paired = all(side.interleaved for side in used)
+    blocks = tuple(sorted(set.intersection(*(set(side.values) for side in used))))
+    if paired and not blocks:
+        return None
+    tried: set[int] = set()
+    for cell in weights:
+        tried |= cells.tried[cell]
+    per_boot = any(factorial.factors[name].own_boot for name in terms.factors)
+    if paired:
+        by_block = {
+            block: math.fsum(
+                weight * (series[cell].logs if logs else series[cell].numbers)[block]
+                for cell, weight in weights.items()
+            )
+            for block in blocks
+        }
+        values = _by_boot(by_block, used) if per_boot else by_block
+        of = _spread(values, used, [*weights.values()], blocks, logs=logs)
+    else:
+        values, of = {}, _unpaired([(series[cell], w) for cell, w in weights.items()], logs=logs)
+    interval = t_interval(of, alpha)
+    sample = used[0].sample
+    margin = terms.group.primary.margin
+    enough = (len(blocks) if paired else of.n) >= FEWEST_BLOCKS
+    scaled = on_scale(margin, EffectKind.RATIO) if logs else math.inf
+    return Contrast(
+        arm=terms.group.arm,
+        workload=terms.group.workload,
+        condition=terms.group.condition,
+        metric=metric,
+        unit=sample.unit,
+        better=sample.better,
+        is_ratio=logs,
+        factors=terms.factors,
+        levels=terms.levels,
+        against=terms.against,
+        estimate=_shown(of.mean, logs=logs),
+        low=None if interval is None else _shown(interval.low, logs=logs),
+        high=None if interval is None else _shown(interval.high, logs=logs),
+        confidence=1 - alpha,
+        finding=_finding(interval, scaled, enough=enough, before_look=design.before_look),
+        margin=margin,
+        per="boot" if per_boot and paired else "block",
+        values={at: _shown(value, logs=logs) for at, value in values.items()},
+        cells=len(whole),
+        left_out=tuple(sorted(tried.difference(blocks))) if paired else (),
+        without=tuple(sorted({str(c) for one in terms.sets for c, _ in one} - {*map(str, series)})),
+        paired=paired,
+    )
+
+
+def _shown(value: float, *, logs: bool) -> float:
+    return ratio_of(value) if logs else value
+
+
+def _finding(
+    interval: Interval | None, margin: float, *, enough: bool, before_look: bool
+) -> Finding:
+    if not enough:
+        return Finding.NONE
+    if before_look:
+        return Finding.BEFORE_LOOK
+    if interval is None or interval.low <= 0 <= interval.high:
+        return Finding.NOT_SHOWN
+    return Finding.SMALL if math.isfinite(margin) and interval.within(margin) else Finding.REAL
+
+
+def _by_boot(by_block: Mapping[int, float], used: Sequence[Series]) -> dict[int, float]:
+    """Return the mean of each boot's blocks. Blocks of which no boot is known stand for
+    themselves."""
+    boots = next((side.boots for side in used if side.boots), {})
+    grouped: defaultdict[int, list[float]] = defaultdict(list)
+    for block, value in by_block.items():
+        grouped[boots.get(block, -block)].append(value)
+    return {abs(boot): math.fsum(values) / len(values) for boot, values in grouped.items()}
+
+
+def _spread(
+    values: Mapping[int, float],
+    used: Sequence[Series],
+    weights: Sequence[float],
+    blocks: Sequence[int],
+    *,
+    logs: bool,
+) -> Spread:
+    """Return mean and deviation of a contrast's values; the deviation is at least what rounding to
+    a histogram's bins puts into it, (bin width) / sqrt(12) for each cell (METHOD 16)."""
+    squares = 0.0
+    for side, weight in zip(used, weights, strict=True):
+        if side.bin_widths:
+            sizes = (1.0 if logs else side.values[block] for block in blocks)
+            widths = [side.bin_widths.get(b, 0.0) * s for b, s in zip(blocks, sizes, strict=True)]
+            squares += weight**2 * math.fsum(w * w for w in widths) / len(widths) / 12
+    floor = math.sqrt(squares * len(values) / len(blocks))
+    size = 1.0 if logs else max(abs(v) for side in used for v in side.values.values())
+    return spread([*values.values()], _RESOLUTION * size, floor)
+
+
+def _unpaired(sides: Sequence[tuple[Series, float]], *, logs: bool) -> Spread:
+    """Return the contrast of the cells' means, for trials that were not interleaved (METHOD 30).
+    Variances are not pooled, and the degrees of freedom are Satterthwaite's, as in
+    `intervals.unpaired`."""
+    mean, squares, shares, fewest = 0.0, 0.0, 0.0, math.inf
+    for side, weight in sides:
+        numbers = side.logs if logs else side.numbers
+        one = spread(numbers.array, _RESOLUTION * (1.0 if logs else side.largest))
+        square = (weight * one.error) ** 2
+        mean += weight * one.mean
+        squares += square
+        shares += square**2 / one.degrees if one.degrees and square else 0.0
+        fewest = min(fewest, one.n)
+    n = int(fewest)
+    degrees = squares**2 / shares if n > 1 and shares else 0.0
+    return Spread(n=n, mean=mean, sd=math.sqrt(squares * n), welch=degrees)
+
+
+def _means(group: _Group, cells: Cells) -> Iterator[CellMean]:
+    for levels, cell in group.planned.items():
+        series = cells.get(cell.tuning, cell.place, group.primary.metric)
+        if series is not None:
+            yield CellMean(
+                arm=group.arm,
+                workload=group.workload,
+                condition=group.condition,
+                metric=group.primary.metric,
+                unit=series.sample.unit,
+                levels=dict(sorted(levels)),
+                typical=series.typical,
+                blocks=len(series.values),
+                is_geometric=series.least > 0 and not series.is_maximum,
+            )
