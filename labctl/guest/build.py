@@ -20,7 +20,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.guest import apt, cloud, derive, images
+from labctl.guest import add_layer, apt, chroot, cloud, derive, images
 from labctl.guest.disk import make_disk
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
@@ -44,7 +44,8 @@ FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 def build(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """Return the image of a recipe, built now; one that is already there is returned as it is.
 
-    With a kernel of the user's own it is made of the recipe's image, which is built first.
+    With a kernel of the user's own, or with a layer, it is made of the image below, which is built
+    first.
     Raises HostError when the host lacks permission, space or a tool, BusyError while another
     build runs, ProcessError when a tool fails; nothing is left behind then.
     """
@@ -65,7 +66,7 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """Build as `build` does, for a caller that holds the lock."""
     if (built := images.find(recipe, places)) is not None:
         return built
-    base = _built(recipe.with_kernel(None), places, listener) if recipe.kernel else None
+    base = _built(recipe.below, places, listener) if recipe.below else None
     _check_space(recipe, places.images)
     official = recipe.spec.cloud_image if base is None else None
     fetched = fetch(official, places, listener) if official else None
@@ -76,8 +77,10 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
         working.mkdir(mode=0o755)
         if base is None:
             manifest = _build_in(working, recipe, fetched, listener)
-        else:
+        elif recipe.kernel is not None:
             manifest = derive.derive_in(working, base, recipe, listener)
+        else:
+            manifest = add_layer.add_layer_in(working, base, recipe, listener)
         moment = datetime.now(UTC).isoformat(timespec="seconds")
         took_s = round(time.monotonic() - started, 1)
         images.keep_private(working)
@@ -90,7 +93,7 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
 
 def _check_space(recipe: Recipe, folder: Path) -> None:
     needed_mib = recipe.spec.size_mib + WORKING_MIB
-    if recipe.spec.cloud_image is not None and recipe.kernel is None:
+    if recipe.spec.cloud_image is not None and recipe.below is None:
         needed_mib += CLOUD_MIB
     free_mib = shutil.disk_usage(folder).free // 2**20
     if free_mib < needed_mib:
@@ -120,7 +123,7 @@ def _build_in(
         assert spec.suite is not None  # the recipe was checked
         assert spec.kernel is not None
         _make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
-    installed = _installed_packages(tree, deadline)
+    installed = chroot.installed_packages(tree, deadline)
     _configure(tree, recipe)
     _take_kernel(tree, folder)
 
@@ -179,15 +182,6 @@ def _take_kernel(tree: Path, folder: Path) -> None:
             )
         # Contents only: the initrd is 0600 in the tree, and QEMU's user has to read it.
         (folder / name).write_bytes(data)
-
-
-def _installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:
-    """Package to version. Raises ProcessError when dpkg's database can't be read."""
-    listed = process.run(
-        ["dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n"],
-        deadline=deadline,
-    )
-    return dict(sorted(line.split() for line in listed.stdout.splitlines()))
 
 
 def _binaries(tree: Path, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -7,9 +7,7 @@ mount, but loses hard links, set-user-ID bits and file capabilities.
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,21 +16,11 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.jsontext import parse_json
-from labctl.guest import apt
+from labctl.guest import chroot
 from labctl.guest.recipe import CloudImage, Recipe
-from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
-
-_CHROOT = Path(__file__).with_name("install_root.sh")
 
 _COPY = 'mkdir "$3"; mount -o "$1" "$2" "$3"; cp -a "$3/." "$4"'
 """Script that copies a partition ($2), mounted at $3, to a folder $4."""
-
-_CONFIG = "etc/apt/apt.conf.d/99labctl"
-_SOURCES = "etc/apt/labctl.list"
-_NO_SERVICES = "usr/sbin/policy-rc.d"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MOUNTED = ("etc/resolv.conf", "etc/hosts")
-"""Host files for name resolution, mounted while packages are installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +91,7 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
         raise BrokenError(
             "the cloud image has no apt", hint="labctl builds on those of Debian and Ubuntu."
         )
-    for name in _MOUNTED:
-        if read_file(tree, name) is None:
-            write_file(tree, name, "")
-    write_file(tree, _CONFIG, _apt_config(tree, recipe.spec.exclude, deadline))
-    # invoke-rc.d(8): "action forbidden".
-    write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n", mode=0o755)
-    hint = "Try 'apt-get update' on the host: its package sources are used where they fit."
-    for command in (["update"], ["install", "--yes", *packages]):
-        process.run(_in_tree(tree, ["apt-get", "--quiet", *command]), deadline=deadline, hint=hint)
-    for name in (_CONFIG, _SOURCES, _NO_SERVICES):
-        remove_file(tree, name)
-    for folder in ("var/lib/apt/lists", "var/cache/apt"):
-        empty_folder(tree, folder)
+    chroot.install(tree, packages, recipe.spec.exclude, deadline)
 
 
 def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
@@ -169,41 +145,3 @@ def _copy(raw: Path, partition: Partition, target: Path, deadline: Deadline) -> 
     finally:
         if mount_point.exists():
             mount_point.rmdir()
-
-
-def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
-    """apt.conf(5) for the time of the installation."""
-    lines = [
-        *apt.host_options(deadline),
-        'APT::Install-Recommends "false";',
-        'APT::Sandbox::User "root";',
-        'Dpkg::Use-Pty "0";',
-        # What is unpacked twice after a crash is thrown away anyway.
-        'DPkg::Options:: "--force-unsafe-io";',
-        'DPkg::Options:: "--force-confold";',
-        *(f'DPkg::Options:: "--path-exclude={pattern}";' for pattern in exclude),
-    ]
-    if sources := _host_sources(tree):
-        write_file(tree, _SOURCES, "\n".join(sources) + "\n")
-        lines += [f'Dir::Etc::SourceList "/{_SOURCES}";', 'Dir::Etc::SourceParts "-";']
-    return "\n".join(lines) + "\n"
-
-
-def _host_sources(tree: Path) -> list[str]:
-    text = (read_file(tree, "usr/lib/os-release") or b"").decode(errors="replace")
-    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
-    if fields.get("ID") != "debian":
-        return []
-    return apt.host_sources(fields.get("VERSION_CODENAME", ""))
-
-
-def _in_tree(tree: Path, argv: Sequence[str]) -> list[str]:
-    """Run in namespaces of its own, so that whatever a package starts or mounts ends with it."""
-    namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
-    environment = [
-        f"PATH={_PATH}",
-        "HOME=/root",
-        "LC_ALL=C.UTF-8",
-        "DEBIAN_FRONTEND=noninteractive",
-    ]
-    return ["unshare", *namespaces, "sh", str(_CHROOT), str(tree), "env", "-i", *environment, *argv]

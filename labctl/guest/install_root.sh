@@ -13,7 +13,7 @@ mount --rbind /dev "$tree/dev"
 mount -t tmpfs -o mode=0755 tmpfs "$tree/run"
 mount -t tmpfs -o mode=1777 tmpfs "$tree/tmp"
 for file in /etc/resolv.conf /etc/hosts; do
-    if [ -e "$file" ]; then
+    if [ -e "$file" ] && [ -f "$tree$file" ] && [ ! -L "$tree$file" ]; then
         mount --bind "$file" "$tree$file"
         mount -o remount,bind,ro "$tree$file"
     fi

@@ -16,6 +16,7 @@ from labctl.base import paths, yamlfile
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
+from labctl.guest.layer import Layer
 from labctl.store.jsonfile import canonical
 
 BUILDER = 1
@@ -119,6 +120,7 @@ class Recipe:
     name: str
     spec: RecipeFile
     kernel: GivenKernel | None = None
+    layer: Layer | None = None
 
     @property
     def digest(self) -> str:
@@ -133,10 +135,23 @@ class Recipe:
         if self.kernel is not None:
             # By contents: the same kernel elsewhere makes the same image.
             parts["kernel"] = dict(self.kernel.digests)
+        if self.layer:
+            parts["layer"] = self.layer.to_json()
         return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
     def with_kernel(self, kernel: GivenKernel | None) -> Recipe:
         return replace(self, kernel=kernel)
+
+    def with_layer(self, layer: Layer) -> Recipe:
+        return replace(self, layer=layer or None)
+
+    @property
+    def below(self) -> Recipe | None:
+        """Return what its image is made of: without the user's own kernel, which is on top, or
+        without the layer; None where it is made from nothing."""
+        if self.kernel is not None:
+            return replace(self, kernel=None)
+        return replace(self, layer=None) if self.layer else None
 
 
 def recipe_names() -> list[str]:

@@ -1,0 +1,85 @@
+"""Describe what a study's workloads add to an image: packages, files, and what is built of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Argv = tuple[str, ...]
+
+LAYERING = 1
+"""Version of how layers are made; part of their digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Describe commands that run once in a workload's folder. `packages` (compilers) are there for
+    it and don't stay; of what it makes, `outputs` (globs relative to the folder) do."""
+
+    argv: tuple[Argv, ...]
+    outputs: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """Hold the files of one workload by name, and how they are built."""
+
+    workload: str
+    files: Mapping[str, bytes]
+    build: Build | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what stands for it in a digest and in a manifest."""
+        content: dict[str, Any] = {
+            "files": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(self.files.items())}
+        }
+        if self.build is not None:
+            content["build"] = {
+                "packages": sorted(self.build.packages),
+                "argv": [list(argv) for argv in self.build.argv],
+                "outputs": list(self.build.outputs),
+            }
+        return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Hold what is added to an image."""
+
+    packages: tuple[str, ...] = ()
+    brought: tuple[Brought, ...] = field(default=())
+
+    def __bool__(self) -> bool:
+        return bool(self.packages or self.brought)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what stands for it in a digest and in a manifest."""
+        return {
+            "layering": LAYERING,
+            "packages": sorted(self.packages),
+            "workloads": {one.workload: one.to_json() for one in self.brought},
+        }
+
+    @property
+    def says(self) -> str:
+        """Return what is added, in words."""
+        parts = [*sorted(self.packages), *(f"files of {one.workload}" for one in self.brought)]
+        return ", ".join(parts)
+
+
+def joined(parts: Iterable[tuple[tuple[str, ...], Brought | None]]) -> Layer:
+    """Return one layer of what several workloads need, whatever their order: packages, and the
+    files of those that bring some."""
+    packages: set[str] = set()
+    brought: dict[str, Brought] = {}
+    for wanted, files in parts:
+        packages |= set(wanted)
+        if files is not None:
+            brought[files.workload] = files
+    return Layer(
+        packages=tuple(sorted(packages)),
+        brought=tuple(brought[name] for name in sorted(brought)),
+    )
