@@ -50,8 +50,9 @@ class YamlList(list[Any]):
     lines: list[int]
 
 
-def parse_yaml(text: str) -> Any:
-    """Return the value of a text with one document: a scalar, YamlMapping or YamlList.
+def parse_yaml(text: str, *, aliases: bool = True) -> Any:
+    """Return the value of a text with one document: a scalar, YamlMapping or YamlList. `aliases`:
+    whether it may hold any.
 
     Raises YamlError for what is no YAML, what names a type that labctl doesn't know, and what is
     beyond a limit, which it names.
@@ -63,7 +64,7 @@ def parse_yaml(text: str) -> Any:
             "not valid YAML: no %TAG is known here", text.count("\n", 0, found.start()) + 1
         )
     try:
-        return _Reader(CParser(text)).document()
+        return _Reader(CParser(text), aliases=aliases).document()
     except MarkedYAMLError as error:
         raise _explained(error, text) from error
     except (YAMLError, UnicodeEncodeError) as error:
@@ -158,8 +159,9 @@ class _Open:
 
 
 class _Reader:
-    def __init__(self, parser: Any) -> None:
+    def __init__(self, parser: Any, *, aliases: bool) -> None:
         self._parser = parser
+        self._may_repeat = aliases
         self._anchors: dict[str, _Known] = {}
         self._count = 0
 
@@ -204,6 +206,8 @@ class _Reader:
             _put(unfinished[-1], known, line, is_merge=_is_merge(event))
 
     def _aliased(self, anchor: str, line: int) -> _Known:
+        if not self._may_repeat:
+            raise YamlError(f"holds the alias '*{anchor[:40]}', and none is taken here", line)
         if anchor not in self._anchors:
             raise YamlError(f"not valid YAML: no value before it is marked '&{anchor}'", line)
         return self._anchors[anchor]

@@ -1,17 +1,14 @@
-"""Provide what workloads made of fio have in common: its command line, its warm-up and its JSON."""
+"""Provide what workloads made of fio have in common: its command line and its warm-up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.jsontext import parse_json
-from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.histogram import Bin, histogram, latency_readings
-from labctl.workloads.windows import WANTED, RateWindow, batch_errors
+from labctl.workloads.readers import fio as reader
+from labctl.workloads.windows import WANTED
 from labctl.workloads.workload import Setting
 
 BINARY = "/usr/bin/fio"
@@ -23,12 +20,7 @@ LOG = f"{_LOG_NAME}_iops.log"
 _WARMUP_WINDOWS = 3
 _REST = 0.5
 """Rest of a window: fio logs one when the next has begun."""
-_SAME_WINDOW_MS = 20
 _SHORTEST_WINDOW_S = 0.05
-
-# fio's latency bins: 64 per power of two from 128 ns on, 1 ns below; JSON+ names a bin by its
-# middle (FIO_IO_U_PLAT_BITS in stat.h, plat_idx_to_val in stat.c).
-PLAT_BITS = 6
 
 
 def check_duration(program: str, duration_s: float) -> None:
@@ -91,40 +83,8 @@ def warmup_command(
 
 def window_rates(files: Mapping[str, bytes]) -> list[float]:
     """Return requests per second of each window of a warm-up."""
-    logged = _logged(files.get(LOG, b"").decode(errors="replace"))
+    logged = reader.logged(files.get(LOG, b"").decode(errors="replace"), LOG)
     return list(logged.values()) or [_whole_rate(files)]
-
-
-def errors(raw: TrialFolder) -> Iterator[Reading]:
-    """Yield how sure a trial is of its `iops`, where fio logged windows enough."""
-    source = f"files/{LOG}"
-    if not raw.has(source):
-        return
-    windows, begun_ms = [], 0
-    for end_ms, rate in _logged(raw.read_text(source)).items():
-        seconds = (end_ms - begun_ms) / 1000
-        windows.append(RateWindow(seconds, rate * seconds))
-        begun_ms = end_ms
-    yield from batch_errors(windows, "iops", source)
-
-
-def _logged(text: str) -> dict[int, float]:
-    """Requests per second of each window by its end in ms. fio(1), "LOG FILE FORMATS": time (ms),
-    value, direction, …, a line for each direction and window."""
-    rates: dict[int, float] = {}
-    ends: dict[int, int] = {}  # of windows, by twenties of ms: a guest may have written of millions
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) < 3 or not all(f.isdecimal() and len(f) < 16 for f in fields[:3]):
-            raise BrokenError(f"{LOG}: expected 'time, value, direction' of fio, found {line!r}")
-        time_ms, rate = int(fields[0]), float(fields[1])
-        # The directions of one window end within a millisecond or two of each other.
-        place = time_ms // _SAME_WINDOW_MS
-        near = (ends.get(place + step, time_ms + _SAME_WINDOW_MS) for step in (-1, 0, 1))
-        window = next((t for t in near if abs(t - time_ms) < _SAME_WINDOW_MS), time_ms)
-        ends[window // _SAME_WINDOW_MS] = window
-        rates[window] = rates.get(window, 0.0) + rate
-    return rates
 
 
 def _whole_rate(files: Mapping[str, bytes]) -> float:
@@ -132,76 +92,15 @@ def _whole_rate(files: Mapping[str, bytes]) -> float:
     at a time logs none of them."""
     if OUTPUT not in files:
         raise BrokenError(f"fio wrote neither {LOG} nor {OUTPUT}")
-    job = read_job(files[OUTPUT].decode(errors="replace"), OUTPUT)
-    rate = sum(number(job, OUTPUT, direction, "iops") for direction in ("read", "write"))
+    job = reader.read_job(files[OUTPUT].decode(errors="replace"), OUTPUT)
+    rate = sum(reader.number(job, OUTPUT, direction, "iops") for direction in ("read", "write"))
     if rate <= 0:
         raise BrokenError(f"{OUTPUT}: fio did no I/O at all")
     return rate
 
 
-def read_job(text: str, where: str) -> Mapping[str, Any]:
-    """Return the only job of a report; raises BrokenError when it failed, or when there is
-    another.
-    """
-    # fio puts its notes and warnings into the same file, in front of the JSON.
-    start = max(0, text.find("{"))
-    try:
-        report = parse_json(text[start:])
-        (job,) = report["jobs"]
-        error = job["error"]
-    except (ValueError, KeyError, TypeError) as problem:
-        raise BrokenError(
-            f"{where}: expected the JSON of one fio job, found something else ({problem})"
-        ) from problem
-    if error != 0:
-        said = text[:start].strip() or "no message"
-        raise BrokenError(f"{where}: fio's job ended with error {error} ({said})")
-    if not isinstance(job, dict):
-        raise BrokenError(f"{where}: expected a fio job, found {job!r}")
-    return job
-
-
-def number(job: Mapping[str, Any], where: str, *keys: str) -> float:
-    value = _node(job, where, *keys)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BrokenError(f"{where}: expected a number at '{'.'.join(keys)}', found {value!r}")
-    return float(value)
-
-
-def _node(job: Mapping[str, Any], where: str, *keys: str) -> Any:
-    node: Any = job
-    for key in keys:
-        if not isinstance(node, dict) or key not in node:
-            raise BrokenError(f"{where}: expected '{'.'.join(keys)}' in fio's job, found none")
-        node = node[key]
-    return node
-
-
-def latency(
-    job: Mapping[str, Any],
-    where: str,
-    section: str,
-    kind: str,
-    labels: Mapping[str, str],
-    source: str,
-) -> Iterator[Reading]:
-    bins = _node(job, where, section, kind, "bins")
-    try:
-        found = [latency_bin(int(middle), int(count)) for middle, count in bins.items()]
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BrokenError(f"{where}: expected latency bins at '{section}.{kind}.bins'") from error
-    latencies = histogram(found, source=source, labels=labels)
-    total = int(number(job, where, section, kind, "N"))
-    if latencies.count != total:
-        raise BrokenError(
-            f"{where}: '{section}.{kind}' counts {total} samples and its bins hold "
-            f"{latencies.count}"
-        )
-    maximum_s = number(job, where, section, kind, "max") / 1e9
-    yield from latency_readings(latencies, maximum_s)
-
-
-def latency_bin(middle_ns: int, count: int) -> Bin:
-    exact_below = 1 << (PLAT_BITS + 1)
-    width_ns = 1 if middle_ns < exact_below else 1 << (middle_ns.bit_length() - PLAT_BITS - 1)
-    return Bin(max(middle_ns, 0.5) / 1e9, width_ns / 1e9, count)
+def report_of(raw: TrialFolder) -> reader.Report:
+    """Return what fio left in a trial."""
+    source, log = f"files/{OUTPUT}", f"files/{LOG}"
+    logged = raw.read_text(log) if raw.has(log) else None
+    return reader.Report(raw.read_text(source), str(raw.path / source), source, logged, log)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labctl.base.command import Command
-from labctl.base.errors import BrokenError
-from labctl.store.samples import Reading, sample
+from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import fio
+from labctl.workloads.readers import fio as reader
 from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
@@ -37,18 +37,7 @@ class FioFsync(WorkloadBase):
         return fio.window_rates(files)
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        source = f"files/{fio.OUTPUT}"
-        where = str(raw.path / source)
-        job = fio.read_job(raw.read_text(source), where)
-        writes = fio.number(job, where, "write", "total_ios")
-        # 'sync.total_ios' counts every fsync and no fdatasync.
-        if writes <= 0 or fio.number(job, where, "sync", "lat_ns", "N") <= 0:
-            raise BrokenError(f"{where}: expected writes and flushes from fio, found none")
-        yield sample("iops", fio.number(job, where, "write", "iops"), source=source)
-        yield sample("operations", writes, source=source)
-        yield from fio.latency(job, where, "sync", "lat_ns", {}, source)
-        yield from fio.latency(job, where, "write", "clat_ns", {"op": "write"}, source)
-        yield from fio.errors(raw)
+        return reader.flushes(fio.report_of(raw))
 
 
 def _job(parameters: Parameters) -> tuple[str, ...]:

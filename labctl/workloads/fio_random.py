@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labctl.base.command import Command
-from labctl.base.errors import BrokenError, UsageError
-from labctl.store.samples import Reading, sample
+from labctl.base.errors import UsageError
+from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import fio
+from labctl.workloads.readers import fio as reader
 from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
@@ -112,26 +113,7 @@ class FioRandom(WorkloadBase):
         return fio.window_rates(files)
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        source = f"files/{fio.OUTPUT}"
-        where = str(raw.path / source)
-        job = fio.read_job(raw.read_text(source), where)
-        done = {d: fio.number(job, where, d, "total_ios") for d in ("read", "write")}
-        directions = [direction for direction, count in done.items() if count > 0]
-        if not directions:
-            raise BrokenError(f"{where}: fio did no I/O at all")
-        yield sample("operations", sum(done.values()), source=source)
-        for name, key in (("iops", "iops"), ("bandwidth", "bw_bytes")):
-            values = {d: fio.number(job, where, d, key) for d in directions}
-            yield sample(name, sum(values.values()), source=source)
-            if len(directions) > 1:
-                for direction, value in values.items():
-                    yield sample(name, value, source=source, labels={"op": direction})
-        for direction in directions:
-            labels = {"op": direction} if len(directions) > 1 else {}
-            yield from fio.latency(job, where, direction, "clat_ns", labels, source)
-        if fio.number(job, where, "sync", "total_ios") > 0:
-            yield from fio.latency(job, where, "sync", "lat_ns", {"op": "fsync"}, source)
-        yield from fio.errors(raw)
+        return reader.random(fio.report_of(raw))
 
 
 def _job(parameters: Parameters, seed: int) -> tuple[str, ...]:

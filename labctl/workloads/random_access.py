@@ -12,6 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import sysbench
+from labctl.workloads.readers import sysbench as reader
 from labctl.workloads.repeated import SHELL
 from labctl.workloads.workload import (
     IntegerParameter,
@@ -82,11 +83,11 @@ class RandomAccess(WorkloadBase):
         return _command(setting, "--time=0", f"--events={events}")
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return [sysbench.event_rate(stdout, sysbench.STDOUT)]
+        return [reader.event_rate(stdout, sysbench.STDOUT)]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        where = str(raw.path / sysbench.STDOUT)
-        return sysbench.readings(raw, sysbench.event_rate(raw.read_text(sysbench.STDOUT), where))
+        text, where = raw.read_text(sysbench.STDOUT), str(raw.path / sysbench.STDOUT)
+        return reader.readings(text, where, sysbench.STDOUT, reader.event_rate(text, where))
 
 
 def thread_mib(setting: Setting) -> int:

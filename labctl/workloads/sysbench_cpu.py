@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, number, readings
+from labctl.workloads.readers import sysbench as reader
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT
 from labctl.workloads.workload import (
     IntegerParameter,
     Parameter,
@@ -22,9 +22,6 @@ from labctl.workloads.workload import (
 # does per second and thread. A faster machine only gets a shorter first window.
 SLOW_RATE = 600
 SLOW_RATE_MAX_PRIME = 2000
-
-_RATE_LINE = "a line 'events per second:'"
-_RATE = re.compile(r"^\s*events per second:\s+([\d.]+)\s*$", re.M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +62,12 @@ class SysbenchCpu(WorkloadBase):
         return _command(setting, 1, time_s=0, events=operations)
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return [number(_RATE, stdout, STDOUT, _RATE_LINE)]
+        return [reader.printed_rate(stdout, STDOUT)]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         where = str(raw.path / STDOUT)
         text = raw.read_text(STDOUT)
-        return readings(raw, number(_RATE, text, where, _RATE_LINE))
+        return reader.readings(text, where, STDOUT, reader.printed_rate(text, where))
 
 
 def _command(setting: Setting, threads: int, *, time_s: int, events: int) -> Command:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from labctl.base.command import Command
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT, event_rate, readings
+from labctl.workloads.readers import sysbench as reader
+from labctl.workloads.sysbench import BINARY, EACH_WINDOW, STDOUT
 from labctl.workloads.workload import (
     ChoiceParameter,
     IntegerParameter,
@@ -70,10 +71,11 @@ class SysbenchMemory(WorkloadBase):
         return _command(setting, time_s=0, total=f"{events * block_mib}M")
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return [event_rate(stdout, STDOUT)]
+        return [reader.event_rate(stdout, STDOUT)]
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        return readings(raw, event_rate(raw.read_text(STDOUT), str(raw.path / STDOUT)))
+        text, where = raw.read_text(STDOUT), str(raw.path / STDOUT)
+        return reader.readings(text, where, STDOUT, reader.event_rate(text, where))
 
 
 def _command(setting: Setting, *, time_s: int, total: str) -> Command:

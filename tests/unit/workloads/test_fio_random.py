@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.fio import LOG, latency_bin
+from labctl.workloads.fio import LOG
 from labctl.workloads.fio_random import FIO_RANDOM
+from labctl.workloads.readers.fio import latency_bin
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 

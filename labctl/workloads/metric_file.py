@@ -1,0 +1,232 @@
+"""Read the metrics that a workload's file declares: of one run, and of all runs of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator, StringConstraints
+
+from labctl.base.errors import BrokenError, LabctlError, UsageError
+from labctl.base.metrics.table import metric_of
+from labctl.base.units import Unit
+from labctl.store.samples import Reading, Sample, Unavailable, base_name
+from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
+from labctl.workloads.readers.names import MetricName, check_metrics, names_of, used_names
+from labctl.workloads.readers.output import Output, decoded
+from labctl.workloads.readers.quantity import NoValueError
+from labctl.workloads.readers.run import Run, windows_of
+from labctl.workloads.readers.value import Value, Values
+from labctl.workloads.windows import RateWindow
+
+__all__ = [
+    "Explained",
+    "MetricFile",
+    "MetricsFile",
+    "Output",
+    "ReadingFile",
+    "Value",
+    "Values",
+    "combine",
+    "decoded",
+    "explain_run",
+    "matches_in",
+    "metric_names",
+    "read_run",
+    "read_runs",
+    "readings",
+    "total_operations",
+    "windows_in",
+]
+
+_Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+MetricsFile = Annotated[dict[_Name, MetricFile], AfterValidator(check_metrics)]
+"""The `metrics:` of a workload's file."""
+
+_RATES = (Unit.PER_SECOND, Unit.BYTES_PER_SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Say how one metric was read: what matched, as it stood there, and its values or the error."""
+
+    shown: tuple[str, ...]
+    values: Values
+    error: str | None = None
+    hint: str | None = None
+
+
+def metric_names(metrics: Mapping[str, MetricFile]) -> dict[str, MetricName]:
+    """Return the metrics that declarations make, with unit and direction: `latency_p95` of
+    `latency` with `as: percentiles`. Raises UsageError for names that are labctl's own, and for
+    formulas over metrics that aren't there."""
+    try:
+        check_metrics(metrics)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return {name: found for one in metrics for name, found in names_of(one, metrics[one]).items()}
+
+
+def read_run(metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0) -> Values:
+    """Return every metric of one run, by its name with its labels; where there is none, the reason.
+    `skip_s`: rows of the first seconds are left out.
+
+    Raises BrokenError that names the metric, what was looked for, and the output's end.
+    """
+    (values,) = read_runs(metrics, [output], skip_s=skip_s)
+    return values
+
+
+def read_runs(
+    metrics: Mapping[str, MetricFile], outputs: Sequence[Output], *, skip_s: float = 0.0
+) -> list[Values]:
+    """Return the same of several runs, whose patterns one child process finds."""
+    runs = Run.of(list(metrics.values()), outputs, skip_s)
+    return [_read(metrics, run) for run in runs]
+
+
+def explain_run(
+    metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0
+) -> dict[str, Explained]:
+    """Return how each metric is read of one run; an error in one keeps no other from being read."""
+    explained: dict[str, Explained] = {}
+    values: Values = {}
+    (run,) = Run.of(list(metrics.values()), [output], skip_s, strict=False)
+    for name in _in_order(metrics):
+        shown: tuple[str, ...] = ()
+        try:
+            shown = run.shown(metrics[name])
+            found = _one(name, metrics[name], run, values)
+        except LabctlError as error:
+            explained[name] = Explained(shown, {}, error.message, error.hint)
+        else:
+            values |= found
+            explained[name] = Explained(shown, found)
+    return {name: explained[name] for name in metrics}
+
+
+def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values:
+    """Return every metric of a trial of several runs: a rate that is better higher is all work over
+    all time, which for runs of equal work is the harmonic mean; a number of samples is their sum;
+    anything else the mean. A metric that one run lacks, the trial lacks."""
+    if not runs:
+        raise BrokenError("the trial has no run")
+    keys = dict.fromkeys(key for run in runs for key in run)
+    lacking = "a run has no such value."
+    return {key: _combined(key, [run.get(key, lacking) for run in runs]) for key in keys}
+
+
+def readings(values: Values) -> Iterator[Reading]:
+    """Yield samples, and what is unavailable, of a trial's values."""
+    for key, value in values.items():
+        if isinstance(value, str):
+            yield Unavailable(metric=key, reason=value)
+        else:
+            yield Sample(
+                metric=base_name(key),
+                value=value.value,
+                unit=value.unit,
+                better=value.better,
+                labels=value.labels,
+                source=value.source,
+            )
+
+
+def total_operations(file: ReadingFile | None, runs: Sequence[Output]) -> float | None:
+    """Return the operations of all runs; None where no reader is declared. Raises BrokenError."""
+    if file is None:
+        return None
+    total = 0.0
+    for run in Run.of([file], runs):
+        try:
+            total += run.operations(file)
+        except NoValueError as error:
+            raise BrokenError(f"operations: {error}") from error
+        except BrokenError as error:
+            raise BrokenError(f"operations: {error.message}", hint=error.hint) from error
+    return total
+
+
+def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> list[RateWindow]:
+    """Return the windows of one run, those that began in the first `skip_s` left out. Raises
+    BrokenError."""
+    (run,) = Run.of([file], [output])
+    try:
+        windows = windows_of(file, run)
+    except NoValueError as error:
+        raise BrokenError(f"windows: {error}") from error
+    except BrokenError as error:
+        raise BrokenError(f"windows: {error.message}", hint=error.hint) from error
+    begun_s, kept = 0.0, []
+    for window in windows:
+        if begun_s >= skip_s - 1e-9:
+            kept.append(window)
+        begun_s += window.seconds
+    return kept
+
+
+def matches_in(patterns: Sequence[str], output: Output) -> dict[str, str]:
+    """Return the first line that each pattern matches in stdout or stderr; nothing for a pattern
+    without one (`absent`, `explain`). Raises BrokenError for a pattern that takes too long."""
+    files = [SourceFile.model_validate({"from": f, "regex": p}) for p in patterns for f in _PRINTED]
+    (run,) = Run.of(files, [output])
+    found: dict[str, str] = {}
+    for file in files:
+        assert file.regex is not None
+        if line := run.first_line(file):
+            found.setdefault(file.regex, line)
+    return found
+
+
+_PRINTED = ("stdout", "stderr")
+
+
+def _read(metrics: Mapping[str, MetricFile], run: Run) -> Values:
+    values: Values = {}
+    for name in _in_order(metrics):
+        try:
+            values |= _one(name, metrics[name], run, values)
+        except LabctlError as error:
+            raise BrokenError(f"metric '{name}': {error.message}", hint=error.hint) from error
+    return values
+
+
+def _one(name: str, metric: MetricFile, run: Run, values: Values) -> Values:
+    try:
+        return run.read(name, metric, values)
+    except NoValueError as error:
+        return dict.fromkeys(names_of(name, metric), str(error))
+
+
+def _in_order(metrics: Mapping[str, MetricFile]) -> list[str]:
+    """Return the names so that each formula comes after what it is over."""
+    ordered: list[str] = []
+    left = list(metrics)
+    while left:
+        known = {made for one in ordered for made in names_of(one, metrics[one])}
+        ready = [one for one in left if used_names(metrics[one]) <= known]
+        if not ready:
+            raise UsageError(f"the formula of metric '{left[0]}' is over itself, or over no metric")
+        ordered += ready
+        left = [one for one in left if one not in ready]
+    return ordered
+
+
+def _combined(key: str, found: Sequence[Value | str]) -> Value | str:
+    values = [one for one in found if not isinstance(one, str)]
+    if len(values) < len(found):
+        return next(one for one in found if isinstance(one, str))
+    first = values[0]
+    numbers = np.array([one.value for one in values])
+    if any(one.unit is not first.unit for one in values):
+        return "its runs have different units."
+    row = metric_of(base_name(key))
+    if row is not None and row.samples:
+        number = float(numbers.sum())
+    elif first.unit in _RATES and first.better == "higher":
+        number = 0.0 if (numbers <= 0).any() else len(numbers) / float((1 / numbers).sum())
+    else:
+        number = float(numbers.mean())
+    return Value(number, first.unit, first.better, first.source, first.labels)

@@ -1,0 +1,281 @@
+"""Check how a metric is declared to be read: what the `metrics:` of a workload's file may hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from labctl.base.errors import UsageError
+from labctl.base.expressions import names_in
+from labctl.base.units import Better, Unit
+from labctl.base.yamlfile import FileModel
+from labctl.workloads.readers import named
+from labctl.workloads.readers.output import STDERR, STDOUT
+from labctl.workloads.readers.path import parse_path
+from labctl.workloads.readers.quantity import SCALES, Scale, quantity, scale_of
+
+MOST_PATTERN = 2000
+_SOURCES = ("regex", "json", "yaml", "csv", "hdr", "reader")
+_ALIASES = {"json_path": "json", "yaml_path": "yaml", "source": "from", "as_": "as"}
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern, re.MULTILINE)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"it is no regular expression: {error}") from error
+    return pattern
+
+
+def _check_path(path: str) -> str:
+    parse_path(path)
+    return path
+
+
+def _check_unit(unit: str) -> str:
+    scale_of(unit)
+    return unit
+
+
+def _check_quantity(text: str | float) -> str | float:
+    if isinstance(text, str):
+        quantity(text)
+    return text
+
+
+def _check_formula(text: str) -> str:
+    try:
+        names_in(text, bare=True)
+    except UsageError as error:
+        raise ValueError(f"it is no expression: {error.message}") from error
+    return text
+
+
+Pattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=MOST_PATTERN), AfterValidator(_check_pattern)
+]
+Path = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(_check_path)]
+UnitWord = Annotated[str, AfterValidator(_check_unit)]
+Quantity = Annotated[
+    str | Annotated[float, Field(allow_inf_nan=False)], AfterValidator(_check_quantity)
+]
+"""A number in the metric's unit, or one with a unit: `55ms`."""
+Formula = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_check_formula)
+]
+FileText = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_*?\[\]][A-Za-z0-9._+*?\[\]-]*$", max_length=100)
+]
+Column = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Which = Literal["only", "first", "last", "sum", "mean", "min", "max"]
+As = Literal["value", "percentiles", "share", "count", "mean", "sum", "max"]
+
+
+class CsvFile(FileModel):
+    """Name the column of a table with one line for each row."""
+
+    column: Column
+    minus: Column | None = None
+    """A column that is subtracted: the end less the start."""
+    time: Column | Annotated[list[Column], Field(min_length=2, max_length=2)] | None = None
+    """The column that says when a row was, or two of seconds and microseconds."""
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None
+    """Unit of `time`, where it isn't the metric's."""
+    where: dict[Column, str | int | float] = {}
+    """Rows that count: those with these values."""
+    separator: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
+    names: Annotated[list[Column], Field(min_length=1, max_length=1000)] | None = None
+    """The columns' names, where the first line isn't them."""
+    after: Quantity | None = None
+    """Seconds since the first row's time before which rows are left out."""
+    until: Quantity | None = None
+    """Seconds since the first row's time from which on rows are left out."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.after is not None or self.until is not None) and self.time is None:
+            raise ValueError("'after' and 'until' need 'time', the column that says when a row was")
+        if self.names is not None and len(set(self.names)) < len(self.names):
+            raise ValueError("'names' names a column twice")
+        return self
+
+
+class HdrFile(FileModel):
+    """Name the histograms of an HdrHistogram interval log."""
+
+    tag: Column | None = None
+    """The tag of those that count; without it, those that have none."""
+
+
+class SourceFile(FileModel):
+    """Say where numbers are: `from` a text, by exactly one of the readers."""
+
+    source: Annotated[FileText, Field(alias="from")] = STDOUT
+    """`stdout`, `stderr`, or a file that the command leaves, globs too."""
+    regex: Pattern | None = None
+    """A regular expression, multi-line, with a group `value`, and `unit` where it is printed."""
+    json_path: Annotated[Path | None, Field(alias="json")] = None
+    """A path to a number: `jobs[0].read.iops`, `a."95.0"`, `[name=fork]`, `[*]`."""
+    yaml_path: Annotated[Path | None, Field(alias="yaml")] = None
+    csv: CsvFile | None = None
+    hdr: HdrFile | None = None
+    whole: Pattern | None = None
+    """A regular expression that the text must match near its end, or it is cut."""
+    thousands: Literal[",", "'", " ", "_"] | None = None
+    """The sign that parts groups of three digits."""
+
+    @property
+    def file(self) -> str | None:
+        """Return the file that it reads, maybe a glob; None for what the command prints."""
+        return None if self.source in (STDOUT, STDERR) else self.source
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(one for one in (self.regex, self.whole) if one is not None)
+
+    def given(self) -> list[str]:
+        """Return the readers that are given, as the file names them."""
+        values = {"json": self.json_path, "yaml": self.yaml_path}
+        return [key for key in _SOURCES if values.get(key, getattr(self, key, None)) is not None]
+
+
+class MetricFile(SourceFile):
+    """Declare how one metric is read, in which unit, and which direction is better."""
+
+    reader: Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf"] | None = None
+    """A reader of one program's own report; its metrics have labctl's names."""
+    arguments: dict[str, str | int | float | bool] = {}
+    """The reader's arguments."""
+    formula: Formula | None = None
+    """An expression over a regex's groups, or over other metrics in labctl's units."""
+    which: Which = "only"
+    """The one that counts of several numbers."""
+    as_: Annotated[As, Field(alias="as")] = "value"
+    """The value that is made of all numbers."""
+    over: Quantity | None = None
+    """The limit of `as: share`: the share of numbers above it."""
+    bin_width: Quantity | None = None
+    """The step of the numbers, where it isn't the printed one."""
+    unit: UnitWord | None = None
+    """Unit of what the program prints."""
+    better: Literal["higher", "lower", "neither"] | None = None
+    title: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    must_be: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """The only value of a whole run, in `unit`."""
+    between: (
+        Annotated[
+            list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=2)
+        ]
+        | None
+    ) = None
+    """The least and the largest value that can be, in `unit`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = self.given()
+        if len(given) > 1 or (not given and self.formula is None):
+            raise ValueError(
+                f"it has {' and '.join(given) or 'no reader'}: give exactly one of "
+                f"{', '.join(_SOURCES)}, or a 'formula' over other metrics"
+            )
+        if self.reader is not None:
+            return self._check_named()
+        if self.arguments:
+            raise ValueError("'arguments' belong to a 'reader'")
+        if self.better is None:
+            raise ValueError("'better' is missing: higher, lower or neither")
+        if self.formula is not None and given not in ([], ["regex"]):
+            raise ValueError(f"'formula' is over a regex's groups or other metrics, not {given[0]}")
+        if self.regex is not None:
+            self._check_groups(self.regex)
+        if self.unit is None and not self.has_printed_unit:
+            raise ValueError(f"'unit' is missing: one of {', '.join(SCALES)}")
+        if (self.as_ == "share") is not (self.over is not None):
+            raise ValueError("'as: share' and 'over' (the limit, like 55ms) belong together")
+        if self.as_ != "value" and self.which != "only":
+            raise ValueError("'which' is for one value: leave it out beside 'as'")
+        if self.hdr is not None and self.as_ not in ("percentiles", "count", "mean", "max"):
+            raise ValueError("'hdr' takes 'as': percentiles, count, mean or max")
+        if self.between is not None and self.between[0] > self.between[1]:
+            raise ValueError("'between' begins with the larger number")
+        if self.csv is not None and self.csv.time is not None:
+            is_time = self.unit is not None and scale_of(self.unit).unit is Unit.SECONDS
+            if isinstance(self.csv.time, str) and self.csv.time_unit is None and not is_time:
+                raise ValueError("'csv.time_unit' is missing: s, ms, us or ns")
+        for limit in (self.over, self.bin_width):
+            self._check_same_kind(limit)
+        return self
+
+    @property
+    def has_printed_unit(self) -> bool:
+        return self.regex is not None and "unit" in re.compile(self.regex).groupindex
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return all files that it reads, maybe globs."""
+        if self.reader is not None:
+            return named.files(self.reader, self.arguments, self.file)
+        return () if self.file is None or not self.given() else (self.file,)
+
+    @property
+    def direction(self) -> Better:
+        return Better(self.better or "neither")
+
+    @property
+    def scale(self) -> Scale | None:
+        """Return what the declared unit is; None where the program prints it."""
+        return None if self.unit is None else scale_of(self.unit)
+
+    def _check_named(self) -> Self:
+        for key in ("formula", "unit", "better", "title", "must_be", "between", "over"):
+            if getattr(self, key) is not None:
+                raise ValueError(f"'{key}' isn't for a 'reader', whose metrics are labctl's own")
+        if self.which != "only" or self.as_ != "value":
+            raise ValueError("'which' and 'as' aren't for a 'reader'")
+        assert self.reader is not None
+        named.check_arguments(self.reader, self.arguments)
+        return self
+
+    def _check_groups(self, pattern: str) -> None:
+        compiled = re.compile(pattern, re.MULTILINE)
+        names = compiled.groupindex
+        if self.formula is not None:
+            unknown = sorted(names_in(self.formula, bare=True) - set(names))
+            if unknown:
+                raise ValueError(
+                    f"the formula names '{unknown[0]}' and the regex has the groups "
+                    f"{', '.join(names) or 'without names'}"
+                )
+        elif "value" not in names and not (compiled.groups == 1 and not names):
+            raise ValueError("the regex has no group 'value': write (?P<value>…) around the number")
+
+    def _check_same_kind(self, limit: str | float | None) -> None:
+        scale = quantity(limit)[1] if isinstance(limit, str) else None
+        if scale is not None and self.scale is not None and scale.unit is not self.scale.unit:
+            raise ValueError(f"'{limit}' has another kind of unit than '{self.unit}'")
+
+
+class ReadingFile(SourceFile):
+    """Declare how operations are read (one number, or several that are added up), or the windows of
+    a run (`seconds` and `operations` of each)."""
+
+    which: Which = "sum"
+    formula: Formula | None = None
+    seconds: str | Annotated[float, Field(gt=0, allow_inf_nan=False)] = "seconds"
+    """A window's length: a regex's group, a key, a column, or a number where all are the same."""
+    operations: str = "operations"
+    """A window's operations: a regex's group, a key or a column."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = self.given()
+        if len(given) != 1:
+            raise ValueError(
+                f"it has {' and '.join(given) or 'no reader'}: give exactly one of regex, json, "
+                "yaml and csv"
+            )
+        if self.hdr is not None:
+            raise ValueError("'hdr' holds latencies, no operations")
+        return self

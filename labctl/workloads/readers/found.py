@@ -1,0 +1,195 @@
+"""Find the numbers that a declaration names, in the unit that the program prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.base.errors import BrokenError
+from labctl.base.expressions import evaluate, names_in
+from labctl.base.jsontext import parse_json
+from labctl.base.units import Unit
+from labctl.base.yamltext import YamlError, parse_yaml
+from labctl.workloads.readers.declaration import MetricFile, SourceFile
+from labctl.workloads.readers.matching import Match, Matches
+from labctl.workloads.readers.output import Part
+from labctl.workloads.readers.path import values_at
+from labctl.workloads.readers.quantity import (
+    NoValueError,
+    Scale,
+    number_of,
+    printed_step,
+    scale_of,
+)
+
+_SHOWN = 10
+_LAST = 4096
+"""Characters of a text's end in which `whole` must match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hold all numbers that a declaration names. `step`: the printed one, 0 where it can't be told;
+    `shown`: the first of them as they stood there."""
+
+    values: NDArray[np.float64]
+    scale: Scale
+    step: float
+    shown: tuple[str, ...]
+
+
+def last_part(text: str) -> str:
+    """Return the part of a text that `whole` is looked for in."""
+    return text[-_LAST:]
+
+
+def asked(one: SourceFile, parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """Return the pairs of pattern and text that a declaration needs."""
+    pairs = [(one.regex, part.text) for part in parts] if one.regex is not None else []
+    if one.whole is not None:
+        pairs += [(one.whole, last_part(part.text)) for part in parts]
+    return pairs
+
+
+def check_whole(one: SourceFile, parts: Sequence[Part], matches: Matches) -> None:
+    """Raise BrokenError for a text without its end: a number that is cut is still a number."""
+    if one.whole is None:
+        return
+    for part in parts:
+        if not matches.of(one.whole, last_part(part.text)):
+            raise BrokenError(f"{part.name} is cut: its end has no {one.whole!r}; {part.end}")
+
+
+def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Match]:
+    """Return all matches of a declaration's regex. Raises BrokenError where there is none."""
+    assert one.regex is not None
+    found = [match for part in parts for match in matches.of(one.regex, part.text)]
+    if not found:
+        raise BrokenError(f"the pattern {one.regex!r} matches nothing; {parts[-1].end}")
+    return found
+
+
+def by_regex(metric: MetricFile, parts: Sequence[Part], matches: Matches) -> Found:
+    """Return the numbers in a regex's groups, or a formula's over them."""
+    numbers: list[float] = []
+    texts: list[str] = []
+    scale = metric.scale
+    for match in matched(metric, parts, matches):
+        if metric.formula is not None:
+            number, text = of_groups(metric.formula, match, metric), match.text
+        else:
+            text = _group(match, "value", metric)
+            number = number_of(text, metric.thousands)
+        if metric.has_printed_unit:
+            number, scale = _in_base(number, _group(match, "unit", metric), scale)
+        numbers.append(number)
+        texts.append(text)
+    assert scale is not None
+    step = 0.0
+    if metric.formula is None and not metric.has_printed_unit:
+        step = _step(texts)
+    shown = tuple(one.strip() for one in texts[:_SHOWN])
+    return Found(np.array(numbers), scale, step, shown)
+
+
+def by_path(metric: MetricFile, parts: Sequence[Part]) -> Found:
+    """Return the numbers at a path of JSON or YAML."""
+    nodes = nodes_at(metric, parts)
+    numbers = [plain_number(node, metric.thousands) for node in nodes]
+    assert metric.scale is not None
+    texts = [str(node) for node in nodes]
+    return Found(np.array(numbers), metric.scale, _step(texts), tuple(texts[:_SHOWN]))
+
+
+def nodes_at(one: SourceFile, parts: Sequence[Part]) -> list[Any]:
+    """Return the values at a declaration's path, of all its files."""
+    path = one.json_path or one.yaml_path
+    assert path is not None
+    return [node for part in parts for node in values_at(tree(one, part), path)]
+
+
+def tree(one: SourceFile, part: Part) -> Any:
+    """Return what a JSON or YAML text holds. Raises BrokenError."""
+    try:
+        if one.json_path is not None:
+            return parse_json(part.text)
+        return parse_yaml(part.text, aliases=False)
+    except YamlError as error:
+        raise BrokenError(f"{part.name}: {error}; {part.end}") from error
+    except ValueError as error:
+        raise BrokenError(f"{part.name}: no JSON: {error}; {part.end}") from error
+
+
+def plain_number(node: Any, thousands: str | None = None) -> float:
+    """Return the number that JSON or YAML has, as a number or as text."""
+    if isinstance(node, str):
+        return number_of(node, thousands)
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise BrokenError(f"expected a number there, found {_kind(node)}")
+    return number_of(repr(node))
+
+
+def calculated(formula: str, values: dict[str, float]) -> float:
+    """Return what a formula makes of numbers. Raises NoValueError where it divides by zero, and
+    UsageError for one that is none."""
+    try:
+        number = evaluate(formula, {name: _as_whole(n) for name, n in values.items()}, "formula")
+    except OverflowError as error:
+        raise NoValueError(f"the formula '{formula}' has no finite value.") from error
+    if isinstance(number, str):
+        raise BrokenError(f"the formula '{formula}' gives the text {number[:40]!r}")
+    try:
+        return number_of(repr(float(number)))
+    except OverflowError as error:
+        raise NoValueError(f"the formula '{formula}' has no finite value.") from error
+
+
+def of_groups(formula: str, match: Match, one: SourceFile) -> float:
+    """Return what a formula makes of a match's groups."""
+    used = sorted(names_in(formula, bare=True))
+    return calculated(
+        formula, {name: number_of(_group(match, name, one), one.thousands) for name in used}
+    )
+
+
+def _as_whole(number: float) -> float | int:
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def _group(match: Match, name: str, one: SourceFile) -> str:
+    if name not in match.groups:
+        raise BrokenError(f"the pattern {one.regex!r} matches {match.text!r} without its '{name}'")
+    return match.groups[name]
+
+
+def _in_base(number: float, word: str, declared: Scale | None) -> tuple[float, Scale]:
+    try:
+        printed = scale_of(word.strip())
+    except ValueError as error:
+        raise BrokenError(f"the program printed the {error}") from error
+    if declared is not None and printed.unit is not declared.unit:
+        raise BrokenError(f"the program printed '{word}' where a unit of '{declared.unit}' belongs")
+    return number * printed.factor, Scale(printed.unit, 1.0)
+
+
+def _step(texts: Sequence[str]) -> float:
+    """Return the finest step of printed numbers: a program may leave out zeros at their end."""
+    steps = [printed_step(text) for text in texts]
+    return min(steps) if steps and all(steps) else 0.0
+
+
+def _kind(node: Any) -> str:
+    if isinstance(node, dict):
+        return f"a mapping with the keys {', '.join(str(key)[:60] for key in list(node)[:20])}"
+    if isinstance(node, list):
+        return f"a list of {len(node)} ('[*]' names each)"
+    return "nothing (null)" if node is None else repr(node)[:80]
+
+
+def unit_of(metric: MetricFile, scale: Scale) -> Unit:
+    """Return the unit of what `as` makes of numbers."""
+    return {"share": Unit.FRACTION, "count": Unit.COUNT}.get(metric.as_, scale.unit)

@@ -1,0 +1,77 @@
+"""Have all regular expressions of a trial found by one child process, within limits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.jsontext import parse_json
+from labctl.workloads.readers import match_child
+
+_WALL_S = 60.0
+"""A busy host gives the child its seconds of CPU time late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Hold where a match begins, the text of it, and its groups that took part."""
+
+    start: int
+    text: str
+    groups: dict[str, str]
+
+
+class Matches:
+    """Answer what a pattern finds in a text, of all pairs that were asked for at once."""
+
+    def __init__(self, asked: Iterable[tuple[str, str]]) -> None:
+        jobs = list(dict.fromkeys(asked))
+        self._found: dict[tuple[str, str], list[Match] | str] = {}
+        while jobs:
+            done = _ask(jobs)
+            self._found.update(done)
+            jobs = jobs[len(done) :]
+
+    def of(self, pattern: str, text: str) -> list[Match]:
+        """Return all matches, in order. Raises BrokenError for a pattern beyond its limits."""
+        found = self._found[pattern, text]
+        if isinstance(found, str):
+            raise BrokenError(f"the pattern {pattern!r}: {found}")
+        return found
+
+
+def _ask(jobs: list[tuple[str, str]]) -> dict[tuple[str, str], list[Match] | str]:
+    """Return the answers up to the first job that has none, which is told."""
+    texts = list(dict.fromkeys(text for _, text in jobs))
+    places = {text: number for number, text in enumerate(texts)}
+    request = {"texts": texts, "jobs": [[pattern, places[text]] for pattern, text in jobs]}
+    child = process.run(
+        [sys.executable, "-I", "-S", match_child.__file__],
+        deadline=Deadline.after(_WALL_S, "reading the metrics' regular expressions"),
+        check=False,
+        cwd=Path("/"),
+        stdin=json.dumps(request),
+    )
+    lines = [line for line in child.stdout.splitlines() if line.endswith("}")]
+    answers: dict[tuple[str, str], list[Match] | str] = {}
+    for job, line in zip(jobs, lines, strict=False):
+        answer = parse_json(line)
+        answers[job] = answer["error"] if "error" in answer else _matches(answer["matches"])
+    if len(answers) < len(jobs):
+        took = f"{match_child.CPU_S} s of CPU time or {match_child.MEMORY >> 20} MiB of memory"
+        answers[jobs[len(answers)]] = f"it takes more than {took} on {_size(jobs[len(answers)][1])}"
+    return answers
+
+
+def _size(text: str) -> str:
+    return f"a text of {len(text)} characters"
+
+
+def _matches(raw: list[tuple[int, str, dict[str, str]]]) -> list[Match]:
+    return [Match(start, text, groups) for start, text, groups in raw]

@@ -1,0 +1,141 @@
+"""Read the reports of programs by their own readers, whose metrics have labctl's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from labctl.base.latencies import CLOSED, LARGEST
+from labctl.base.yamlfile import nearest
+from labctl.store.samples import Reading
+from labctl.workloads import open_loop
+from labctl.workloads.histogram import PERCENTILES
+from labctl.workloads.readers import cyclictest, fio, oslat, rtla, sockperf, sysbench
+
+Argument = str | int | float | bool
+Arguments = Mapping[str, Argument]
+_LATENCIES = (*(f"{CLOSED}{name}" for name in PERCENTILES), LARGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Hold one text of a report, under its name for errors and as the source of samples."""
+
+    text: str
+    where: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Describe a reader. `file`: where its program leaves the report unless it is told otherwise,
+    None for stdout; `choices` and `numbers`: what it may be told; `beside`: the argument that names
+    a second file that may be there, with its default."""
+
+    read: Callable[[Text, Text | None, Arguments], Iterator[Reading]]
+    metrics: tuple[str, ...]
+    file: str | None = None
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    numbers: tuple[str, ...] = ()
+    beside: tuple[str, str] | None = None
+
+
+def files(reader: str, arguments: Arguments, file: str | None) -> tuple[str, ...]:
+    """Return the files that a reader reads, its report first; () for stdout."""
+    named = READERS[reader]
+    found = [file or named.file]
+    if named.beside is not None:
+        found.append(str(arguments.get(*named.beside)))
+    return tuple(name for name in found if name is not None)
+
+
+def check_arguments(reader: str, arguments: Arguments) -> None:
+    """Raise ValueError for what the reader can't be told."""
+    named = READERS[reader]
+    texts = (named.beside[0],) if named.beside is not None else ()
+    known = (*named.choices, *named.numbers, *texts)
+    for key, value in arguments.items():
+        if key not in known:
+            raise ValueError(f"reader '{reader}' takes no '{key}'. {nearest(key, known)}")
+        if key in named.choices and value not in named.choices[key]:
+            choices = ", ".join(named.choices[key])
+            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not one of {choices}")
+        if key in named.numbers and (isinstance(value, bool) or not isinstance(value, int)):
+            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a whole number")
+        if key in texts and (not isinstance(value, str) or "/" in value):
+            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a file's name")
+
+
+def _sysbench(report: Text, _: Text | None, arguments: Arguments) -> Iterator[Reading]:
+    rates = {"printed": sysbench.printed_rate, "counted": sysbench.event_rate}
+    rate = rates[str(arguments.get("rate", "counted"))](report.text, report.where)
+    return sysbench.readings(report.text, report.where, report.source, rate)
+
+
+def _fio(report: Text, log: Text | None, arguments: Arguments) -> Iterator[Reading]:
+    left = fio.Report(
+        report.text,
+        report.where,
+        report.source,
+        log.text if log is not None else None,
+        log.source if log is not None else "",
+    )
+    return fio.flushes(left) if arguments.get("of") == "flushes" else fio.random(left)
+
+
+def _cyclictest(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
+    yield from cyclictest.readings(report.text, report.where, report.source)
+    yield from cyclictest.periods(report.text, report.where, report.source)
+
+
+def _oslat(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
+    return oslat.readings(report.text, report.where, report.source)
+
+
+def _rtla(report: Text, _: Text | None, arguments: Arguments) -> Iterator[Reading]:
+    if arguments.get("tool", "timerlat") == "osnoise":
+        yield from rtla.osnoise(report.text, report.where, report.source)
+        return
+    yield from rtla.timerlat(report.text, report.where, report.source)
+    interval_us = arguments.get("interval_us", _TIMERLAT_US)
+    yield from rtla.periods(report.text, report.where, report.source, interval_us)
+
+
+def _sockperf(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
+    return sockperf.readings(report.text, report.where, report.source)
+
+
+_TIMERLAT_US = 1000
+"""Period of `rtla timerlat hist` that is told none."""
+
+READERS: Mapping[str, Named] = {
+    "sysbench": Named(
+        read=_sysbench,
+        metrics=("events_per_s", "operations", *_LATENCIES),
+        choices={"rate": ("counted", "printed")},
+    ),
+    "fio": Named(
+        read=_fio,
+        metrics=("iops", "bandwidth", "operations", *_LATENCIES),
+        file="fio.json",
+        choices={"of": ("requests", "flushes")},
+        beside=("log", "windows_iops.log"),
+    ),
+    "cyclictest": Named(
+        read=_cyclictest,
+        metrics=("wakeups", "stall_time", *_LATENCIES, *open_loop.METRICS),
+        file="cyclictest.json",
+    ),
+    "oslat": Named(read=_oslat, metrics=("noise", "stalls", LARGEST), file="oslat.json"),
+    "rtla": Named(
+        read=_rtla,
+        metrics=("noise", "stalls", "wakeups", *_LATENCIES, *open_loop.METRICS),
+        choices={"tool": ("timerlat", "osnoise")},
+        numbers=("interval_us",),
+    ),
+    "sockperf": Named(
+        read=_sockperf,
+        metrics=("round_trips", "round_trips_per_s", *_LATENCIES),
+        file="sockperf.csv",
+    ),
+}

@@ -1,0 +1,101 @@
+"""Say which metrics a declaration makes, and refuse names that mean something else in labctl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labctl.base.expressions import names_in
+from labctl.base.metrics.table import metric_of
+from labctl.base.metrics.workload import WORKLOAD
+from labctl.base.units import Better, Unit
+from labctl.base.yamlfile import nearest
+from labctl.workloads.histogram import PERCENTILES
+from labctl.workloads.readers import named
+from labctl.workloads.readers.declaration import MetricFile
+
+OWN = frozenset(
+    {
+        *("elapsed", "user_s", "system_s", "cpu_use", "ctx_switches", "max_rss", "work_per_s"),
+        *("operations", "duration", "batch_error", "bin_width"),
+    }
+)
+"""Names of what labctl takes itself of every workload."""
+
+MOST_METRICS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """Hold what is known of a metric before a run. `unit`: None where the program prints it."""
+
+    unit: Unit | None
+    better: Better
+
+
+def names_of(name: str, metric: MetricFile) -> dict[str, MetricName]:
+    """Return the metrics that one declaration makes; those with labels are left out."""
+    if metric.reader is not None:
+        rows = {made: metric_of(made) for made in named.READERS[metric.reader].metrics}
+        return {made: MetricName(row.unit, row.better) for made, row in rows.items() if row}
+    unit = metric.scale.unit if metric.scale is not None else None
+    unit = {"share": Unit.FRACTION, "count": Unit.COUNT}.get(metric.as_, unit)
+    made = MetricName(unit, metric.direction)
+    if metric.as_ == "percentiles":
+        return {f"{name}_{suffix}": made for suffix in (*PERCENTILES, "max")}
+    return {name: made}
+
+
+def used_names(metric: MetricFile) -> set[str]:
+    """Return the metrics that a formula is over."""
+    if metric.formula is None or metric.given():
+        return set()
+    return names_in(metric.formula, bare=True)
+
+
+def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]:
+    """Raise ValueError for names that are labctl's own, that two declarations make, and for
+    formulas over metrics that aren't there."""
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"{len(metrics)} metrics, and {MOST_METRICS} are the most")
+    makers: dict[str, str] = {}
+    for name, metric in metrics.items():
+        for made, known in names_of(name, metric).items():
+            if made in makers:
+                raise ValueError(f"'{name}' and '{makers[made]}' both make the metric '{made}'")
+            makers[made] = name
+            if metric.reader is None:
+                _check_name(made, known)
+    for name, metric in metrics.items():
+        for used in sorted(used_names(metric)):
+            if used not in makers:
+                raise ValueError(
+                    f"the formula of '{name}' is over '{used}', and no metric has that name. "
+                    f"{nearest(used, makers)}"
+                )
+    _check_circles({name: {makers[used] for used in used_names(m)} for name, m in metrics.items()})
+    return metrics
+
+
+def _check_name(name: str, known: MetricName) -> None:
+    """Raise ValueError for a name of labctl's, unless it means the same: another program's
+    `bandwidth` in bytes per second."""
+    row = metric_of(name)
+    if name in OWN or (row is not None and row not in WORKLOAD):
+        raise ValueError(f"'{name}' is labctl's own metric: give it another name")
+    if row is not None and (row.unit is not known.unit or row.better is not known.better):
+        unit = "a printed unit" if known.unit is None else f"unit '{known.unit}'"
+        raise ValueError(
+            f"'{name}' is labctl's own metric, of unit '{row.unit}', better {row.better}; here it "
+            f"has {unit}, better {known.better}: give it another name"
+        )
+
+
+def _check_circles(over: Mapping[str, set[str]]) -> None:
+    done: set[str] = set()
+    while len(done) < len(over):
+        ready = {name for name, used in over.items() if name not in done and used <= done}
+        if not ready:
+            left = ", ".join(f"'{name}'" for name in over if name not in done)
+            raise ValueError(f"the formulas of {left} are over each other")
+        done |= ready

@@ -1,0 +1,160 @@
+"""Make a metric's values of the numbers that were found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil, isclose
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.base.errors import BrokenError
+from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
+from labctl.base.units import Better, Unit
+from labctl.store.samples import sample_key
+from labctl.workloads.histogram import PERCENTILES
+from labctl.workloads.readers.declaration import MetricFile
+from labctl.workloads.readers.found import Found, unit_of
+from labctl.workloads.readers.quantity import NoValueError, quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Hold one number of a metric in labctl's unit. `source`: what it was read from."""
+
+    value: float
+    unit: Unit
+    better: Better
+    source: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Values = dict[str, Value | str]
+"""Values by metric with its labels (`sample_key`); in place of a value the reason why there is
+none."""
+
+
+def values_of(name: str, metric: MetricFile, found: Found, source: str) -> Values:
+    """Return the values that `as` and `which` make of numbers. Raises BrokenError for one that
+    can't be: several where one was expected, or beyond `must_be` and `between`."""
+    if metric.as_ == "percentiles":
+        values = dict(_percentiles(name, metric, found, source))
+    else:
+        number = _one(metric, found)
+        factor = found.scale.factor if metric.as_ not in ("share", "count") else 1.0
+        value = Value(number * factor, unit_of(metric, found.scale), metric.direction, source)
+        values = {name: value}
+        if metric.bin_width is not None and value.value:
+            width = _step(metric, found) * found.scale.factor / abs(value.value)
+            values |= _bin_width(name, width, source)
+    check(metric, values)
+    return values
+
+
+def check(metric: MetricFile, values: Values) -> None:
+    """Raise BrokenError for a value that a whole run doesn't have."""
+    factor = metric.scale.factor if metric.scale is not None else 1.0
+    for key, value in values.items():
+        if isinstance(value, str) or value.labels:
+            continue
+        if metric.as_ in ("share", "count"):
+            factor = 1.0
+        must, between = metric.must_be, metric.between
+        if must is not None and not isclose(value.value, must * factor, rel_tol=1e-9, abs_tol=0):
+            raise BrokenError(f"{key} is {value.value / factor:g}, and must be {must:g}")
+        if between is not None:
+            least, most = (limit * factor for limit in between)
+            if not least * (1 - 1e-12) <= value.value <= most * (1 + 1e-12):
+                raise BrokenError(
+                    f"{key} is {value.value / factor:g}, and must lie between {between[0]:g} and "
+                    f"{between[1]:g}"
+                )
+
+
+def picked(which: str, numbers: NDArray[np.float64], shown: tuple[str, ...]) -> float:
+    """Return the one of several numbers that counts."""
+    if which == "only" and len(numbers) != 1:
+        more = ", …" if len(numbers) > len(shown) else ""
+        raise BrokenError(
+            f"{len(numbers)} matches ({', '.join(shown)}{more}) where one was expected",
+            hint="Make it match one line, or say 'which': first, last, sum, mean, min or max.",
+        )
+    if which in ("first", "only"):
+        return float(numbers[0])
+    if which == "last":
+        return float(numbers[-1])
+    made: Mapping[str, Callable[[], np.float64]] = {
+        "sum": numbers.sum,
+        "mean": numbers.mean,
+        "min": numbers.min,
+        "max": numbers.max,
+    }
+    return _finite(float(made[which]()))
+
+
+def _one(metric: MetricFile, found: Found) -> float:
+    numbers = found.values
+    match metric.as_:
+        case "share":
+            return float(np.mean(numbers > _in_unit(metric.over, found)))
+        case "count":
+            return float(len(numbers))
+        case "value":
+            return picked(metric.which, numbers, found.shown)
+        case kind:
+            return picked(kind, numbers, found.shown)
+
+
+def _percentiles(
+    name: str, metric: MetricFile, found: Found, source: str
+) -> Iterator[tuple[str, Value | str]]:
+    """Yield percentiles by nearest rank (METHOD 16), their printed steps, and the maximum."""
+    numbers = np.sort(found.values)
+    step = _step(metric, found)
+    factor, unit = found.scale.factor, found.scale.unit
+    for suffix, q in PERCENTILES.items():
+        key, needed = f"{name}_{suffix}", samples_needed(q)
+        if len(numbers) < needed:
+            yield (
+                key,
+                f"the run has {len(numbers)} samples and {suffix} takes {needed}, so that "
+                f"{SAMPLES_BEYOND} lie beyond it.",
+            )
+            continue
+        number = float(numbers[max(1, ceil(q * len(numbers) - 1e-9)) - 1])
+        yield key, Value(number * factor, unit, metric.direction, source)
+        if step > 0:
+            yield from _bin_width(key, step / max(abs(number), step / 2), source).items()
+    yield (
+        f"{name}_max",
+        Value(float(numbers[-1]) * factor, unit, metric.direction, source),
+    )
+
+
+def _bin_width(of: str, width: float, source: str) -> Values:
+    labels = {"of": of}
+    key = sample_key("bin_width", labels)
+    return {key: Value(width, Unit.FRACTION, Better.NEITHER, source, labels)}
+
+
+def _step(metric: MetricFile, found: Found) -> float:
+    return found.step if metric.bin_width is None else _in_unit(metric.bin_width, found)
+
+
+def _in_unit(limit: str | float | None, found: Found) -> float:
+    """Return a limit in the unit of the numbers."""
+    if not isinstance(limit, str):
+        return float(limit or 0.0)
+    number, scale = quantity(limit)
+    if scale is None:
+        return number
+    if scale.unit is not found.scale.unit:
+        raise BrokenError(f"'{limit}' has another kind of unit than the numbers")
+    return number * scale.factor / found.scale.factor
+
+
+def _finite(number: float) -> float:
+    if not np.isfinite(number):
+        raise NoValueError("the numbers' sum is beyond what a number can hold.")
+    return number
