@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 from labctl.analysis.cells import Cell, Cells, Series, cell_of
@@ -20,8 +20,10 @@ from labctl.analysis.design import Design, Primary
 from labctl.analysis.effects import by_ratio, on_scale, ratio_of
 from labctl.analysis.factor_model import CellMean, Contrast, FactorAnalysis, Finding
 from labctl.analysis.intervals import Interval, Spread, spread, t_interval
-from labctl.analysis.model import EffectKind
+from labctl.analysis.model import EffectKind, Judgement
+from labctl.base.errors import UsageError
 from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import FactorCell, Factorial
 
 _RESOLUTION = 1e-9
@@ -83,6 +85,22 @@ def analyse_factors(
         pictured=_pictured(factorial),
         problems=tuple(problems),
     )
+
+
+def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:
+    """Return the judgement whose pictures show these two factors. Raises UsageError for other than
+    two of the run's."""
+    analysis = judgement.factors
+    known = list(analysis.factors) if analysis is not None else []
+    if analysis is None or len(known) < 2:
+        raise UsageError("the run has no two factors that a picture could show")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--factors: no factor '{name}'", hint=nearest(name, known))
+    if len({*names}) != 2:
+        raise UsageError("--factors takes two factors", hint=f"--factors {known[0]},{known[1]}")
+    pair = names[0], names[1]
+    return replace(judgement, factors=replace(analysis, pictured=pair))
 
 
 def _pictured(factorial: Factorial) -> tuple[str, str] | None:

@@ -45,6 +45,9 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Write each picture of the page as SVG and PNG, for slides.",
 )
 @click.option(
+    "--factors", "pictured", metavar="A,B", help="The two factors that pictures show together."
+)
+@click.option(
     "--metric", "metrics", multiple=True, help="Show only what each arm has of this metric."
 )
 @click.option("--workload", "workloads", multiple=True, help="With --metric: only these workloads.")
@@ -57,6 +60,7 @@ def command(
     pictures: Path | None,
     metrics: tuple[str, ...],
     workloads: tuple[str, ...],
+    pictured: str | None,
     full: bool,
     results: Path | None,
     **formats: bool,
@@ -75,6 +79,8 @@ def command(
 
     if metrics and (chosen or html_file is not None or pictures is not None):
         raise click.UsageError("--metric prints one table: leave the other formats out")
+    if pictured is not None and html_file is None and pictures is None:
+        raise click.UsageError("--factors chooses what pictures show: give '--html FILE' as well")
     if workloads and not metrics:
         raise click.UsageError("--workload narrows what --metric shows: name a metric")
     from labctl.analysis.judge import judge
@@ -91,14 +97,15 @@ def command(
         from labctl.report.page.report_page import write_page
 
         with folder.unpacked("xml") as unpacked:
-            write_page(run, judge(run, fresh), unpacked.path, html_file)
+            shown = _picturing(judge(run, fresh), pictured)
+            write_page(run, shown, unpacked.path, html_file)
     if metrics:
         from labctl.report.terminal.metric_table import print_metrics
 
         print_metrics(console(), run, judge(run, fresh), metrics, workloads)
         return
     if pictures is not None:
-        _write_pictures(run, judge(run, fresh), pictures)
+        _write_pictures(run, _picturing(judge(run, fresh), pictured), pictures)
     if not chosen and html_file is None and pictures is None:
         page = folder.path / PAGE
         _print(run, judge(run, fresh), page if page.is_file() else None, full=full)
@@ -111,6 +118,16 @@ def command(
             file.writelines(chosen[0].pieces(run, fresh))
     for written in filter(None, (html_file, out)):
         click.echo(f"Wrote {written}")
+
+
+def _picturing(judgement: Judgement, pair: str | None) -> Judgement:
+    """Return the judgement whose pictures show the two factors of "A,B". Raises UsageError where
+    the run has none of that name."""
+    if pair is None:
+        return judgement
+    from labctl.analysis.contrasts import picturing
+
+    return picturing(judgement, tuple(pair.split(",")))
 
 
 def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from labctl.base.errors import UsageError
 from labctl.cli.common import print_json, results_option, runs_folder
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
+
+_FACTOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 _AFTER = (
     "Baseline, primary metrics and margin were declared when the trials were imported, after they "
@@ -51,6 +54,19 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
     help="Each block held all arms side by side, so they are compared within blocks.",
 )
 @click.option(
+    "--factor",
+    "factors",
+    metavar="COLUMN[=LEVEL,...]",
+    multiple=True,
+    help="A column of levels; effects are against the first (default: the least).",
+)
+@click.option(
+    "--own-boot", "own_boot", metavar="COLUMN", multiple=True, help="A factor that took a boot."
+)
+@click.option(
+    "--interaction", "interactions", metavar="A,B", multiple=True, help="A pair of factors."
+)
+@click.option(
     "--design",
     metavar="RUN",
     help="Take all of these from the plan of RUN, which the file was exported from.",
@@ -68,6 +84,9 @@ def command(
     primaries: tuple[str, ...],
     margin: str,
     interleaved: bool,
+    factors: tuple[str, ...],
+    own_boot: tuple[str, ...],
+    interactions: tuple[str, ...],
     design: str | None,
     as_json: bool,
     results: Path | None,
@@ -84,7 +103,10 @@ def command(
     from labctl.store.run_folder import RunFolder
     from labctl.store.trial_csv import read_trials
 
-    declaring = ("baseline", "control", "handicap", "primaries", "margin", "interleaved")
+    declaring = (
+        *("baseline", "control", "handicap", "primaries", "margin", "interleaved"),
+        *("factors", "own_boot", "interactions"),
+    )
     explicit = click.core.ParameterSource.COMMANDLINE
     declares = any(context.get_parameter_source(option) is explicit for option in declaring)
     if design and declares:
@@ -106,7 +128,8 @@ def command(
         data = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
-    trials = read_trials(data, str(file))
+    levels = _factors(factors)
+    trials = read_trials(data, str(file), tuple(levels))
     if design is not None:
         plan = design_of(RunFolder.find(place, design).load(), trials)
     else:
@@ -117,6 +140,9 @@ def command(
             primaries=primaries,
             margin=margin,
             interleaved=interleaved,
+            factors=levels,
+            own_boot=own_boot,
+            interactions=[_pair(text) for text in interactions],
         )
         plan = declared_plan(trials, declared, trials.study or stem)
     warnings = [] if design is not None else [_AFTER]
@@ -147,8 +173,35 @@ def command(
         )
         return
     if trials.unread:
-        click.echo(f"Not read: {', '.join(trials.unread)}.", err=True)
+        click.echo(
+            f"Not read: {', '.join(trials.unread)}. A column of levels is a factor with --factor.",
+            err=True,
+        )
     click.echo(f"{len(trials.trials)} trials in {folder.path}; 'labctl report {name}' judges them.")
+
+
+def _factors(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return by column the levels that are named, in their order; () where none are."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in given:
+        name, _, levels = text.partition("=")
+        if not _FACTOR.fullmatch(name) or name in found:
+            raise UsageError(
+                f"--factor: '{text[:80]}' names no column once",
+                hint="Write it as '--factor policy' or '--factor policy=other,fifo', with letters, "
+                "digits and _ - in its name.",
+            )
+        found[name] = tuple(dict.fromkeys(filter(None, levels.split(","))))
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    one, _, other = text.partition(",")
+    if not one or not other or one == other:
+        raise UsageError(
+            f"--interaction: '{text}' is no pair of factors", hint="--interaction policy,processes"
+        )
+    return one, other
 
 
 def _check_name(name: str) -> None:

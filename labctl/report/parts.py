@@ -55,7 +55,7 @@ def _on_one_line(cell: RenderableType) -> Text:
 def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
     """Return the one style of tables, with columns whose cells fold where these are named."""
     table = Listing(
-        title=title or None,
+        title=text(title, style="bold") if title else None,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -65,7 +65,7 @@ def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
         padding=(0, 1, 0, 0),
     )
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(text(column), overflow="fold")
     return table
 
 

@@ -7,8 +7,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,12 +17,14 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.archive import RunArchive
 from labctl.store.jsonfile import canonical, write_bytes
+from labctl.store.records.factor_record import FactorCell, Factorial, PlannedFactor, base_of
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
 
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
@@ -32,7 +34,8 @@ class Declared:
     there.
 
     `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC". `interleaved`:
-    each block held all arms side by side.
+    each block held all arms side by side. `factors`: levels in order, () for those of the file;
+    `own_boot`: factors that took a boot of their own; `interactions`: pairs of factors.
     """
 
     baseline: str | None = None
@@ -41,6 +44,9 @@ class Declared:
     primaries: Sequence[str] = ()
     margin: str = "5 %"
     interleaved: bool = False
+    factors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    own_boot: Sequence[str] = ()
+    interactions: Sequence[tuple[str, str]] = ()
 
 
 def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecord:
@@ -84,9 +90,58 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecor
             }
             for record in {record.number: record for record in records}.values()
         ],
+        **({"factorial": asdict(factorial_of(trials, declared))} if declared.factors else {}),
     }
     digest = hashlib.sha256(canonical(content).encode()).hexdigest()
     return PlanRecord.made({"digest": digest, **content})
+
+
+def factorial_of(trials: CsvTrials, declared: Declared) -> Factorial:
+    """Return the factors of imported trials; raises UsageError naming the option.
+
+    Levels have the order that is declared; else numbers ascend, and names are sorted: the order of
+    the rows may have been drawn.
+    """
+    for option, names in (
+        ("own-boot", declared.own_boot),
+        *(("interaction", pair) for pair in declared.interactions),
+    ):
+        for name in names:
+            if name not in declared.factors:
+                raise UsageError(
+                    f"--{option}: no factor '{name}'", hint=nearest(name, declared.factors)
+                )
+    factors = {}
+    for name, given in declared.factors.items():
+        there = {at[name] for at in trials.levels.values() if name in at}
+        for level in given:
+            if level not in there:
+                raise UsageError(
+                    f"--factor: '{name}' has no level '{level}' in the file",
+                    hint=nearest(level, there),
+                )
+        rest = sorted(there.difference(given), key=_rank)
+        factors[name] = PlannedFactor(levels=(*given, *rest), own_boot=name in declared.own_boot)
+    return Factorial(
+        factors=factors,
+        interactions=tuple(declared.interactions),
+        cells=tuple(
+            FactorCell(
+                tuning=place.tuning,
+                workload=place.workload,
+                condition=place.condition,
+                arm=place.tuning,
+                group=base_of(place.workload),
+                under=place.condition or None,
+                levels=dict(levels),
+            )
+            for place, levels in trials.levels.items()
+        ),
+    )
+
+
+def _rank(level: str) -> tuple[bool, float, str]:
+    return (False, float(level), level) if _NUMBER.fullmatch(level) else (True, 0.0, level)
 
 
 def design_of(run: LoadedRun, trials: CsvTrials) -> PlanRecord:
@@ -181,25 +236,32 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
         keys = measured.setdefault(record.cell["workload"], {})
         keys.update(dict.fromkeys(r.key for r in readings if isinstance(r, Sample)))
     chosen: dict[str, str] = {}
+    known_names = sorted({*measured, *map(base_of, measured)}, key=len, reverse=True)
     for text in given:
+        named = next((name for name in known_names if text.startswith(f"{name}=")), None)
         workload, equals, metric = text.partition("=")
+        if named is not None:
+            metric = text.removeprefix(f"{named}=")
+            of = {name: keys for name, keys in measured.items() if named in (name, base_of(name))}
+            chosen |= dict.fromkeys(of, metric)
         # The metric's own labels hold an equals sign as well: a workload has no brace.
-        if not equals or "{" in workload:
+        elif not equals or "{" in workload:
+            metric, of = text, measured
             chosen |= {name: text for name, keys in measured.items() if text in keys}
-            metric, known = text, {key for keys in measured.values() for key in keys}
-        elif workload not in measured:
-            raise UsageError(
-                f"--primary: no workload '{workload}' in the file", hint=nearest(workload, measured)
-            )
         else:
-            chosen[workload], known = metric, set(measured[workload])
+            raise UsageError(
+                f"--primary: no workload '{workload}' in the file",
+                hint=nearest(workload, known_names),
+            )
+        known = {key for keys in of.values() for key in keys}
         if metric not in known:
             raise UsageError(f"--primary: no metric '{metric}' there", hint=nearest(metric, known))
     for workload, keys in measured.items():
         if workload not in chosen and len(keys) != 1:
+            has = ", ".join(keys) or "none"
             raise UsageError(
                 f"no metric is declared primary for '{workload}'",
-                hint=f"Give --primary {workload}=METRIC. It has: {', '.join(keys) or 'none'}.",
+                hint=f"Give --primary {base_of(workload)}=METRIC. It has: {has}.",
             )
         chosen.setdefault(workload, next(iter(keys)))
     return chosen

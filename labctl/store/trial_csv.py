@@ -11,13 +11,14 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import nearest
+from labctl.store.records.factor_record import Place, base_of, cell_name
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialRecord, TrialStatus
 
@@ -35,6 +36,7 @@ COPY = "imported.csv"
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"\d{1,9}")
+_NO_LEVEL = re.compile(r"[\[\],=]")
 _LONGEST_NAME = 150
 _NO_NUMBERS = ("nan", "inf", "infinity")
 
@@ -53,23 +55,27 @@ Choice = TypeVar("Choice", Unit, Better, TrialStatus)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTrials:
-    """Hold what a file holds. `columns`: those that were read; `unread`: the others."""
+    """Hold what a file holds. `columns`: those that were read; `unread`: the others; `levels`: of
+    each cell, by factor."""
 
     trials: tuple[tuple[TrialRecord, tuple[Reading, ...]], ...]
+    levels: Mapping[Place, Mapping[str, str]] = field(default_factory=dict)
     study: str | None
     columns: frozenset[str]
     unread: tuple[str, ...]
     rows: int
 
 
-def read_trials(data: bytes, name: str) -> CsvTrials:
+def read_trials(data: bytes, name: str, factors: Sequence[str] = ()) -> CsvTrials:
     """Return the trials of a CSV file (RFC 4180, UTF-8, with or without a byte order mark).
 
     `name` is what errors call the file. Rows of one tuning, workload, condition and block, or of
-    one number in the column 'trial', are one trial. Raises UsageError naming line and column.
+    one number in the column 'trial', are one trial. `factors`: columns whose values are levels,
+    which become a part of the workload's name. Raises UsageError naming line and column.
     """
     lines = _Lines(_text(data, name), name)
-    header, unread = _header(lines)
+    header, unread = _header(lines, factors)
+    levels: dict[Place, dict[str, str]] = {}
     gathered: dict[tuple[int, int], _Trial] = {}
     numbers: dict[tuple[object, ...], int] = {}
     like: dict[str, tuple[Sample, int]] = {}
@@ -90,7 +96,9 @@ def read_trials(data: bytes, name: str) -> CsvTrials:
                 "schema", f"{row.text('schema')}: a newer labctl wrote this file", "Update labctl."
             )
         study = study or row.text("study") or None
-        record = _record(row, numbers)
+        at = _levels(row, factors)
+        record = _record(row, numbers, at)
+        levels.setdefault(_place(record), at)
         trial = gathered.setdefault((record.number, record.attempt), _Trial(record, line))
         if trial.record != record:
             row.refuse(
@@ -106,6 +114,7 @@ def read_trials(data: bytes, name: str) -> CsvTrials:
         trials=tuple(
             (t.record, tuple(r for r, _ in t.readings.values())) for t in gathered.values()
         ),
+        levels=levels,
         study=study,
         columns=frozenset(header) - set(unread),
         unread=unread,
@@ -159,7 +168,7 @@ class _Row:
         """Return "" where the column or its value isn't there."""
         value = self.values.get(column, "").strip()
         # The export puts ' before what a spreadsheet would take for a formula.
-        return value[1:] if value[:2] in ("'=", "'+", "'@") else value
+        return value[1:] if value[:2] in ("'=", "'+", "'@", "'-") else value
 
     def named(self, column: str) -> str:
         """Return a name as reports and tables can show it, or ""."""
@@ -224,7 +233,7 @@ def _text(data: bytes, name: str) -> str:
         ) from error
 
 
-def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
+def _header(lines: _Lines, factors: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the columns, and those that labctl does not read."""
     line, fields = next(iter(lines), (1, []))
     names = [field.strip() for field in fields]
@@ -246,7 +255,12 @@ def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
         lines.refuse(
             line, missing[0], "is missing", f"Is it '{found[0]}'? {_FORM}" if found else _FORM
         )
-    unread = tuple(name for name in names if name not in NEEDED + OPTIONAL)
+    for name in factors:
+        if name in NEEDED + OPTIONAL:
+            lines.refuse(line, name, "has a meaning of its own and is no factor")
+        if name not in names:
+            lines.refuse(line, name, "is missing, and named as a factor", nearest(name, names))
+    unread = tuple(name for name in names if name not in (*NEEDED, *OPTIONAL, *factors))
     absent = [name for name in OPTIONAL if name not in names]
     for name in unread:
         # A misspelt column would be missed in silence.
@@ -255,9 +269,28 @@ def _header(lines: _Lines) -> tuple[list[str], tuple[str, ...]]:
     return names, unread
 
 
-def _record(row: _Row, numbers: dict[tuple[object, ...], int]) -> TrialRecord:
+def _levels(row: _Row, factors: Sequence[str]) -> dict[str, str]:
+    """Return the row's levels by factor; an empty one doesn't bear on the trial."""
+    levels = {name: level for name in factors if (level := row.named(name))}
+    for name, level in levels.items():
+        if wrong := _NO_LEVEL.search(level):
+            row.refuse(name, f"'{level}' holds a '{wrong[0]}', and is a part of a workload's name")
+    return levels
+
+
+def _place(record: TrialRecord) -> Place:
+    cell = record.cell
+    return Place(cell["tuning"], cell["workload"], cell.get("condition", ""))
+
+
+def _record(
+    row: _Row, numbers: dict[tuple[object, ...], int], levels: Mapping[str, str]
+) -> TrialRecord:
     """Return the trial of a row. Without a column 'trial' they are counted as they come."""
-    cell = {"tuning": row.needed("tuning"), "workload": row.needed("workload")}
+    workload = row.needed("workload")
+    if levels:
+        workload = cell_name(base_of(workload), levels)
+    cell = {"tuning": row.needed("tuning"), "workload": workload}
     if condition := row.named("condition"):
         cell["condition"] = condition
     block = row.whole("block")

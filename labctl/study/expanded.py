@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from labctl.base.errors import UsageError
+from labctl.store.records.factor_record import base_of
 from labctl.study.combine import JOINT
-from labctl.study.factors import Axes, base_of, expand, only_workloads
+from labctl.study.factors import Axes, expand, only_workloads
 from labctl.study.studyfile import Program
 
 if TYPE_CHECKING:

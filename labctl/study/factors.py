@@ -15,7 +15,13 @@ from itertools import product
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Tuning
 from labctl.base.yamlfile import nearest
-from labctl.store.records.factor_record import FactorCell, Factorial, Place, PlannedFactor
+from labctl.store.records.factor_record import (
+    FactorCell,
+    Factorial,
+    Place,
+    PlannedFactor,
+    cell_name,
+)
 from labctl.study.combine import JOINT
 
 BASELINE = "baseline"
@@ -128,18 +134,6 @@ class Expanded:
     workloads: Mapping[str, tuple[str, Mapping[str, Value]]]
     conditions: tuple[str, ...]
     factorial: Factorial
-
-
-def base_of(workload: str) -> str:
-    """Return the workload that a cell's was made of."""
-    return workload.partition("[")[0]
-
-
-def cell_name(workload: str, levels: Mapping[str, str]) -> str:
-    """Return the name of a workload at these levels."""
-    if not levels:
-        return workload
-    return f"{workload}[{','.join(f'{factor}={level}' for factor, level in levels.items())}]"
 
 
 def expand(declared: Declared, axes: Axes) -> Expanded:

@@ -15,11 +15,11 @@ from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stoppi
 from labctl.base.tuning import Requires, Tuning
 from labctl.base.yamlfile import load_mapping, nearest
 from labctl.store.jsonfile import canonical
-from labctl.store.records.factor_record import Factorial
+from labctl.store.records.factor_record import Factorial, base_of
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
 from labctl.study.expanded import with_factors
-from labctl.study.factors import Declared, base_of
+from labctl.study.factors import Declared
 from labctl.study.published_file import read_published
 from labctl.study.studyfile import (
     CONDITIONS,

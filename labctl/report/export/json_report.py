@@ -12,6 +12,7 @@ import orjson
 from labctl.analysis.answer_file import answer_json
 from labctl.analysis.collecting import level_of
 from labctl.analysis.comparison_json import comparison_json
+from labctl.analysis.factor_json import factors_json
 from labctl.analysis.model import (
     Added,
     AnswerCode,
@@ -119,6 +120,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "ending": judgement.ending,
         "added": _added(judgement.added),
         "spares": _spares(judgement.spares),
+        "factors": factors_json(judgement.factors),
         "unavailable": map(_missing, judgement.unavailable),
         "skipped": run.run.skipped,
         "skipped_workloads": run.plan.skipped_workloads,

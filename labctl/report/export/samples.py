@@ -5,10 +5,11 @@ docs/report-schema.md says what each column is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labctl.store.readings import Kind, Kinds, Readings
+from labctl.store.records.factor_record import Place
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Unavailable
 
@@ -27,6 +28,16 @@ COLUMNS = (
     "schema",
 )
 WHOLE_NUMBERS = frozenset({"trial", "attempt", "block", "boot", "position", "schema"})
+
+
+def factors_of(run: LoadedRun) -> tuple[str, ...]:
+    """Return the run's factors: a column each, after all others."""
+    return tuple(run.plan.factorial.factors) if run.plan.factorial is not None else ()
+
+
+def levels_of(run: LoadedRun) -> Mapping[Place, Mapping[str, str]]:
+    """Return the levels of each cell by factor."""
+    return run.plan.factorial.levels_by_place() if run.plan.factorial is not None else {}
 
 
 def packed(run: LoadedRun) -> Iterator[tuple[LoadedTrial, Readings]]:
@@ -50,6 +61,16 @@ def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
         record.position,
         *(record.cell.get(factor) for factor in ("tuning", "workload", "condition")),
     )
+
+
+def of_factors(
+    trial: LoadedTrial, factors: Sequence[str], levels: Mapping[Place, Mapping[str, str]]
+) -> tuple[str | None, ...]:
+    """Return a trial's level of each factor; None of those that don't bear on it."""
+    cell = trial.record.cell
+    place = Place(cell.get("tuning", ""), cell.get("workload", ""), cell.get("condition", ""))
+    here = levels.get(place, {})
+    return tuple(here.get(factor) for factor in factors)
 
 
 def of_kind(kind: Kind | Unavailable) -> tuple[str | None, ...]:

@@ -7,7 +7,16 @@ import io
 from collections.abc import Iterator
 
 from labctl.base.wording import printable
-from labctl.report.export.samples import COLUMNS, SCHEMA, of_kind, of_trial, packed
+from labctl.report.export.samples import (
+    COLUMNS,
+    SCHEMA,
+    factors_of,
+    levels_of,
+    of_factors,
+    of_kind,
+    of_trial,
+    packed,
+)
 from labctl.store.readings import Kind
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
@@ -18,17 +27,19 @@ def samples_csv(run: LoadedRun) -> Iterator[str]:
     has no value, and the reason in `unavailable`."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(COLUMNS)
+    factors, levels = factors_of(run), levels_of(run)
+    writer.writerow([*COLUMNS, *factors])
     known: dict[Kind | Unavailable, list[object]] = {}
     for trial, readings in packed(run):
         about = _harmless(of_trial(run, trial))
+        at = _harmless(of_factors(trial, factors, levels))
         for kind, value in zip(readings.kinds, readings.values, strict=True):
             if (named := known.get(kind)) is None:
                 named = known[kind] = _harmless(of_kind(kind))
             metric, labels, *rest = named
             # repr: the shortest text that is this float again.
             shown = "" if isinstance(kind, Unavailable) else repr(value)
-            writer.writerow([*about, metric, labels, shown, *rest, SCHEMA])
+            writer.writerow([*about, metric, labels, shown, *rest, SCHEMA, *at])
         yield text.getvalue()
         text.seek(0)
         text.truncate()

@@ -19,6 +19,9 @@ from labctl.report.export.samples import (
     OF_TRIAL,
     SCHEMA,
     WHOLE_NUMBERS,
+    factors_of,
+    levels_of,
+    of_factors,
     of_kind,
     of_trial,
     packed,
@@ -49,6 +52,7 @@ def samples_parquet(run: LoadedRun) -> bytes:
 def _table(run: LoadedRun) -> Any:
     kinds: dict[Kind | Unavailable, int] = {}
     patterns: dict[int, _Codes] = {}
+    factors, levels = factors_of(run), levels_of(run)
     about, lengths, coded, values = [], [], [], []
     for trial, readings in packed(run):
         # Trials alike share one tuple of kinds, which outlives this loop.
@@ -56,7 +60,7 @@ def _table(run: LoadedRun) -> Any:
         if pattern is None:
             numbers = [kinds.setdefault(kind, len(kinds)) for kind in readings.kinds]
             pattern = patterns[id(readings.kinds)] = np.array(numbers, dtype=np.int32)
-        about.append(of_trial(run, trial))
+        about.append((*of_trial(run, trial), *of_factors(trial, factors, levels)))
         lengths.append(len(readings))
         coded.append(pattern)
         values.append(np.frombuffer(readings.values))
@@ -68,11 +72,11 @@ def _table(run: LoadedRun) -> Any:
         "schema": pa.array(np.full(len(kind_of), SCHEMA, dtype=np.int64)),
     }
     of_kinds = [of_kind(kind) for kind in kinds]
-    for place, name in enumerate(OF_TRIAL):
+    for place, name in enumerate((*OF_TRIAL, *factors)):
         columns[name] = _column(name, [row[place] for row in about], trial_of)
     for place, name in enumerate(OF_KIND):
         columns[name] = _column(name, [row[place] for row in of_kinds], kind_of)
-    return pa.table({name: columns[name] for name in COLUMNS})
+    return pa.table({name: columns[name] for name in (*COLUMNS, *factors)})
 
 
 def _column(name: str, distinct: Sequence[Any], codes: _Codes) -> Any:

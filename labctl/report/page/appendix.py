@@ -15,6 +15,7 @@ from typing import Any
 from labctl.analysis.collecting import costs_said, level_of
 from labctl.analysis.model import MissingMetric
 from labctl.analysis.pairing import is_interleaved
+from labctl.analysis.skipped import skipped
 from labctl.analysis.spares import spares_that_ran
 from labctl.base.errors import BrokenError
 from labctl.base.levels import Level
@@ -84,6 +85,11 @@ class Hashed:
 
     proof: str
     files: tuple[HashedFile, ...]
+
+
+def left_out(run: LoadedRun) -> list[tuple[str, str]]:
+    """Return what the host can't have of the study, with the reasons."""
+    return list(skipped(run.plan, run.run).items())
 
 
 def orders(run: LoadedRun) -> list[Order]:

@@ -22,6 +22,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.wording import counted, printable
 from labctl.report.page import dots
+from labctl.report.page.factor_pictures import heatmap, interaction
 from labctl.report.page.overview import overviews
 from labctl.report.page.pictures import PICTURES, Sight
 from labctl.report.templating import template
@@ -32,7 +33,7 @@ WIDTH = 960
 _EDGE, _GAP, _LINE = 24, 18, 19
 _CHARACTER = 7.6
 """Width of a letter of a legend, at most."""
-_COLUMNS = {"dots": 4, "curves": 2}
+_COLUMNS = {"dots": 4, "curves": 2, "interaction": 2, "heatmap": 2}
 _MOST_NAMED = 40
 """Characters of each half of a file's name."""
 _CONVERTER = "rsvg-convert"
@@ -114,6 +115,7 @@ def _plots(view: View) -> Iterator[_Plot]:
     for number, overview in enumerate(overviews(view), start=1):
         heading = f"Primary comparisons against {view.baseline}"
         yield _Plot(f"overview-{number}", heading, "overview", overview)
+    yield from _of_factors(view.judgement)
     invalid = dots.invalid_attempts(view)
     for place in view.places:
         sight = Sight(view=view, place=place, shown=view.tunings, invalid=invalid)
@@ -126,6 +128,17 @@ def _plots(view: View) -> Iterator[_Plot]:
                     own = str(getattr(plot, "name", getattr(plot, "heading", "")))
                     name = f"{where}-{_safe(own)}"
                 yield _Plot(name, title, picture.template, plot)
+
+
+def _of_factors(judgement: Judgement) -> Iterator[_Plot]:
+    if judgement.factors is None:
+        return
+    for kind, plot in (
+        ("interaction", interaction(judgement.factors)),
+        ("heatmap", heatmap(judgement.factors)),
+    ):
+        if plot is not None:
+            yield _Plot(f"factors-{kind}", plot.title, kind, plot)
 
 
 def _safe(name: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from labctl.analysis.model import Judgement
 from labctl.analysis.side_costs import Price, side_costs_of
-from labctl.analysis.skipped import skipped
 from labctl.analysis.view import View
 from labctl.report import sentences
 from labctl.report.page import appendix, dots
+from labctl.report.page.factor_page import factor_part
 from labctl.report.page.overview import overviews
 from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
@@ -65,6 +65,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
+    factors = factor_part(judgement)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
@@ -85,6 +86,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
             _matrix(view, sections[at : at + _COLUMNS]) for at in range(0, len(sections), _COLUMNS)
         ],
         sections=sections,
+        factors=factors,
         published=published_part(run),
         whole=room.whole,
         added=[(item, change(item)) for item in more.comparisons] if more else [],
@@ -98,7 +100,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         versions=appendix.versions(run),
         facts=appendix.facts(run),
         hashed=appendix.hashed(run),
-        skipped=list(skipped(run.plan, run.run).items()),
+        skipped=appendix.left_out(run),
         xml=appendix.xml_differences(run, folder, view.baseline),
         pins=pin_maps(run.run),
         notes=run.run.notes,
@@ -130,9 +132,10 @@ def _contents(
         ("verdicts", "Verdicts", sections and view.candidates),
         *((f"place-{section.number}", section.title, True) for section in sections),
         ("added", "Over all blocks", judgement.added),
+        ("factors", "Factors", judgement.factors),
         ("published", "Published elsewhere", published_part(run)),
         ("unavailable", "Not available", judgement.unavailable),
-        ("invalid", "Invalid and skipped", has_invalid or skipped(run.plan, run.run)),
+        ("invalid", "Invalid and skipped", has_invalid or appendix.left_out(run)),
         ("setup", "How it was set up", True),
         ("again", "How to reproduce it", True),
         ("understanding", "Understanding this report", True),

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from labctl.analysis.factor_model import Contrast, FactorAnalysis, Finding
+from labctl.analysis.factor_words import (
+    change,
+    factor_title,
+    finding_words,
+    group_title,
+    levels_title,
+    notes,
+)
 from labctl.base.wording import counted
-from labctl.report.parts import bare_table, text
+from labctl.report.parts import bare_table, small, text
 from labctl.store.records.plan_record import PlanRecord
+
+_MOST_ROWS = 24
+"""Contrasts that the short report has a row for each; of more only those that are real."""
 
 
 def factor_table(plan: PlanRecord) -> list[RenderableType]:
@@ -40,3 +53,44 @@ def _levels(levels: dict[str, str]) -> str:
 
 def _listed(items: Sequence[str]) -> str:
     return "; ".join(items)
+
+
+def factors_short(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
+    """Yield a table of effects for each workload, of many only those that are real."""
+    if analysis is None or not analysis.contrasts:
+        return
+    crowded = len(analysis.contrasts) > _MOST_ROWS
+    real = (Finding.REAL, Finding.SMALL)
+    rows = [one for one in analysis.contrasts if not crowded or one.finding in real]
+    yield from _effects(rows)
+    if left := len(analysis.contrasts) - len(rows):
+        yield text(f"Not shown: {counted(left, 'other contrast')} of factors, with --full.")
+
+
+def factors_full(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
+    """Yield tables of all effects of factors, and how they are read."""
+    if analysis is None or not analysis.contrasts:
+        return
+    yield from _effects(analysis.contrasts)
+    yield Text()
+    for line in notes(analysis):
+        yield small(line)
+
+
+def _effects(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:
+    for title, found in groupby(sorted(contrasts, key=group_title), key=group_title):
+        table = bare_table(f"Factors, {title}")
+        table.add_column("arm", min_width=8, max_width=16, overflow="fold")
+        table.add_column("factor", min_width=6, max_width=16, overflow="fold")
+        table.add_column("level", min_width=6, overflow="fold")
+        table.add_column("change", min_width=9, no_wrap=True)
+        table.add_column("finding", min_width=9, max_width=14, overflow="fold")
+        arm = None
+        for one in found:
+            estimate, interval = change(one)
+            shown = f"{estimate} ({interval})" if interval else estimate
+            cells = (factor_title(one), levels_title(one), shown, finding_words(one))
+            table.add_row(text("" if one.arm == arm else one.arm), *map(text, cells))
+            arm = one.arm
+        yield Text()
+        yield table

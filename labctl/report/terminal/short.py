@@ -18,6 +18,7 @@ from labctl.analysis.words import few, listed, shown
 from labctl.base.wording import counted
 from labctl.report.parts import bare_table, marked, text
 from labctl.report.terminal.answer_lines import answer_lines
+from labctl.report.terminal.factor_tables import factors_short
 from labctl.report.terminal.head import short_head
 from labctl.store.run_folder import LoadedRun
 
@@ -44,6 +45,7 @@ def short(run: LoadedRun, judgement: Judgement) -> RenderableType:
     problems = [*judgement.warnings, *view.other_problems]
     parts: list[RenderableType] = [short_head(view), answer_lines(judgement.decision, others=False)]
     parts += _verdicts(view)
+    parts += factors_short(judgement.factors)
     if problems:
         parts.append(text("\nWhat could change it", style="bold"))
         parts += marked("Warning", map(_brief, problems[:_MOST_WARNINGS]))

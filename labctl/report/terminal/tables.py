@@ -21,6 +21,7 @@ from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.price_list import prediction_table, predictions
 from labctl.report.published_parts import published_table
 from labctl.report.terminal.answer_lines import answer_lines
+from labctl.report.terminal.factor_tables import factors_full
 from labctl.report.terminal.head import head
 from labctl.report.terminal.trials import left_behind, time_lines
 from labctl.store.run_folder import LoadedRun
@@ -64,6 +65,7 @@ def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
     parts += _verdicts(view)
     for place in view.places:
         parts += _place(view, place, notes)
+    parts += factors_full(judgement.factors)
     parts += _added(judgement.added)
     parts += published_table(run)
     parts += left_behind(run, judgement.attempts)

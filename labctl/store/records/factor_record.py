@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import ConfigDict, with_config
 
 from labctl.store.records.tolerant import Flag, Text
+
+NAME_ENDS = "["
+"""What a cell's levels begin with in its workload's name."""
+
+
+def base_of(workload: str) -> str:
+    """Return the workload that a cell's was made of."""
+    return workload.partition(NAME_ENDS)[0]
+
+
+def cell_name(workload: str, levels: Mapping[str, str]) -> str:
+    """Return the name of a workload at these levels: "disk[mode=randread,iodepth=1]"."""
+    if not levels:
+        return workload
+    return f"{workload}[{','.join(f'{factor}={level}' for factor, level in levels.items())}]"
+
 
 _SLOTS = ConfigDict(extra="ignore")
 
@@ -60,3 +77,7 @@ class Factorial:
     interactions: tuple[tuple[Text, Text], ...] = ()
     excluded: tuple[dict[str, Text], ...] = ()
     cells: tuple[FactorCell, ...] = ()
+
+    def levels_by_place(self) -> dict[Place, dict[str, str]]:
+        """Return the levels of each cell."""
+        return {cell.place: cell.levels for cell in self.cells}

@@ -12,12 +12,14 @@ import pytest
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from labctl.analysis import model
+from labctl.analysis.judge import judge
 from labctl.analysis.model import Diagnostic, DiagnosticKind, Role
 from labctl.analysis.verdict_table import Verdict
 from labctl.report.export.json_report import report_json, report_pieces
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
+from tests.unit.factor_runs import factorial_run
 from tests.unit.report.conftest import Judged
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "report-schema.md"
@@ -323,6 +325,58 @@ class FreshRun(Shape):
 Grade = Literal["confirmed", "candidate", "not shown"]
 
 
+class PlannedFactor(Shape):
+    levels: list[str]
+    own_boot: bool
+
+
+class Contrast(Shape):
+    kind: Literal["main effect", "interaction"]
+    arm: str
+    workload: str
+    condition: str | None
+    metric: str
+    unit: str
+    better: Literal["higher", "lower", "neither"]
+    effect: Literal["ratio", "difference"]
+    factors: list[str]
+    levels: list[str]
+    against: list[str]
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    finding: Literal[
+        "real", "real but small", "not shown", "demonstration, no verdict", "before the first look"
+    ]
+    per: Literal["block", "boot"]
+    values: dict[str, float]
+    cells: int
+    left_out: list[int]
+    without: list[str]
+    paired: bool
+
+
+class CellMean(Shape):
+    arm: str
+    workload: str
+    condition: str | None
+    metric: str
+    unit: str
+    levels: dict[str, str]
+    typical: float
+    blocks: int
+
+
+class Factors(Shape):
+    factors: dict[str, PlannedFactor]
+    family: int
+    confidence: float
+    contrasts: list[Contrast]
+    means: list[CellMean]
+    problems: list[str]
+
+
 class TuningAnswer(Shape):
     tuning: str
     grade: Grade
@@ -404,6 +458,7 @@ class Report(Shape):
     ending: str | None
     added: Added | None
     spares: Spares | None
+    factors: Factors | None
     diagnostics: list[ReportedDiagnostic]
     unavailable: list[Missing]
     skipped: dict[str, str]
@@ -509,6 +564,19 @@ def test_a_diagnostic_is_reported_with_blocks_and_every_kind_is_documented(judge
     assert (reported.kind, reported.blocks, reported.grave) == ("outlier", [3], False)
     text = DOCUMENTED.read_text(encoding="utf-8")
     assert [str(kind) for kind in DiagnosticKind if f"`{kind}`" not in text] == []
+
+
+def test_effects_of_factors_have_the_documented_shape() -> None:
+    run = factorial_run()
+    factors = as_shape(report_json(run, judge(run))).factors
+    assert factors is not None
+    assert factors.family == len(factors.contrasts) == 13
+    found = {
+        (one.arm, *one.levels): (one.finding, one.per, len(one.values)) for one in factors.contrasts
+    }
+    assert found["baseline", "fifo"] == ("real", "block", 10)
+    assert found["baseline", "bare"] == ("real", "boot", 10)
+    assert found["baseline", "bare", "rr"] == ("not shown", "boot", 10)
 
 
 @pytest.mark.parametrize("model", Shape.__subclasses__())
