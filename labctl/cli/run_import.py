@@ -99,6 +99,7 @@ def command(
     import labctl
     from labctl.store.archive import is_archive
     from labctl.store.imported import Declared, declared_plan, design_of, write_imported
+    from labctl.store.records.factor_record import AXES
     from labctl.store.records.run_record import RunRecord
     from labctl.store.run_folder import RunFolder
     from labctl.store.trial_csv import read_trials
@@ -129,7 +130,7 @@ def command(
     except OSError as error:
         raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
     levels = _factors(factors)
-    trials = read_trials(data, str(file), tuple(levels))
+    trials = read_trials(data, str(file), [name for name in levels if name not in AXES])
     if design is not None:
         plan = design_of(RunFolder.find(place, design).load(), trials)
     else:

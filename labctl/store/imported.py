@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,8 @@ from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
 
+_ALL = "all"
+"""What the arm or the workload is called where it is a factor itself."""
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
@@ -111,33 +113,44 @@ def factorial_of(trials: CsvTrials, declared: Declared) -> Factorial:
                 raise UsageError(
                     f"--{option}: no factor '{name}'", hint=nearest(name, declared.factors)
                 )
+    cells = list(_factor_cells(trials, declared))
     factors = {}
     for name, given in declared.factors.items():
-        there = {at[name] for at in trials.levels.values() if name in at}
+        there = {cell.levels[name] for cell in cells if name in cell.levels}
         for level in given:
             if level not in there:
                 raise UsageError(
                     f"--factor: '{name}' has no level '{level}' in the file",
                     hint=nearest(level, there),
                 )
+        if not given and name == "tuning":
+            given = tuple(filter(there.__contains__, (declared.baseline or "baseline",)))
         rest = sorted(there.difference(given), key=_rank)
         factors[name] = PlannedFactor(levels=(*given, *rest), own_boot=name in declared.own_boot)
-    return Factorial(
-        factors=factors,
-        interactions=tuple(declared.interactions),
-        cells=tuple(
-            FactorCell(
-                tuning=place.tuning,
-                workload=place.workload,
-                condition=place.condition,
-                arm=place.tuning,
-                group=base_of(place.workload),
-                under=place.condition or None,
-                levels=dict(levels),
-            )
-            for place, levels in trials.levels.items()
-        ),
-    )
+    return Factorial(factors=factors, interactions=tuple(declared.interactions), cells=tuple(cells))
+
+
+def _factor_cells(trials: CsvTrials, declared: Declared) -> Iterator[FactorCell]:
+    """Yield the cells; where tuning, workload or condition is a factor itself, those of all of them
+    are compared with each other."""
+    checks = (declared.control or "control", declared.handicap or "handicap")
+    for place, given in trials.levels.items():
+        levels = {name: getattr(place, name, given.get(name)) for name in declared.factors}
+        if "tuning" in levels and place.tuning in checks:
+            continue
+        yield FactorCell(
+            tuning=place.tuning,
+            workload=place.workload,
+            condition=place.condition,
+            arm=_ALL if "tuning" in levels else place.tuning,
+            group=_ALL if "workload" in levels else base_of(place.workload),
+            under=None if "condition" in levels else place.condition or None,
+            levels={
+                name: base_of(level) if name == "workload" else level
+                for name, level in levels.items()
+                if level
+            },
+        )
 
 
 def _rank(level: str) -> tuple[bool, float, str]:

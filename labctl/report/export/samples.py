@@ -32,7 +32,8 @@ WHOLE_NUMBERS = frozenset({"trial", "attempt", "block", "boot", "position", "sch
 
 def factors_of(run: LoadedRun) -> tuple[str, ...]:
     """Return the run's factors: a column each, after all others."""
-    return tuple(run.plan.factorial.factors) if run.plan.factorial is not None else ()
+    factors = run.plan.factorial.factors if run.plan.factorial is not None else {}
+    return tuple(name for name in factors if name not in COLUMNS)
 
 
 def levels_of(run: LoadedRun) -> Mapping[Place, Mapping[str, str]]:

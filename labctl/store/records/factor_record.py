@@ -10,6 +10,9 @@ from pydantic import ConfigDict, with_config
 
 from labctl.store.records.tolerant import Flag, Text
 
+AXES = ("tuning", "workload", "condition")
+"""What every trial has; imported trials may have them as factors."""
+
 NAME_ENDS = "["
 """What a cell's levels begin with in its workload's name."""
 

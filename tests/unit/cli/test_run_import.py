@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from labctl.analysis.factor_model import Contrast
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.verdict_table import Verdict
@@ -23,6 +24,7 @@ from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl
 from tests.unit.example import EXAMPLE
+from tests.unit.factor_runs import factorial_run
 from tests.unit.records import plan_of
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -359,3 +361,116 @@ def test_a_run_of_that_name_is_not_overwritten(labctl: Labctl, experiment: Exper
     assert again.code == 2
     assert "there is a run 'sched'" in again.err
     assert labctl("report", "sched").code == 0
+
+
+@pytest.fixture
+def split_plot(tmp_path: Path) -> Path:
+    """Twelve blocks over six boots: fifo is ×1.2, 100 processes ×0.4, and what boots do to the
+    kernels is as large as the kernel's own effect."""
+    rng = random.Random(4)
+    boots: dict[tuple[str, int], float] = {}
+    rows = []
+    for block in range(1, 13):
+        boot, shared = (block + 1) // 2, rng.gauss(0, 0.1)
+        for kernel in ("old", "new"):
+            of_boot = boots.setdefault((kernel, boot), rng.gauss(0, 0.05))
+            for policy, one in (("other", 1.0), ("fifo", 1.2)):
+                for number, other in (("9", 1.0), ("100", 0.4)):
+                    value = 100 * one * other * math.exp(shared + of_boot + rng.gauss(0, 0.02))
+                    here = f"baseline,matrix,{block},{boot},{policy},{number},{kernel}"
+                    rows.append(f"{here},ops,{value!r},1/s,higher")
+    rng.shuffle(rows)
+    path = tmp_path / "split.csv"
+    head = "tuning,workload,block,boot,policy,number,kernel,metric,value,unit,better"
+    path.write_text("\n".join([head, *rows]) + "\n")
+    return path
+
+
+def effects(tmp_path: Path, name: str) -> dict[tuple[str, ...], Contrast]:
+    factors = judge(loaded(tmp_path, name)).factors
+    assert factors is not None
+    return {(*one.factors, *one.levels): one for one in factors.contrasts}
+
+
+def test_columns_of_levels_become_factors(labctl: Labctl, tmp_path: Path, split_plot: Path) -> None:
+    words = ("run", "import", str(split_plot), "--name", "split", "--interleaved")
+    factors = ("--factor", "policy=other,fifo", "--factor", "number", "--factor", "kernel=old")
+    more = ("--own-boot", "kernel", "--interaction", "policy,number")
+    assert labctl(*words, *factors, *more).code == 0
+    found = effects(tmp_path, "split")
+    assert set(found) == {
+        ("policy", "fifo"),
+        ("number", "100"),
+        ("kernel", "new"),
+        ("policy", "number", "fifo", "100"),
+    }
+    # The same by hand: a value per block, and per boot for the kernel.
+    table = [line.split(",") for line in split_plot.read_text().splitlines()[1:]]
+    log = {(int(r[2]), r[4], r[5], r[6]): math.log(float(r[8])) for r in table}
+
+    def contrast(at: int, high: str, low: str, block: int) -> float:
+        sides = [
+            [value for key, value in log.items() if key[0] == block and key[at] == level]
+            for level in (high, low)
+        ]
+        return sum(sides[0]) / 4 - sum(sides[1]) / 4
+
+    by_block = [contrast(1, "fifo", "other", block) for block in range(1, 13)]
+    by_boot = [
+        (contrast(3, "new", "old", b) + contrast(3, "new", "old", b + 1)) / 2
+        for b in range(1, 13, 2)
+    ]
+    for key, values in ((("policy", "fifo"), by_block), (("kernel", "new"), by_boot)):
+        low, high = stats.t.interval(
+            1 - 0.05 / 4, len(values) - 1, sum(values) / len(values), stats.sem(values)
+        )
+        one = found[key]
+        assert one.low is not None
+        assert one.high is not None
+        assert [math.log(one.low), math.log(one.high)] == pytest.approx([low, high])
+
+
+def test_the_three_axes_can_be_factors_as_well(
+    labctl: Labctl, tmp_path: Path, experiment: Experiment
+) -> None:
+    words = ("run", "import", experiment("axes", 12), "--name", "axes", "--baseline", "other")
+    more = ("--factor", "tuning", "--factor", "workload=cpu", "--interaction", "workload,tuning")
+    assert labctl(*words, *more, "--interleaved", "--primary", "real").code == 0
+    found = effects(tmp_path, "axes")
+    io, cpu = REAL_S["fifo", "io"] / REAL_S["other", "io"], REAL_S["fifo", "cpu"] / 0.166
+    assert found["tuning", "fifo"].estimate == pytest.approx(math.sqrt(io * cpu), rel=0.03)
+    assert found["workload", "tuning", "io", "fifo"].estimate == pytest.approx(io / cpu, rel=0.05)
+
+
+def test_an_export_with_factors_comes_back_with_them(labctl: Labctl, tmp_path: Path) -> None:
+    run = factorial_run()
+    write_run(tmp_path / "results" / "whole", run)
+    (tmp_path / "whole.csv").write_text("".join(samples_csv(run)))
+    words = ("run", "import", str(tmp_path / "whole.csv"), "--name", "back", "--design", "whole")
+    assert labctl(*words).code == 0
+    again, first = judge(loaded(tmp_path, "back")).factors, judge(run).factors
+    assert again is not None
+    assert first is not None
+    assert [c.estimate for c in again.contrasts] == [c.estimate for c in first.contrasts]
+
+
+ALL = ("--factor", "number", "--factor", "kernel")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--factor", "polcy"), "column 'polcy': is missing, and named as a factor"),
+        ((*ALL, "--factor", "policy=fivo"), "'policy' has no level 'fivo' in the file"),
+        (("--factor", "block"), "column 'block': has a meaning of its own"),
+        ((*ALL, "--factor", "policy", "--own-boot", "kernl"), "--own-boot: no factor 'kernl'"),
+        ((*ALL, "--factor", "policy", "--interaction", "policy"), "is no pair of factors"),
+        (("--factor", "policy"), "ops of this trial appears twice"),
+    ],
+)
+def test_a_factor_that_is_not_in_the_file_is_refused(
+    labctl: Labctl, split_plot: Path, words: tuple[str, ...], said: str
+) -> None:
+    refused = labctl("run", "import", str(split_plot), *words)
+    assert refused.code == 2
+    assert said in refused.err
