@@ -4,6 +4,7 @@ clock has more nanoseconds than a double can tell apart."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -22,7 +23,7 @@ from labctl.workloads.readers.quantity import NoValueError, number_of, quantity
 
 MOST_COLUMNS = 1000
 _NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?$"
-_WHOLE = r"^[+-]?\d{1,18}$"
+_WHOLE = r"^[+-]?\d{1,19}$"
 _SHOWN = 10
 _IN_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -88,6 +89,8 @@ def _rows(one: SourceFile, wanted: CsvFile, part: Part) -> pa.Table:
             f"{part.name}: its last line has no end, so it may be cut; {part.end}",
             hint="Where the program ends it so, give a 'whole', which the end must match.",
         )
+    if part.text.count('"') % 2:
+        raise BrokenError(f"{part.name} opens a quote that nothing closes; {part.end}")
     first = part.text.lstrip("\n").partition("\n")[0]
     if first.count(wanted.separator) >= MOST_COLUMNS:
         raise BrokenError(f"{part.name} has more than {MOST_COLUMNS} columns")
@@ -154,11 +157,15 @@ def _column(table: pa.Table, name: str, one: SourceFile, part: Part) -> Column:
     texts = pc.utf8_trim_whitespace(table[name].combine_chunks())
     if one.thousands is not None:
         texts = pa.array([_without(t, one.thousands) for t in texts.to_pylist()], pa.string())
-    if pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py():
-        return Column(pc.cast(texts, pa.int64()).to_numpy(), 1.0)
+    is_whole = pc.all(pc.match_substring_regex(texts, _WHOLE)).as_py()
+    if is_whole:
+        texts = pc.utf8_ltrim(texts, "+")
+        with suppress(pa.ArrowInvalid):  # beyond 64 bits: a number like others
+            return Column(pc.cast(texts, pa.int64()).to_numpy(), 1.0)
     wrong = pc.invert(pc.match_substring_regex(texts, _NUMBER))
     if (first := pc.index(wrong, True).as_py()) >= 0:
         _complain(str(texts[first].as_py()), name, part)
+    texts = pc.utf8_ltrim(texts, "+")
     values = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False)
     if not np.isfinite(values).all():
         raise NoValueError(f"{part.name} has a number in column '{name}' that none can hold.")

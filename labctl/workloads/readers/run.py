@@ -10,7 +10,7 @@ import numpy as np
 from labctl.base.errors import BrokenError
 from labctl.base.expressions import names_in
 from labctl.store.samples import Sample
-from labctl.workloads.readers import columns, named
+from labctl.workloads.readers import columns, hdr, named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
 from labctl.workloads.readers.found import (
     Found,
@@ -28,7 +28,7 @@ from labctl.workloads.readers.matching import Matches
 from labctl.workloads.readers.output import STDERR, STDOUT, Output, Part, parts_of
 from labctl.workloads.readers.path import values_at
 from labctl.workloads.readers.quantity import NoValueError, number_of
-from labctl.workloads.readers.value import Value, Values, check, picked, values_of
+from labctl.workloads.readers.value import Value, Values, check, picked, values_of, values_of_bins
 from labctl.workloads.windows import RateWindow
 
 MOST_WINDOWS = 100_000
@@ -75,11 +75,15 @@ class Run:
             return self._formula(name, metric, known)
         parts = parts_of(self.output, metric.source)
         check_whole(metric, parts, self.matches)
+        if metric.hdr is not None:
+            return values_of_bins(
+                name, metric, hdr.by_log(metric.hdr, parts, _source(metric.source))
+            )
         return values_of(name, metric, self._found(metric, parts), _source(parts[0].name))
 
     def shown(self, metric: MetricFile) -> tuple[str, ...]:
         """Return the first matches as they stand in the output."""
-        if metric.reader is not None or not metric.given():
+        if metric.reader is not None or metric.hdr is not None or not metric.given():
             return ()
         parts = parts_of(self.output, metric.source)
         if metric.regex is not None:
@@ -122,8 +126,6 @@ class Run:
             return by_regex(metric, parts, self.matches)
         if metric.csv is not None:
             return columns.by_column(metric, parts, self.skip_s)
-        if metric.hdr is not None:
-            raise BrokenError("'hdr' is not read yet")
         return by_path(metric, parts)
 
     def _formula(self, name: str, metric: MetricFile, known: Values) -> Values:

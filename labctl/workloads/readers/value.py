@@ -13,7 +13,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
 from labctl.base.units import Better, Unit
 from labctl.store.samples import sample_key
-from labctl.workloads.histogram import PERCENTILES
+from labctl.workloads.histogram import PERCENTILES, Histogram
 from labctl.workloads.readers.declaration import MetricFile
 from labctl.workloads.readers.found import Found, unit_of
 from labctl.workloads.readers.quantity import NoValueError, quantity
@@ -48,6 +48,38 @@ def values_of(name: str, metric: MetricFile, found: Found, source: str) -> Value
         if metric.bin_width is not None and value.value:
             width = _step(metric, found) * found.scale.factor / abs(value.value)
             values |= _bin_width(name, width, source)
+    check(metric, values)
+    return values
+
+
+def values_of_bins(name: str, metric: MetricFile, counted: Histogram) -> Values:
+    """Return the values that `as` makes of a histogram in the declared unit."""
+    scale = metric.scale
+    assert scale is not None
+    unit = Unit.COUNT if metric.as_ == "count" else scale.unit
+    factor = 1.0 if metric.as_ == "count" else scale.factor
+    last = counted.bins[-1]
+    longest = last.middle_s + (last.width_s - 1) / 2
+
+    def value(number: float) -> Value:
+        return Value(number * factor, unit, metric.direction, counted.source)
+
+    if metric.as_ == "percentiles":
+        values: Values = {}
+        for suffix, q in PERCENTILES.items():
+            key, needed = f"{name}_{suffix}", samples_needed(q)
+            found = counted.quantile(q)
+            if counted.count < needed or found is None:
+                values[key] = _too_few(counted.count, suffix, needed)
+                continue
+            values[key] = value(found.middle_s)
+            values |= _bin_width(key, found.width_s / found.middle_s, counted.source)
+        values[f"{name}_max"] = value(longest)
+    elif metric.as_ == "mean":
+        total = sum(one.middle_s * one.count for one in counted.bins)
+        values = {name: value(total / counted.count)}
+    else:
+        values = {name: value(counted.count if metric.as_ == "count" else longest)}
     check(metric, values)
     return values
 
@@ -116,11 +148,7 @@ def _percentiles(
     for suffix, q in PERCENTILES.items():
         key, needed = f"{name}_{suffix}", samples_needed(q)
         if len(numbers) < needed:
-            yield (
-                key,
-                f"the run has {len(numbers)} samples and {suffix} takes {needed}, so that "
-                f"{SAMPLES_BEYOND} lie beyond it.",
-            )
+            yield key, _too_few(len(numbers), suffix, needed)
             continue
         number = float(numbers[max(1, ceil(q * len(numbers) - 1e-9)) - 1])
         yield key, Value(number * factor, unit, metric.direction, source)
@@ -129,6 +157,13 @@ def _percentiles(
     yield (
         f"{name}_max",
         Value(float(numbers[-1]) * factor, unit, metric.direction, source),
+    )
+
+
+def _too_few(count: int, suffix: str, needed: int) -> str:
+    return (
+        f"the run has {count} samples and {suffix} takes {needed}, so that {SAMPLES_BEYOND} lie "
+        "beyond it."
     )
 
 

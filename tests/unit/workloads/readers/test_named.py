@@ -1,0 +1,113 @@
+"""A reader by name tells what the workload's class tells of the same output."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from labctl.base.errors import BrokenError
+from labctl.store.samples import Sample, Unavailable
+from labctl.workloads.metric_file import metric_names, read_run, readings
+from labctl.workloads.registry import workload
+from tests.unit.workloads.readers.outputs import Left, metrics
+from tests.unit.workloads.trials import recorded, trial
+
+CASES = [
+    ("sysbench-cpu", "sysbench-1.0.20-2-threads.txt", "stdout", {"rate": "printed"}),
+    ("sysbench-cpu", "sysbench-1.0.20-windows-tcg-guest.txt", "stdout", {"rate": "printed"}),
+    ("sysbench-memory", "sysbench-1.0.20-memory-16-mib-2-threads.txt", "stdout", {}),
+    ("random-access", "sysbench-1.0.20-random-access-windows-tcg-guest.txt", "stdout", {}),
+    ("fio-random", "fio-3.33-randrw-io_uring.json", "fio.json", {}),
+    ("fio-random", "fio-3.33-randwrite-fsync.json", "fio.json", {}),
+    ("fio-fsync", "fio-3.33-fdatasync.json", "fio.json", {"of": "flushes"}),
+    ("cyclictest", "cyclictest-2.40-2-threads.json", "cyclictest.json", {}),
+    ("oslat", "oslat-2.40-tcg-guest.json", "oslat.json", {}),
+    ("timerlat", "rtla-6.1-timerlat-rt-tcg-guest.txt", "stdout", {"interval_us": 1000}),
+    ("osnoise", "rtla-6.1-osnoise-rt-tcg-guest.txt", "stdout", {"tool": "osnoise"}),
+    ("osnoise", "rtla-6.1-osnoise-nothing.txt", "stdout", {"tool": "osnoise"}),
+    ("sockperf", "sockperf-3.7-ping-pong-tcg.csv", "sockperf.csv", {}),
+]
+READERS = {
+    **dict.fromkeys(("sysbench-cpu", "sysbench-memory", "random-access"), "sysbench"),
+    **dict.fromkeys(("fio-random", "fio-fsync"), "fio"),
+    **dict.fromkeys(("timerlat", "osnoise"), "rtla"),
+}
+
+
+def _left(name: str, fixture: str, file: str) -> Left:
+    text = recorded(fixture)
+    if file == "stdout":
+        return Left(stdout=text)
+    files = {file: text.encode()}
+    if name == "fio-random":
+        log = recorded("fio-3.33-randread-windows-tcg-guest.log")
+        files["windows_iops.log"] = log.encode()
+    return Left(files=files)
+
+
+@pytest.mark.parametrize(("name", "fixture", "file", "arguments"), CASES)
+def test_a_reader_tells_what_the_class_tells(
+    tmp_path: Path, name: str, fixture: str, file: str, arguments: Mapping[str, Any]
+) -> None:
+    left = _left(name, fixture, file)
+    written = {
+        f"files__{n.replace('.', '_')}": data.decode() for n, data in left.files.items()
+    } or {"stdout_txt": left.stdout}
+    folder = trial(tmp_path, **written)
+    program = workload(name)
+    expected = [*program.parse(folder), *program.periods(folder, {"interval_us": 1000})]
+    reader = READERS.get(name, name)
+    declared = metrics(report={"reader": reader, "arguments": dict(arguments)})
+    found = list(readings(read_run(declared, left)))
+    assert sorted(map(_told, found)) == sorted(map(_told, expected))
+    bare = {one.metric.partition("{")[0] for one in found}
+    assert bare - {"bin_width", "batch_error"} <= set(metric_names(declared))
+
+
+def _told(one: Sample | Unavailable) -> str:
+    return repr(one.to_json())
+
+
+@pytest.mark.parametrize(("name", "fixture", "file", "arguments"), CASES)
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.7])
+def test_a_report_that_is_cut_is_an_error_of_its_metric(
+    name: str, fixture: str, file: str, arguments: Mapping[str, Any], share: float
+) -> None:
+    whole = recorded(fixture)
+    text = whole[: int(len(whole) * share)]
+    left = Left(stdout=text) if file == "stdout" else Left(files={file: text.encode()})
+    declared = metrics(report={"reader": READERS.get(name, name), "arguments": dict(arguments)})
+    with pytest.raises(BrokenError, match="metric 'report'"):
+        read_run(declared, left)
+
+
+def test_a_report_that_was_not_left_is_an_error_that_names_what_was() -> None:
+    with pytest.raises(BrokenError, match=r"no file 'fio.json' was left; there is other.json"):
+        read_run(metrics(report={"reader": "fio"}), Left(files={"other.json": b"{}"}))
+
+
+def test_the_files_of_a_reader_are_those_that_the_command_must_leave() -> None:
+    declared = metrics(
+        requests={"reader": "fio", "from": "out.json", "arguments": {"log": "w_iops.log"}},
+        wakeups={"regex": r"n=(\d+)", "unit": "count", "better": "neither"},
+    )
+    assert declared["requests"].files == ("out.json", "w_iops.log")
+    assert declared["wakeups"].files == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"reader": "sysbnch"}, "sysbench"),
+        ({"reader": "sysbench", "unit": "ms"}, "'unit' isn't for a 'reader'"),
+        ({"reader": "sysbench", "arguments": {"rat": "x"}}, "Did you mean 'rate'"),
+        ({"reader": "sysbench", "arguments": {"rate": "x"}}, "not one of counted, printed"),
+        ({"reader": "rtla", "arguments": {"interval_us": "x"}}, "not a whole number"),
+        ({"reader": "fio", "arguments": {"log": "../x"}}, "not a file's name"),
+    ],
+)
+def test_what_a_reader_cannot_be_told_is_refused(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        metrics(report=keys)
