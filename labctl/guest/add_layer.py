@@ -6,38 +6,35 @@ the base's own tree must stay what its digest says.
 
 from __future__ import annotations
 
-import re
+import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note
-from labctl.base.places_inside import brought_folder
-from labctl.base.process import ProcessError
-from labctl.base.yamlfile import nearest
-from labctl.guest import chroot, images
-from labctl.guest.disk import make_disk
+from labctl.base.places_inside import BROUGHT, NOBODY, brought_folder
+from labctl.guest import chroot, images, inventory
+from labctl.guest.disk import fitting_mib, make_disk
 from labctl.guest.images import Image
 from labctl.guest.layer import Brought, Build, Layer
 from labctl.guest.recipe import Recipe
-from labctl.guest.tree import empty_folder, folder_in, make_link, write_file
+from labctl.guest.starters import mask_added, starters
+from labctl.guest.tree import empty_folder, folder_in, remove_file, write_file
 
 _DEADLINE_S = 1800.0
 _NAMESPACE = uuid.UUID("1f7ac7a4-6a0e-4c63-8f7d-3f4f4f0c9a55")
 """UUIDs of root file systems are version 5 of the image's digest in this namespace."""
-_UNITS = ("etc/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
-_STARTED = (".service", ".socket", ".timer", ".path")
 _NO_CLUSTER = "etc/postgresql-common/createcluster.conf"
 """Read by postgresql-common's scripts: without a cluster no server starts, and no data directory
 is in the image."""
-_MISSING = re.compile(r"Unable to locate package (\S+)|Package '?(\S+?)'? has no installation cand")
-_SPARE_MIB = 256
+_BUILD = 'umask 022; exec "$@"'
 _LAST_LINES = 5
+_LINE = 300
 
 
 def add_layer_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, Any]:
@@ -47,108 +44,169 @@ def add_layer_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) 
     assert layer is not None
     deadline = Deadline.after(_DEADLINE_S, f"adding {layer.says} to the image '{base.name}'")
     tree = folder / images.TREE
-    listener(Note(text=f"Adding to the image '{base.name}': {layer.says}"))
+    listener(Note(text=f"Copying the files of the image '{base.name}'"))
     _copy(base.tree, tree, deadline)
     tree.chmod(0o755)  # the root folder of the disk that is made of it
-    units = _units(tree)
+    before = starters(tree)
     packages = dict(base.manifest["packages"])
     if layer.packages:
-        write_file(tree, _NO_CLUSTER, "create_main_cluster = false\n")
+        listener(Note(text=f"Installing {_counted(layer.packages)} and what they need"))
         _install(tree, layer.packages, recipe, deadline)
-        packages = chroot.installed_packages(tree, deadline)
-    masked = sorted(_units(tree) - units)
-    for unit in masked:
-        make_link(tree, f"etc/systemd/system/{unit}", "/dev/null")
-    for one in layer.brought:
-        _bring(tree, one, recipe, deadline, listener)
-    size_mib = max(recipe.spec.size_mib, _mib(tree) + _SPARE_MIB)
+        packages = inventory.installed_packages(tree, deadline)
+    masked = mask_added(tree, before)
+    contents = {
+        one.workload: _bring(tree, one, recipe, deadline, listener) for one in layer.brought
+    }
+    listener(Note(text="Making the disk"))
+    tree_bytes = inventory.tree_bytes(tree)
     root = str(uuid.uuid5(_NAMESPACE, recipe.digest))
+    size_mib = fitting_mib(tree_bytes, recipe.spec.size_mib)
     make_disk(tree, folder / images.DISK, size_mib, root, deadline)
-    for name in (images.KERNEL, images.INITRD):
-        if (base.dir / name).exists():
-            shutil.copyfile(base.dir / name, folder / name)
-    before = base.manifest["packages"]
+    for file in filter(None, (base.kernel, base.initrd)):
+        os.link(file.resolve(), folder / file.name)
+    was = base.manifest["packages"]
     return {
         **base.manifest,
         "digest": recipe.digest,
         "command_line": _command_line(base.command_line, root),
         "files": images.file_records(folder),
+        "tree_bytes": tree_bytes,
+        # What a layer needs may be newer than what the base has.
+        "binaries": inventory.programs(tree, recipe.spec.binaries),
         "packages": packages,
         "made_of": base.dir.name,
         "layer": {
             **layer.to_json(),
-            "added": {n: v for n, v in packages.items() if before.get(n) != v},
+            "added": {name: v for name, v in packages.items() if was.get(name) != v},
             "masked": masked,
+            "contents": contents,
         },
     }
 
 
-def _install(tree: Path, wanted: Sequence[str], recipe: Recipe, deadline: Deadline) -> None:
-    try:
-        chroot.install(tree, wanted, recipe.spec.exclude, deadline)
-    except ProcessError as error:
-        found = _MISSING.search(error.completed.stdout + error.completed.stderr)
-        if found is None:
-            raise
-        name = found[1] or found[2]
+def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
+    """Raise UsageError for an image whose packages labctl can't add to, and for files that would
+    not lie in their workload's folder."""
+    cloud = recipe.spec.cloud_image
+    if layer.packages and cloud is not None and cloud.packages_by != "apt":
         raise UsageError(
-            f"no package '{name}' for the image '{recipe.name}'",
-            hint=nearest(name, chroot.names_like(tree, name, deadline)),
-        ) from error
+            f"the image '{recipe.name}' gets no packages: {layer.says} can't be added",
+            hint="Choose an image of Debian or Ubuntu.",
+        )
+    for one in layer.brought:
+        for name in (one.workload, *one.files, *(one.build.outputs if one.build else ())):
+            path = PurePosixPath(name)
+            if path.is_absolute() or not path.parts or ".." in path.parts:
+                raise UsageError(
+                    f"workload '{one.workload}': '{name}' does not lie in the workload's folder",
+                    hint="Give a path relative to it, without '..'.",
+                )
+
+
+def _install(tree: Path, wanted: Sequence[str], recipe: Recipe, deadline: Deadline) -> None:
+    write_file(tree, _NO_CLUSTER, "create_main_cluster = false\n")
+    chroot.install(tree, wanted, recipe.spec.exclude, deadline)
+    if not (tree / "usr/share/postgresql-common").is_dir():
+        shutil.rmtree(folder_in(tree, str(PurePosixPath(_NO_CLUSTER).parent)))
+    # As a new image has them: a package's script may have made this machine's.
+    write_file(tree, "etc/machine-id", "")
+    remove_file(tree, "var/lib/dbus/machine-id")
 
 
 def _bring(
     tree: Path, one: Brought, recipe: Recipe, deadline: Deadline, listener: Listener
-) -> None:
-    """Write a workload's files, and build them in a copy of the tree that is thrown away."""
+) -> dict[str, str]:
+    """Write a workload's files, and build them in a copy of the tree that is thrown away; return
+    what is in its folder then, with hashes."""
     inside = brought_folder(one.workload).lstrip("/")
     empty_folder(tree, inside)
+    folder = folder_in(tree, inside)
     for name, data in one.files.items():
-        write_file(tree, f"{inside}/{name}", data, mode=0o755 if data[:2] == b"#!" else 0o644)
-    if one.build is None:
-        return
-    listener(Note(text=f"Building the files of '{one.workload}'"))
-    scratch = tree.with_name(f"build-{one.workload}")
+        write_file(tree, f"{inside}/{name}", data, mode=0o555 if data[:2] == b"#!" else 0o444)
+    # Whatever labctl's umask is, a program without privilege reads them.
+    for path in (folder_in(tree, BROUGHT).parent, folder_in(tree, BROUGHT), folder):
+        path.chmod(0o755)
+    for path in folder.rglob("*"):
+        if path.is_dir():
+            path.chmod(0o755)
+    if one.build is not None:
+        _build(tree, one, one.build, recipe, deadline, listener)
+    return inventory.contents(folder)
+
+
+def _build(
+    tree: Path, one: Brought, build: Build, recipe: Recipe, deadline: Deadline, listener: Listener
+) -> None:
+    inside = brought_folder(one.workload).lstrip("/")
+    scratch = tree.with_name("build")
     try:
         _copy(tree, scratch, deadline)
-        if one.build.packages:
-            _install(scratch, one.build.packages, recipe, deadline)
-        for argv in one.build.argv:
+        if build.packages:
+            listener(Note(text=f"Installing {_counted(build.packages)} to build '{one.workload}'"))
+            _install(scratch, build.packages, recipe, deadline)
+        listener(Note(text=f"Building the files of '{one.workload}'"))
+        folder = folder_in(scratch, inside)
+        for change in (["chmod", "-R", "u+w"], ["chown", "-R", f"{NOBODY}:{NOBODY}"]):
+            process.run([*change, str(folder)], deadline=deadline)
+        for argv in build.argv:
             _build_step(scratch, one, argv, deadline)
-        _take_outputs(folder_in(scratch, inside), folder_in(tree, inside), one, one.build)
+        _take_outputs(folder, folder_in(tree, inside), one, build)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _build_step(scratch: Path, one: Brought, argv: Sequence[str], deadline: Deadline) -> None:
     folder = brought_folder(one.workload)
-    command = chroot.in_tree(scratch, ["env", "-C", folder, *argv], network=False)
+    command = chroot.in_tree_alone(scratch, folder, ["sh", "-c", _BUILD, "sh", *argv])
     done = process.run(command, deadline=deadline, check=False)
     if done.returncode:
         said = f"{done.stdout}\n{done.stderr}".strip().splitlines()[-_LAST_LINES:]
         raise BrokenError(
             f"workload '{one.workload}': build: {argv[0]} ended with status {done.returncode}: "
-            f"{'; '.join(said) or 'it printed nothing'}"
+            f"{'; '.join(line[:_LINE] for line in said) or 'it printed nothing'}"
         )
 
 
 def _take_outputs(source: Path, target: Path, one: Brought, build: Build) -> None:
+    """Copy what a build made. It belongs to root then, so that no bit may give its user's rights
+    away."""
     for pattern in build.outputs:
         found = sorted(source.glob(pattern))
         if not found:
+            there = ", ".join(sorted(path.name for path in source.iterdir())[:20])
             raise BrokenError(
                 f"workload '{one.workload}': build: it made no '{pattern}'",
-                hint=f"There are: {', '.join(sorted(p.name for p in source.iterdir()))}.",
+                hint=f"There are: {there}.",
             )
         for path in found:
-            copied = target / path.relative_to(source)
             if path.is_symlink() or not path.resolve().is_relative_to(source.resolve()):
-                raise BrokenError(f"workload '{one.workload}': build: '{path.name}' is a link")
-            if path.is_dir():
-                shutil.copytree(path, copied, symlinks=True, dirs_exist_ok=True)
-            else:
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, copied, follow_symlinks=False)
+                raise BrokenError(
+                    f"workload '{one.workload}': build: '{path.name}' is a link, not a file or "
+                    "folder of its own"
+                )
+            copied = target / path.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                if path.is_dir():
+                    shutil.copytree(
+                        path, copied, symlinks=True, dirs_exist_ok=True, copy_function=_copy_file
+                    )
+                else:
+                    _copy_file(path, copied)
+            except shutil.Error as error:
+                raise BrokenError(
+                    f"workload '{one.workload}': build: '{path.name}' can't be copied: "
+                    f"{str(error)[:_LINE]}"
+                ) from error
+
+
+def _copy_file(source: str | Path, target: str | Path) -> None:
+    """Copy a regular file with its time, without set-user-ID bits; raises shutil.Error for a
+    pipe."""
+    Path(target).unlink(missing_ok=True)
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not Path(target).is_symlink():
+        os.chmod(target, os.stat(source).st_mode & 0o777)
 
 
 def _copy(source: Path, target: Path, deadline: Deadline) -> None:
@@ -156,36 +214,11 @@ def _copy(source: Path, target: Path, deadline: Deadline) -> None:
     process.run(copy, deadline=deadline)
 
 
-def _units(tree: Path) -> set[str]:
-    """Return the units that a tree has and that systemd may start by itself."""
-    return {
-        path.name
-        for name in _UNITS
-        for path in _folder(tree, name)
-        if path.suffix in _STARTED and "@" not in path.name
-    }
-
-
-def _folder(tree: Path, name: str) -> Iterator[Path]:
-    folder = folder_in(tree, name)
-    return folder.iterdir() if folder.is_dir() else iter(())
-
-
-def _mib(tree: Path) -> int:
-    total = sum(p.lstat().st_blocks * 512 for p in tree.rglob("*") if not p.is_symlink())
-    return int(total / 2**20 * 1.1)
-
-
 def _command_line(line: str, root: str) -> str:
     _, *rest = line.split()
     return " ".join([f"root=UUID={root}", *rest])
 
 
-def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
-    """Raise UsageError for an image whose packages labctl can't add to."""
-    cloud = recipe.spec.cloud_image
-    if layer.packages and cloud is not None and cloud.packages_by != "apt":
-        raise UsageError(
-            f"the image '{recipe.name}' gets no packages: {layer.says} can't be added",
-            hint="Choose an image of Debian or Ubuntu.",
-        )
+def _counted(packages: Sequence[str]) -> str:
+    many = f"{len(packages)} packages" if len(packages) > 1 else "1 package"
+    return f"{many} ({', '.join(sorted(packages))})"

@@ -10,17 +10,15 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.guest import add_layer, apt, chroot, cloud, derive, images
+from labctl.guest import add_layer, bootstrap, cloud, derive, images, inventory
 from labctl.guest.disk import make_disk
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
@@ -67,7 +65,7 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     if (built := images.find(recipe, places)) is not None:
         return built
     base = _built(recipe.below, places, listener) if recipe.below else None
-    _check_space(recipe, places.images)
+    _check_space(recipe, base, places.images)
     official = recipe.spec.cloud_image if base is None else None
     fetched = fetch(official, places, listener) if official else None
     final = images.image_dir(recipe, places)
@@ -91,9 +89,12 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     return Image.load(final)
 
 
-def _check_space(recipe: Recipe, folder: Path) -> None:
+def _check_space(recipe: Recipe, base: Image | None, folder: Path) -> None:
     needed_mib = recipe.spec.size_mib + WORKING_MIB
-    if recipe.spec.cloud_image is not None and recipe.below is None:
+    if base is not None and recipe.layer:
+        # A copy for the layer, and another one to build its files in.
+        needed_mib += 2 * base.manifest["tree_bytes"] // 2**20
+    if recipe.spec.cloud_image is not None and base is None:
         needed_mib += CLOUD_MIB
     free_mib = shutil.disk_usage(folder).free // 2**20
     if free_mib < needed_mib:
@@ -117,13 +118,13 @@ def _build_in(
         cloud.make_tree(fetched.path, spec.cloud_image, tree, deadline, listener)
         # A cloud image's own would wait for partitions that this disk has not.
         write_file(tree, "etc/fstab", "")
-        _write_files(tree, recipe)
+        bootstrap.write_files(tree, recipe)
         cloud.add_packages(tree, recipe, deadline, listener)
     else:
         assert spec.suite is not None  # the recipe was checked
         assert spec.kernel is not None
-        _make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
-    installed = chroot.installed_packages(tree, deadline)
+        bootstrap.make_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
+    installed = inventory.installed_packages(tree, deadline)
     _configure(tree, recipe)
     _take_kernel(tree, folder)
 
@@ -138,8 +139,8 @@ def _build_in(
         "command_line": f"root=UUID={root_uuid} {spec.command_line}",
         "user": spec.user,
         "files": images.file_records(folder),
-        "tree_bytes": _tree_bytes(tree),
-        "binaries": _binaries(tree, spec.binaries),
+        "tree_bytes": inventory.tree_bytes(tree),
+        "binaries": inventory.programs(tree, spec.binaries),
         "packages": installed,
         **({"cloud_image": fetched.to_json()} if fetched else {}),
     }
@@ -182,68 +183,3 @@ def _take_kernel(tree: Path, folder: Path) -> None:
             )
         # Contents only: the initrd is 0600 in the tree, and QEMU's user has to read it.
         (folder / name).write_bytes(data)
-
-
-def _binaries(tree: Path, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for program, name in wanted.items():
-        path = tree / name.lstrip("/")
-        if path.is_symlink() or not path.is_file():
-            raise BrokenError(
-                f"the image has no file {name} for '{program}'",
-                hint="Set 'binaries' in the recipe to the file itself, not to a link.",
-            )
-        found[program] = {"path": name, "sha256": images.file_sha256(path)}
-    return found
-
-
-def _tree_bytes(tree: Path) -> int:
-    """Return bytes on the disk, hard links counted once."""
-    sizes: dict[tuple[int, int], int] = {}
-    for folder, _, names in os.walk(tree):
-        for name in names:
-            status: Any = os.lstat(os.path.join(folder, name))
-            sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return sum(sizes.values())
-
-
-def _make_tree(
-    tree: Path, suite: str, kernel: str, recipe: Recipe, deadline: Deadline, listener: Listener
-) -> None:
-    """Install a kernel's package and the recipe's into a new folder, with what they need."""
-    spec = recipe.spec
-    listener(Note(text=f"Installing {len(spec.packages) + 1} packages and what they need"))
-    options = [f"--aptopt={option}" for option in apt.host_options(deadline)]
-    options += [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.exclude]
-    # Before the kernel's package makes its initrd, which follows these files.
-    staged = tree.with_name("files")
-    staged.mkdir(exist_ok=True)
-    _write_files(staged, recipe)
-    mmdebstrap = [
-        "mmdebstrap",
-        "--mode=root",
-        "--variant=minbase",
-        "--format=directory",
-        f"--include={','.join([kernel, *spec.packages])}",
-        "--aptopt=APT::Install-Recommends false",
-        # What is unpacked twice after a crash is thrown away anyway.
-        "--dpkgopt=force-unsafe-io",
-        *options,
-        f"--essential-hook=sync-in '{staged}' /",
-        suite,
-        str(tree),
-    ]
-    sources = apt.host_sources(suite)
-    process.run(
-        [*mmdebstrap, "-"] if sources else mmdebstrap,
-        stdin="\n".join(sources) + "\n" if sources else None,
-        deadline=deadline,
-        hint="Try 'apt-get update': the image is made from the package sources of this host.",
-    )
-    shutil.rmtree(staged, ignore_errors=True)
-
-
-def _write_files(root: Path, recipe: Recipe) -> None:
-    """Write the recipe's own files below `root`."""
-    for name, text in recipe.spec.files.items():
-        write_file(root, name, text)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
+from labctl.base.errors import UsageError
+from labctl.base.places_inside import NOBODY
 from labctl.guest import apt
 from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
 
 _CHROOT = Path(__file__).with_name("install_root.sh")
+_APT_GET = ("apt-get", "--quiet")
 _CONFIG = "etc/apt/apt.conf.d/99labctl"
 _SOURCES = "etc/apt/labctl.list"
 _NO_SERVICES = "usr/sbin/policy-rc.d"
@@ -27,7 +31,8 @@ def install(
     (dpkg(1), --path-exclude).
 
     They come from the host's sources where they are of the same release, else from the image's.
-    No service is started, and nothing of the host stays in the tree. Raises ProcessError.
+    No service is started, and nothing of the host stays in the tree. Raises UsageError for names
+    that no package has, ProcessError.
     """
     made = [name for name in _MOUNTED if read_file(tree, name) is None]
     for name in made:
@@ -36,31 +41,35 @@ def install(
     # invoke-rc.d(8): "action forbidden".
     write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n", mode=0o755)
     hint = "Try 'apt-get update' on the host: its package sources are used where they fit."
-    for command in (["update"], ["install", "--yes", *packages]):
-        process.run(in_tree(tree, ["apt-get", "--quiet", *command]), deadline=deadline, hint=hint)
+    process.run(in_tree(tree, [*_APT_GET, "update"]), deadline=deadline, hint=hint)
+    _refuse_unknown(tree, packages, deadline)
+    process.run(
+        in_tree(tree, [*_APT_GET, "install", "--yes", *packages]), deadline=deadline, hint=hint
+    )
     for name in (_CONFIG, _SOURCES, _NO_SERVICES, *made):
         remove_file(tree, name)
     for folder in ("var/lib/apt/lists", "var/cache/apt"):
         empty_folder(tree, folder)
 
 
-def names_like(tree: Path, name: str, deadline: Deadline) -> list[str]:
-    """Return names of packages that begin as `name` does, by the lists that a failed installation
-    left in the tree."""
-    listed = process.run(
-        in_tree(tree, ["apt-cache", "pkgnames", name[:3]]), deadline=deadline, check=False
+def _refuse_unknown(tree: Path, packages: Sequence[str], deadline: Deadline) -> None:
+    """Raise UsageError for names that no package has. apt itself would take some of them for
+    patterns, or for packages to remove (apt-get(8), "install")."""
+    listed = process.run(in_tree(tree, ["apt-cache", "pkgnames"]), deadline=deadline)
+    known = set(listed.stdout.split())
+    missing = sorted(set(packages) - known)
+    if not missing:
+        return
+    where = _os_release(tree).get("VERSION_CODENAME") or "the image's sources"
+    told = []
+    for name in missing:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+        question = f"; did you mean '{near[0]}'?" if near else ""
+        told.append(f"no package '{name}' in {where}{question}")
+    raise UsageError(
+        "\n".join(told),
+        hint="'apt-cache search WORD' finds names, on a host of that release.",
     )
-    return sorted(listed.stdout.split())
-
-
-def installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:
-    """Return the version of each package. Raises ProcessError when dpkg's database can't be
-    read."""
-    listed = process.run(
-        ["dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n"],
-        deadline=deadline,
-    )
-    return dict(sorted(line.split() for line in listed.stdout.splitlines()))
 
 
 def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
@@ -82,23 +91,34 @@ def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
 
 
 def _host_sources(tree: Path) -> list[str]:
-    text = (read_file(tree, "usr/lib/os-release") or b"").decode(errors="replace")
-    fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+    fields = _os_release(tree)
     if fields.get("ID") != "debian":
         return []
     return apt.host_sources(fields.get("VERSION_CODENAME", ""))
 
 
-def in_tree(tree: Path, argv: Sequence[str], *, network: bool = True) -> list[str]:
+def _os_release(tree: Path) -> dict[str, str]:
+    text = (read_file(tree, "usr/lib/os-release") or b"").decode(errors="replace")
+    return dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
+
+
+def in_tree(tree: Path, argv: Sequence[str]) -> list[str]:
     """Return the argv that runs `argv` in a tree, in namespaces of its own, so that whatever a
-    package starts or mounts ends with it. `network`: whether it has the host's."""
-    namespaces = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
-    if not network:
-        namespaces.append("--net")
-    environment = [
-        f"PATH={_PATH}",
-        "HOME=/root",
-        "LC_ALL=C.UTF-8",
-        "DEBIAN_FRONTEND=noninteractive",
-    ]
-    return ["unshare", *namespaces, "sh", str(_CHROOT), str(tree), "env", "-i", *environment, *argv]
+    package starts or mounts ends with it."""
+    environment = [f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8"]
+    environment.append("DEBIAN_FRONTEND=noninteractive")
+    return [*_unshare(), "sh", str(_CHROOT), str(tree), "env", "-i", *environment, *argv]
+
+
+def in_tree_alone(tree: Path, folder: str, argv: Sequence[str]) -> list[str]:
+    """Return the argv that runs `argv` in a folder of a tree without network, as a user who has no
+    privilege and can get none."""
+    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+    environment = [f"PATH={_PATH}", f"HOME={folder}", "LC_ALL=C.UTF-8"]
+    inside = ["env", "-i", "-C", folder, *environment, "setpriv", *user, *argv]
+    return [*_unshare("--net", "--ipc"), "sh", str(_CHROOT), str(tree), *inside]
+
+
+def _unshare(*more: str) -> list[str]:
+    mounts = ["--mount", "--propagation", "private"]
+    return ["unshare", *mounts, "--pid", "--fork", "--kill-child", *more]

@@ -15,8 +15,8 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import UsageError
 from labctl.base.events import Listener, Note, Warned
-from labctl.guest import images
-from labctl.guest.disk import make_disk
+from labctl.guest import images, inventory
+from labctl.guest.disk import fitting_mib, make_disk
 from labctl.guest.images import Image
 from labctl.guest.kernels import GivenKernel, release_of
 from labctl.guest.recipe import Recipe
@@ -42,7 +42,10 @@ def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> 
     root = base.command_line.split()[0].removeprefix("root=UUID=")
     if is_changed:
         listener(Note(text=f"Making a disk with the modules of {kernel.release}"))
-        make_disk(tree, folder / images.DISK, recipe.spec.size_mib, root, deadline)
+        size_mib = recipe.spec.size_mib
+        if recipe.layer:
+            size_mib = fitting_mib(inventory.tree_bytes(tree), size_mib)
+        make_disk(tree, folder / images.DISK, size_mib, root, deadline)
     else:
         os.link(base.disk.resolve(), folder / images.DISK)
     _copy(kernel.file, folder / images.KERNEL)

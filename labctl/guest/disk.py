@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
+
+_METADATA = 1.1
+_SPARE_MIB = 256
+
+
+def fitting_mib(tree_bytes: int, least_mib: int) -> int:
+    """Return the size of a disk that a tree fits on with room to write, `least_mib` or more."""
+    return max(least_mib, math.ceil(tree_bytes * _METADATA / 2**20) + _SPARE_MIB)
 
 
 def make_disk(tree: Path, disk: Path, size_mib: int, root_uuid: str, deadline: Deadline) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 
 from labctl.base.errors import BrokenError, BusyError, HostError, UsageError
 from labctl.base.paths import StatePaths
+from labctl.base.places_inside import brought_folder
 from labctl.base.yamlfile import nearest
 from labctl.guest.recipe import Recipe, load_recipe, recipe_names
-from labctl.store.jsonfile import read_json
+from labctl.store.jsonfile import canonical, read_json
 
 MANIFEST = "manifest.json"
 DISK = "disk.qcow2"
@@ -85,6 +86,12 @@ class Image:
         own."""
         given: Mapping[str, Any] | None = self.manifest.get("kernel")
         return given
+
+    @property
+    def layer(self) -> Mapping[str, Any]:
+        """Return what was added to the image for a study's workloads; empty for no layer."""
+        layer: Mapping[str, Any] = self.manifest.get("layer", {})
+        return layer
 
     @property
     def tree(self) -> Path:
@@ -165,12 +172,16 @@ def verify(image: Image) -> list[str]:
         # Paths in the tree may be links; resolved on the host they would lead out of it.
         path = image.tree / record["path"].lstrip("/")
         problems += _changed(path, record["sha256"], f"the tree's {program}")
+    for workload, contents in image.layer.get("contents", {}).items():
+        for name, sha256 in contents.items():
+            path = image.tree / brought_folder(workload).lstrip("/") / name
+            problems += _changed(path, sha256, f"the workload '{workload}'")
     return problems
 
 
 def _changed(path: Path, sha256: str, owner: str) -> list[str]:
     try:
-        found = file_sha256(path)
+        found = content_sha256(path)
     except OSError as error:
         return [f"{path} cannot be read: {error.strerror}"]
     if found != sha256:
@@ -182,6 +193,16 @@ def file_sha256(path: Path) -> str:
     """Raise OSError when it can't be read."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def content_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, of a link's target, or of a folder: of all below it by name."""
+    if path.is_symlink():
+        return hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
+    if not path.is_dir():
+        return file_sha256(path)
+    below = {one.name: content_sha256(one) for one in path.iterdir()}
+    return hashlib.sha256(canonical(below).encode()).hexdigest()
 
 
 def remove(image: Image, places: StatePaths) -> None:

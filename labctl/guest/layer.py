@@ -9,7 +9,7 @@ from typing import Any
 
 Argv = tuple[str, ...]
 
-LAYERING = 1
+LAYERING = 2
 """Version of how layers are made; part of their digest."""
 
 
