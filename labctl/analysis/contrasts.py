@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 from labctl.analysis.cells import Cell, Cells, Series, cell_of
-from labctl.analysis.design import Design, Primary
+from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import by_ratio, on_scale, ratio_of
 from labctl.analysis.factor_model import CellMean, Contrast, FactorAnalysis, Finding
 from labctl.analysis.intervals import Interval, Spread, spread, t_interval
@@ -85,6 +85,23 @@ def analyse_factors(
         pictured=_pictured(factorial),
         problems=tuple(problems),
     )
+
+
+def explore(
+    factorial: Factorial | None, design: Design, cells: Cells, metric: str
+) -> list[Contrast]:
+    """Return the same contrasts of another metric, with intervals of 95 % each and no finding
+    (METHOD 19), where it isn't the primary one; [] without factors."""
+    if factorial is None:
+        return []
+    groups = (
+        replace(group, primary=replace(group.primary, metric=metric))
+        for group in _groups(factorial, design, [])
+        if group.primary.metric != metric
+    )
+    planned = (terms for group in groups for terms in _planned(group, factorial))
+    found = (_contrast(terms, factorial, cells, ALPHA, design) for terms in planned)
+    return [replace(one, finding=Finding.EXPLORATORY) for one in found if one is not None]
 
 
 def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:

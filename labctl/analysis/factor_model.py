@@ -21,6 +21,8 @@ class Finding(StrEnum):
     """It includes no effect."""
     NONE = "demonstration, no verdict"
     """Fewer than ten blocks."""
+    EXPLORATORY = "exploratory"
+    """Of a metric that isn't primary."""
     BEFORE_LOOK = "before the first look"
     """The plan declares looks, and none is reached."""
 

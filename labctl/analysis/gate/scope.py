@@ -82,7 +82,13 @@ def _speaks_of(rule: Rule, cell: Cell, design: Design) -> bool:
     # A pattern speaks of what may be rolled out; checks of the run are named or left out.
     if rule.tuning != cell.tuning and cell.tuning not in design.candidates:
         return False
-    return all(fnmatchcase(name, pattern) for _, name, pattern in _named(rule, cell))
+    return all(_is(name, pattern) for _, name, pattern in _named(rule, cell))
+
+
+def _is(name: str, pattern: str) -> bool:
+    """Return whether a pattern speaks of a name. Names of factors' cells hold brackets, which in a
+    pattern stand for one of several letters: written out, such a name is itself."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _named(rule: Rule, cell: Cell) -> tuple[tuple[str, str, str], ...]:
@@ -110,10 +116,10 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
         ("condition", rule.condition),
     ):
         names = {name for cell in there for kind, name, _ in _named(rule, cell) if kind == what}
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(_is(name, pattern) for name in names):
             return Spot(why=_nobody(what, pattern, names), nothing=True)
     if rule.tuning not in {cell.tuning for cell in there} and not any(
-        fnmatchcase(name, rule.tuning) for name in design.candidates
+        _is(name, rule.tuning) for name in design.candidates
     ):
         return Spot(why="none of these tunings is there to be rolled out", nothing=True)
     return Spot(why="no trial of the run is of all that the rule names", nothing=True)

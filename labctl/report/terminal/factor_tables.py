@@ -77,6 +77,13 @@ def factors_full(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
         yield small(line)
 
 
+def factors_explored(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:
+    """Yield tables of effects on a metric that isn't primary."""
+    if contrasts:
+        yield from _effects(contrasts)
+        yield small("Exploratory: intervals of 95 % each, and no finding.")
+
+
 def _effects(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:
     for title, found in groupby(sorted(contrasts, key=group_title), key=group_title):
         table = bare_table(f"Factors, {title}")

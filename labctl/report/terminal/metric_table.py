@@ -9,12 +9,16 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from labctl.analysis.cells import scenario_of
+from labctl.analysis.contrasts import explore
+from labctl.analysis.decide import decide
 from labctl.analysis.model import Judgement, Level
 from labctl.base.errors import UsageError
 from labctl.base.notation import quantity
 from labctl.base.wording import metric_title
 from labctl.base.yamlfile import nearest
 from labctl.report.parts import bare_table, small, text
+from labctl.report.terminal.factor_tables import factors_explored
+from labctl.store.records.factor_record import base_of
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 
@@ -40,18 +44,30 @@ def print_metrics(
     reasons = _reasons(run)
     known = dict.fromkeys([*(level.metric for level in judgement.levels), *reasons])
     keys = [key for asked in metrics for key in _found(asked, known)]
+    known_workloads = {*run.plan.workloads, *map(base_of, run.plan.workloads)}
     for name in workloads:
-        if name not in run.plan.workloads:
+        if name not in known_workloads:
             raise UsageError(
-                f"run {run.name} has no workload '{name}'", hint=nearest(name, run.plan.workloads)
+                f"run {run.name} has no workload '{name}'", hint=nearest(name, known_workloads)
             )
     places: dict[str, list[Level]] = {}
     for level in judgement.levels:
-        if not workloads or level.workload in workloads:
+        if not workloads or {level.workload, base_of(level.workload)} & {*workloads}:
             places.setdefault(scenario_of(level).title, []).append(level)
     for title, levels in places.items():
         for part in _table(title, levels, run.plan.tunings, dict.fromkeys(keys), reasons):
             console.print(part)
+    if run.plan.factorial is not None:
+        decided = decide(run)
+        parts = (run.plan.factorial, decided.design, decided.cells)
+        for key in dict.fromkeys(keys):
+            found = [
+                one
+                for one in explore(*parts, key)
+                if not workloads or one.workload in {*workloads, *map(base_of, workloads)}
+            ]
+            for part in factors_explored(found):
+                console.print(part)
 
 
 def _found(asked: str, known: Iterable[str]) -> list[str]:

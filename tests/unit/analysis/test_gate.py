@@ -15,7 +15,7 @@ from labctl.analysis.gate.rules import gate
 from labctl.base.errors import UsageError
 from labctl.store.records.plan_record import PlanRecord
 from tests.unit.records import plan_of, run_of
-from tests.unit.synthetic import synthetic_run
+from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 SPEED = {"workload": "sysbench-cpu", "metric": "events_per_s"}
 
@@ -87,6 +87,17 @@ def test_a_value_is_held_against_a_number(limit: dict[str, Any], outcome: Outcom
 def test_a_pattern_speaks_of_what_may_be_rolled_out_alone() -> None:
     found = held(rule(tuning="*", against="baseline", worse_by_at_most="50 %")).findings
     assert [one.tuning for one in found] == ["pinned", "pinned+fifo"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "found"),
+    [("it[policy=fifo]", 1), ("it*", 2), ("it[[]policy=f*", 1), ("*", 2)],
+)
+def test_a_cell_of_factors_is_named_as_it_is_or_by_a_pattern(workload: str, found: int) -> None:
+    entry = next(iter(WORKLOADS.values()))
+    cells = dict.fromkeys(["it[policy=fifo]", "it[policy=rr]"], entry)
+    given = rule(workload=workload, tuning="pinned", against="baseline", within="50 %")
+    assert len(held(given, workloads=cells).findings) == found
 
 
 def test_twin_is_each_tunings_own() -> None:

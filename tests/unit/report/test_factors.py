@@ -22,6 +22,7 @@ from labctl.report.page.factor_pictures import heatmap, interaction
 from labctl.report.page.picture_files import picture_files
 from labctl.report.page.report_page import page
 from labctl.report.terminal.factor_tables import factors_full
+from labctl.report.terminal.metric_table import print_metrics
 from labctl.report.terminal.short import short
 from labctl.store.run_folder import LoadedRun
 from tests.unit.factor_runs import NUMBERS, POLICIES, factorial_run
@@ -152,3 +153,15 @@ def test_samples_have_a_column_for_each_factor_after_all_others(run: LoadedRun) 
     table = pq.read_table(io.BytesIO(samples_parquet(run)))
     assert table.column_names == list(rows[0])
     assert set(table["policy"].to_pylist()) == set(POLICIES)
+
+
+def test_another_metric_has_intervals_of_95_percent_and_no_finding(
+    run: LoadedRun, judgement: Judgement
+) -> None:
+    console = Console(width=100, file=io.StringIO(), color_system=None)
+    print_metrics(console, run, judgement, ["latency_p95"], ["matrix"])
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "matrix[policy=rr,processes=50]" in said
+    rows = [line for line in said.splitlines() if "fifo vs other" in line]
+    assert len(rows) == 2
+    assert all("exploratory" in row for row in rows)
