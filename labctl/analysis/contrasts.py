@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
+from labctl.analysis.boots import sharing
 from labctl.analysis.cells import Cell, Cells, Series, cell_of
 from labctl.analysis.design import ALPHA, Design, Primary
 from labctl.analysis.effects import by_ratio, on_scale, ratio_of
@@ -279,13 +280,12 @@ def _finding(
 
 
 def _by_boot(by_block: Mapping[int, float], used: Sequence[Series]) -> dict[int, float]:
-    """Return the mean of each boot's blocks. Blocks of which no boot is known stand for
-    themselves."""
-    boots = next((side.boots for side in used if side.boots), {})
-    grouped: defaultdict[int, list[float]] = defaultdict(list)
-    for block, value in by_block.items():
-        grouped[boots.get(block, -block)].append(value)
-    return {abs(boot): math.fsum(values) / len(values) for boot, values in grouped.items()}
+    """Return the mean of the blocks of each boot, numbered from 1. A block belongs to the boots of
+    all of its cells; one of which no boot is known stands for itself."""
+    return {
+        number: math.fsum(by_block[block] for block in blocks) / len(blocks)
+        for number, blocks in enumerate(sharing(by_block, [side.boots for side in used]), start=1)
+    }
 
 
 def _spread(
