@@ -66,6 +66,7 @@ docs: setup
 	$(labctl) domain list --markdown > docs/tunings.md
 	$(bin)/python -m tools.study_keys > docs/studies.md
 	$(bin)/python -m tools.pages
+	$(bin)/python -m tools.schemas
 
 # Lessons, pages and recorded runs as one archive, for a room without a network.
 lessons: setup

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from labctl.base.jsonschema import texts_of
 from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
 from labctl.study import factorfile, studyfile, tuningfile
@@ -35,6 +34,10 @@ Afterwards you know each key, what it takes and what it is when you leave it out
 
 <!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
 
+An editor with a YAML language server completes and checks keys where a file's first line is \
+`# yaml-language-server: $schema=PATH`; `labctl schema study` prints that schema \
+(`labctl schema` lists the other kinds of file).
+
 A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. This \
 is a whole study; `benchmarks/pinning.yaml` is one that says more:
 
@@ -58,7 +61,7 @@ def page() -> str:
 
 def _rows(model: type[FileModel]) -> Iterator[str]:
     schema = model.model_json_schema()
-    texts = _texts(model)
+    texts = texts_of(model)
     for key, field in model.model_fields.items():
         name = f"**`{key}`**" if field.is_required() else f"`{key}`"
         takes = _takes(schema["properties"][key], schema.get("$defs", {}))
@@ -71,22 +74,6 @@ def _as_yaml(value: object) -> str:
     if isinstance(value, FileModel):
         return f"{{{', '.join(f'{key}: {_as_yaml(given)}' for key, given in value)}}}"
     return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
-
-
-def _texts(model: type[FileModel]) -> Mapping[str, str]:
-    """Return by key the text that stands below it in the source. Raises KeyError for a key
-    without one."""
-    (body,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for key, text in zip(body.body, body.body[1:], strict=False):
-        match key, text:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str() as said)),
-            ):
-                found[name] = " ".join(said.split())
-    return found
 
 
 def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:

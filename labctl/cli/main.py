@@ -29,6 +29,7 @@ _COMMANDS = {
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "domain": ("labctl.cli.domain", "List, show, compare, render or validate tunings."),
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
+    "schema": ("labctl.cli.schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "exits": ("labctl.cli.exits", "Measure what VM exits cost on this host."),
     "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),

@@ -43,7 +43,7 @@ class _Result(FileModel):
         return self
 
 
-class _File(FileModel):
+class PublishedFile(FileModel):
     source: Annotated[str, Field(min_length=1, max_length=500)]
     results: Annotated[list[_Result], Field(min_length=1, max_length=10_000)]
 
@@ -58,7 +58,7 @@ def read_published(
     """Return the published results in a file; raises UsageError naming file, line and key, also for
     an arm, a workload or a condition that the study does not have."""
     mapping = load_mapping(path)
-    file = validate(_File, mapping, path)
+    file = validate(PublishedFile, mapping, path)
     seen: set[tuple[object, ...]] = set()
     for index, result in enumerate(file.results):
         for key, allowed in (

@@ -209,7 +209,9 @@ class StudyFile(FileModel):
     """Tunings that are not on trial but serve as references. They are arms, whether `tunings` has
     them or not. A study that leaves this out has all four: `native`, `baseline`, `control` and
     `handicap`."""
-    tunings: Annotated[_Names, BeforeValidator(_every_tuning)]
+    tunings: Annotated[
+        _Names, BeforeValidator(_every_tuning, json_schema_input_type=_Names | Literal["all"])
+    ]
     """The arms by name (`a+b` combines two), or `all`: each that has a file."""
     workloads: Annotated[
         dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST), BeforeValidator(_by_name)

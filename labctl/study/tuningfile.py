@@ -155,6 +155,14 @@ class TuningFile(FileModel):
     memory: MemoryFile | None = None
     disk: DiskFile | None = None
     network: NetworkFile | None = None
-    host: dict[str, Annotated[str | None, BeforeValidator(_knob_value)]] | None = None
+    host: (
+        dict[
+            str,
+            Annotated[
+                str | None, BeforeValidator(_knob_value, json_schema_input_type=str | int | None)
+            ],
+        ]
+        | None
+    ) = None
     guest: GuestSideFile | None = None
     handicap_percent: Annotated[float, Field(ge=0, lt=100)] | None = None

@@ -71,7 +71,14 @@ class Rule(FileModel):
     within: _Share | _Number | None = None
     below: _Number | None = None
     above: _Number | None = None
-    facts: Annotated[list[_Fact], Field(min_length=1), BeforeValidator(_listed)] | None = None
+    facts: (
+        Annotated[
+            list[_Fact],
+            Field(min_length=1),
+            BeforeValidator(_listed, json_schema_input_type=list[str] | Literal["all"]),
+        ]
+        | None
+    ) = None
     grade: Literal["candidate", "confirmed"] | None = None
     undecided: Undecided | None = Field(default=None, strict=False)
 
