@@ -34,6 +34,7 @@ __all__ = [
     "explain_run",
     "matches_in",
     "metric_names",
+    "needed_for",
     "read_run",
     "read_runs",
     "readings",
@@ -67,6 +68,20 @@ def metric_names(metrics: Mapping[str, MetricFile]) -> dict[str, MetricName]:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return {name: found for one in metrics for name, found in names_of(one, metrics[one]).items()}
+
+
+def needed_for(metrics: Mapping[str, MetricFile], made: str) -> dict[str, MetricFile]:
+    """Return the declarations that it takes to read one metric: the one that makes it, and those
+    that formulas are over. Empty where none makes it."""
+    makers = {key: name for name in metrics for key in names_of(name, metrics[name])}
+    needed: dict[str, MetricFile] = {}
+    left = [made]
+    while left:
+        name = makers.get(left.pop())
+        if name is not None and name not in needed:
+            needed[name] = metrics[name]
+            left += used_names(metrics[name])
+    return needed
 
 
 def read_run(metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0) -> Values:
@@ -110,10 +125,13 @@ def explain_run(
 def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values:
     """Return every metric of a trial of several runs: a rate that is better higher is all work over
     all time, which for runs of equal work is the harmonic mean; a number of samples is their sum;
-    anything else the mean. A metric that one run lacks, the trial lacks."""
+    anything else the mean. A metric that one run lacks, the trial lacks; how sure one run is of its
+    rate says nothing of several."""
     if not runs:
         raise BrokenError("the trial has no run")
     keys = dict.fromkeys(key for run in runs for key in run)
+    if len(runs) > 1:
+        keys = {key: None for key in keys if base_name(key) != "batch_error"}
     lacking = "a run has no such value."
     return {key: _combined(key, [run.get(key, lacking) for run in runs]) for key in keys}
 

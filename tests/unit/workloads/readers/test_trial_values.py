@@ -8,6 +8,7 @@ from labctl.workloads.metric_file import (
     ReadingFile,
     combine,
     metric_names,
+    needed_for,
     read_runs,
     total_operations,
     windows_in,
@@ -43,6 +44,30 @@ def test_what_one_run_lacks_the_trial_lacks() -> None:
     declared = metrics(rate=RATE)
     combined = combine(declared, read_runs(declared, _runs("rate=1\n", "rate=nan\n")))
     assert "'nan'" in reasons(combined)["rate"]
+
+
+def test_what_one_metric_takes_to_be_read_is_known() -> None:
+    declared = metrics(
+        rate=RATE,
+        other=RATE,
+        twice={"formula": "rate * 2", "unit": "1/s", "better": "higher"},
+        report={"reader": "sysbench"},
+    )
+    assert set(needed_for(declared, "twice")) == {"twice", "rate"}
+    assert set(needed_for(declared, "events_per_s")) == {"report"}
+    assert needed_for(declared, "elapsed") == {}
+
+
+def test_several_runs_have_no_error_of_one() -> None:
+    declared = metrics(report={"reader": "sysbench"})
+    text = recorded("sysbench-1.0.20-windows-tcg-guest.txt")
+    one = combine(declared, read_runs(declared, _runs(text)))
+    two = combine(declared, read_runs(declared, _runs(text, text)))
+    errors = {key for key in one if key.startswith("batch_error")}
+    assert errors
+    assert set(two) == set(one) - errors
+    assert numbers(two)["operations"] == 2 * numbers(one)["operations"]
+    assert numbers(two)["events_per_s"] == pytest.approx(numbers(one)["events_per_s"])
 
 
 def test_a_run_that_did_nothing_makes_no_rate_of_the_others() -> None:
