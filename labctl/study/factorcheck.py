@@ -29,11 +29,12 @@ class Checker(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Hold the names that levels may use. `workloads`: what checks the parameters of each, and
-    those that the study gives it."""
+    those that the study gives it; `primaries`: the metric that decides under each."""
 
     tunings: Collection[str]
     conditions: Collection[str]
     workloads: Mapping[str, tuple[Checker, Mapping[str, object]]]
+    primaries: Mapping[str, str]
 
 
 def declared_factors(
@@ -117,6 +118,18 @@ def _check_levels(name: str, factor: FactorFile, known: Known, place: Place) -> 
             if named is not None:
                 _known(what, named, allowed, place, *keys, key, what.partition(" ")[0])
         _check_parameters(level, frozen.parameters, known, place, *keys, key)
+        metrics = {
+            other.workload: known.primaries[other.workload]
+            for other in frozen.levels.values()
+            if other.workload is not None and other.workload in known.primaries
+        }
+        if level.workload is not None and len({*metrics.values()}) > 1:
+            said = ", ".join(f"{metric} of '{name}'" for name, metric in metrics.items())
+            raise UsageError(
+                f"{place(*keys, key, 'workload')}: levels of '{name}' are compared in one primary "
+                f"metric, and these have several: {said}",
+                hint="Give the workloads the same 'primary', or no factor to choose among them.",
+            )
         before = list(frozen.levels)[: list(frozen.levels).index(key)]
         same = next((one for one in before if frozen.levels[one] == frozen.levels[key]), None)
         if same is not None:

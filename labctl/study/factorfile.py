@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from labctl.base.yamlfile import FileModel
 
@@ -33,11 +33,27 @@ class LevelFile(FileModel):
     """The workload of its trials, one of the study's."""
 
 
+def level_name(value: Value) -> str:
+    """Return a value as its level is called: as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _named(levels: object) -> object:
+    """Return levels by name: YAML has 10 and true as they are."""
+    if not isinstance(levels, dict):
+        return levels
+    return {
+        level_name(key) if isinstance(key, (bool, int, float)) else key: level
+        for key, level in levels.items()
+    }
+
+
 class FactorFile(FileModel):
-    levels: (
+    levels: Annotated[
         Annotated[list[Value], Field(min_length=1, max_length=_MOST_LEVELS)]
-        | Annotated[dict[LevelName, LevelFile], Field(min_length=1, max_length=_MOST_LEVELS)]
-    )
+        | Annotated[dict[LevelName, LevelFile], Field(min_length=1, max_length=_MOST_LEVELS)],
+        BeforeValidator(_named),
+    ]
     """Values of the parameter that has the factor's name; or levels by name, each with what it
     sets. Effects are against the first."""
 
@@ -51,8 +67,3 @@ Interactions = Annotated[
     Field(max_length=_MOST_PAIRS),
 ]
 Chosen = dict[FactorName, Annotated[list[Value], Field(min_length=1, max_length=_MOST_LEVELS)]]
-
-
-def level_name(value: Value) -> str:
-    """Return a value as its level is called: as YAML has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -353,6 +353,10 @@ class _Checked:
                 name: (programs[workload.program], workload.parameters)
                 for name, workload in file.workloads.items()
             },
+            primaries={
+                name: workload.primary or programs[workload.program].primary
+                for name, workload in file.workloads.items()
+            },
         )
         check_factors(file.factors, file.exclude, file.interactions, known, self._place)
         levels = file.quick.levels if file.quick is not None else {}

@@ -186,6 +186,8 @@ def test_a_quick_run_has_the_levels_that_it_names(make_study: MakeStudy) -> None
         ("condition: quiet", "condition: neighbour", "'alone' and 'busy' set the same"),
         ("[max_prime, load]", "[max_prime, laod]", "no factor 'laod'"),
         ("[max_prime, load]", "[load, load]", "no pair of two factors"),
+        ("standard: {}", "standard: {workload: cpu}", "level 'mine' names no workload"),
+        ("load:", "it: {levels: {a: {workload: cpu}, b: {workload: read}}}\n  load:", "iops of"),
         ("max_prime: {", "block: {", "can't be called 'block'"),
         ("interactions:", "exclude:\n  - {load: lone}\ninteractions:", "no level of 'load' 'lone'"),
     ],
@@ -198,6 +200,15 @@ def test_what_is_wrong_is_named_with_its_line_and_the_nearest_name(
         with_factors(make_study, FACTORS.replace(old, new, 1))
     assert re.search(r"small\.yaml:\d+: ", error.value.message)
     assert said in error.value.message
+
+
+def test_levels_may_be_called_by_numbers(make_study: MakeStudy) -> None:
+    study = with_factors(
+        make_study,
+        "factors:\n  size:\n    levels:\n      10: {parameters: {max_prime: 2000}}\n"
+        "      20: {parameters: {max_prime: 3000}}\nblocks: 10\n",
+    )
+    assert list(study.workloads) == ["cpu[size=10]", "cpu[size=20]", "read"]
 
 
 def test_too_many_cells_are_refused_with_what_makes_them(make_study: MakeStudy) -> None:
