@@ -140,6 +140,9 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
         "command line": image.command_line,
         "packages": f"{len(manifest['packages'])} (--json lists them with their versions)",
     }
+    if image.layer:
+        lines["layer on"] = f"{manifest['made_of']}: {', '.join(_added(image))}"
+        lines["masked"] = ", ".join(image.layer["masked"]) or "nothing: the layer starts nothing"
     if cloud_image := manifest.get("cloud_image"):
         lines["made of"] = f"{cloud_image['url']} ({cloud_image['checksum'][:23]}…)"
         lines["signed by"] = cloud_image["signed_by"] or "no one: the recipe has its checksum"
@@ -164,9 +167,10 @@ def verify(context: click.Context, name: str, as_json: bool) -> int:
     elif problems:
         for problem in problems:
             click.echo(problem)
-        click.echo(
-            f"Build it again: labctl image rm {image.dir.name}; labctl image build {image.name}"
-        )
+        again = f"labctl image build {image.name}"
+        if image.layer or image.given_kernel:
+            again = "the next run that needs it makes it"
+        click.echo(f"Build it again: labctl image rm {image.dir.name}; {again}")
     else:
         click.echo(f"{image.dir.name} is as it was built")
     return ExitCode.FOUND if problems else ExitCode.DONE
@@ -203,8 +207,10 @@ def _say(event: Event) -> None:
 
 
 def _state(row: dict[str, Any]) -> str:
-    if row["kernel"] is not None:
-        return f"with {row['kernel']['file']}"
+    added = [row["kernel"]["file"]] if row["kernel"] is not None else []
+    added += row["layer"]
+    if added:
+        return f"{row['made_of']} with {', '.join(added)}"
     if row["current"]:
         return "as it is now"
     return "has changed" if row["recipe"] else "not here"
@@ -214,6 +220,13 @@ def _kernel(image: Image) -> str:
     if (given := image.given_kernel) is not None:
         return f"{given['release']}, from {given['file']}"
     return next((p for p in image.manifest["packages"] if p.startswith("linux-image-6")), "?")
+
+
+def _added(image: Image) -> list[str]:
+    """Return a layer's packages, as they were asked for, and whose files it brings."""
+    layer = image.layer
+    files = [f"files of {workload}" for workload in layer.get("workloads", {})]
+    return [*layer.get("packages", []), *files]
 
 
 def _summary(image: Image) -> dict[str, Any]:
@@ -226,6 +239,8 @@ def _summary(image: Image) -> dict[str, Any]:
         "disk_bytes": image.manifest["files"][image.disk.name]["bytes"],
         "tree_bytes": image.manifest["tree_bytes"],
         "kernel": image.given_kernel,
+        "layer": _added(image),
+        "made_of": image.manifest.get("made_of"),
     }
 
 

@@ -35,6 +35,7 @@ is in the image."""
 _BUILD = 'umask 022; exec "$@"'
 _LAST_LINES = 5
 _LINE = 300
+_NAMED = 20
 
 
 def add_layer_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _build(
             process.run([*change, str(folder)], deadline=deadline)
         for argv in build.argv:
             _build_step(scratch, one, argv, deadline)
-        _take_outputs(folder, folder_in(tree, inside), one, build)
+        _take_outputs(folder, folder_in(tree, inside), one, build, deadline)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -167,46 +168,45 @@ def _build_step(scratch: Path, one: Brought, argv: Sequence[str], deadline: Dead
         )
 
 
-def _take_outputs(source: Path, target: Path, one: Brought, build: Build) -> None:
-    """Copy what a build made. It belongs to root then, so that no bit may give its user's rights
-    away."""
+def _take_outputs(
+    source: Path, target: Path, one: Brought, build: Build, deadline: Deadline
+) -> None:
+    """Copy what a build made. It belongs to root then, so no bit may hand on its rights."""
+    for path in _made(source, one, build):
+        copied = target / path.relative_to(source)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if path.is_dir():
+                shutil.copytree(path, copied, symlinks=True, dirs_exist_ok=True)
+            else:
+                shutil.copy2(path, copied)
+        except OSError as error:
+            raise BrokenError(
+                f"workload '{one.workload}': build: '{path.name}' can't be copied: "
+                f"{str(error)[:_LINE]}"
+            ) from error
+    process.run(["chmod", "-R", "ug-s,o-t", str(target)], deadline=deadline)
+
+
+def _made(source: Path, one: Brought, build: Build) -> list[Path]:
+    """Return the files and folders that a build's outputs name, none below another."""
+    found: set[Path] = set()
     for pattern in build.outputs:
-        found = sorted(source.glob(pattern))
-        if not found:
-            there = ", ".join(sorted(path.name for path in source.iterdir())[:20])
+        matches = set(source.glob(pattern))
+        if not matches:
+            there = ", ".join(sorted(path.name for path in source.iterdir())[:_NAMED])
             raise BrokenError(
                 f"workload '{one.workload}': build: it made no '{pattern}'",
-                hint=f"There are: {there}.",
+                hint=f"Its folder has: {there or 'nothing'}.",
             )
-        for path in found:
-            if path.is_symlink() or not path.resolve().is_relative_to(source.resolve()):
-                raise BrokenError(
-                    f"workload '{one.workload}': build: '{path.name}' is a link, not a file or "
-                    "folder of its own"
-                )
-            copied = target / path.relative_to(source)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                if path.is_dir():
-                    shutil.copytree(
-                        path, copied, symlinks=True, dirs_exist_ok=True, copy_function=_copy_file
-                    )
-                else:
-                    _copy_file(path, copied)
-            except shutil.Error as error:
-                raise BrokenError(
-                    f"workload '{one.workload}': build: '{path.name}' can't be copied: "
-                    f"{str(error)[:_LINE]}"
-                ) from error
-
-
-def _copy_file(source: str | Path, target: str | Path) -> None:
-    """Copy a regular file with its time, without set-user-ID bits; raises shutil.Error for a
-    pipe."""
-    Path(target).unlink(missing_ok=True)
-    shutil.copy2(source, target, follow_symlinks=False)
-    if not Path(target).is_symlink():
-        os.chmod(target, os.stat(source).st_mode & 0o777)
+        found |= matches
+    for path in sorted(found):
+        if path.is_symlink() or not path.resolve().is_relative_to(source.resolve()):
+            raise BrokenError(
+                f"workload '{one.workload}': build: '{path.name}' is a link, not a file or "
+                "folder of its own"
+            )
+    return sorted(path for path in found if found.isdisjoint(path.parents))
 
 
 def _copy(source: Path, target: Path, deadline: Deadline) -> None:

@@ -1,0 +1,82 @@
+"""A layer made with the host's real package sources, compiler and disk tools. No guest is
+started."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from labctl.base.errors import UsageError
+from labctl.base.events import silent
+from labctl.base.paths import StatePaths
+from labctl.guest import images
+from labctl.guest.build import build
+from labctl.guest.images import Image
+from labctl.guest.layer import Brought, Build, Layer
+from labctl.guest.recipe import load_recipe
+
+SOURCE = b"""\
+#include <unistd.h>
+int main(void) { return write(1, "built\\n", 6) == 6 && getuid() == 0 ? 0 : 1; }
+"""
+LOOKS = "test $(id -u) != 0 && test $(grep -c : /proc/net/dev) = 1"
+
+
+def made_in(tree: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["chroot", tree, *argv], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def places(built: Image) -> Iterator[StatePaths]:
+    """A state folder on the same file system, so that the layer can share the image's kernel."""
+    with TemporaryDirectory(prefix="layer-test-", dir=StatePaths.default().root) as folder:
+        places = StatePaths(Path(folder))
+        places.images.mkdir()
+        (places.images / built.dir.name).symlink_to(built.dir)
+        yield places
+
+
+def test_a_layer_has_its_packages_and_what_was_built_and_starts_nothing(
+    places: StatePaths, built: Image
+) -> None:
+    steps = (("gcc", "-O2", "-static", "-o", "says", "says.c"), ("sh", "-c", LOOKS))
+    compiled = Build(argv=steps, outputs=("says",), packages=("gcc", "libc6-dev"))
+    brought = Brought(workload="says", files={"says.c": SOURCE}, build=compiled)
+    layer = Layer(packages=("redis-server",), brought=(brought,))
+    base_files = dict(built.manifest["files"])
+    layered = build(load_recipe(built.name).with_layer(layer), places, silent)
+
+    assert images.verify(layered) == []
+    assert layered.layer["added"].keys() >= {"redis-server", "redis-tools"}
+    assert "gcc" not in layered.manifest["packages"]
+    assert "redis-server" not in built.manifest["packages"]
+    assert made_in(layered.tree, "redis-server", "--version").stdout.startswith("Redis server v=")
+    assert made_in(layered.tree, "/usr/local/lib/labctl/workloads/says/says").stdout == "built\n"
+    assert not list(layered.tree.glob("usr/bin/*gcc*"))
+    # Debian enables it, and the guest's systemd finds /dev/null in its place.
+    units = layered.tree / "etc/systemd/system"
+    assert (units / "multi-user.target.wants/redis-server.service").is_symlink()
+    assert (units / "redis-server.service").readlink() == Path("/dev/null")
+    assert "redis-server.service" in layered.layer["masked"]
+
+    info = subprocess.run(
+        ["qemu-img", "info", "--output=json", layered.disk], capture_output=True, check=True
+    )
+    assert b'"format": "qcow2"' in info.stdout
+    assert dict(built.manifest["files"]) == base_files
+    assert images.verify(built) == []
+
+
+def test_a_misspelt_package_is_told_with_the_one_that_was_meant(
+    places: StatePaths, built: Image
+) -> None:
+    recipe = load_recipe(built.name).with_layer(Layer(packages=("redis-tool",)))
+    with pytest.raises(
+        UsageError, match="no package 'redis-tool' in bookworm; did you mean 'redis-tools'?"
+    ):
+        build(recipe, places, silent)
+    assert [found.dir.name for found in images.list_images(places)] == [built.dir.name]
