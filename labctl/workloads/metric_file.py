@@ -35,6 +35,7 @@ __all__ = [
     "matches_in",
     "metric_names",
     "needed_for",
+    "operations_of",
     "read_run",
     "read_runs",
     "readings",
@@ -152,19 +153,22 @@ def readings(values: Values) -> Iterator[Reading]:
             )
 
 
-def total_operations(file: ReadingFile | None, runs: Sequence[Output]) -> float | None:
-    """Return the operations of all runs; None where no reader is declared. Raises BrokenError."""
-    if file is None:
-        return None
-    total = 0.0
+def operations_of(file: ReadingFile, runs: Sequence[Output]) -> list[float]:
+    """Return the operations of each run. Raises BrokenError."""
+    found = []
     for run in Run.of([file], runs):
         try:
-            total += run.operations(file)
+            found.append(run.operations(file))
         except NoValueError as error:
             raise BrokenError(f"operations: {error}") from error
         except BrokenError as error:
             raise BrokenError(f"operations: {error.message}", hint=error.hint) from error
-    return total
+    return found
+
+
+def total_operations(file: ReadingFile | None, runs: Sequence[Output]) -> float | None:
+    """Return the operations of all runs; None where no reader is declared. Raises BrokenError."""
+    return None if file is None else sum(operations_of(file, runs))
 
 
 def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> list[RateWindow]:
@@ -185,16 +189,17 @@ def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> lis
     return kept
 
 
-def matches_in(patterns: Sequence[str], output: Output) -> dict[str, str]:
-    """Return the first line that each pattern matches in stdout or stderr; nothing for a pattern
-    without one (`absent`, `explain`). Raises BrokenError for a pattern that takes too long."""
+def matches_in(patterns: Sequence[str], *outputs: Output) -> dict[str, str]:
+    """Return the first line that each pattern matches in stdout or stderr of any run; nothing for a
+    pattern without one (`absent`, `explain`). Raises BrokenError for a pattern that takes too
+    long."""
     files = [SourceFile.model_validate({"from": f, "regex": p}) for p in patterns for f in _PRINTED]
-    (run,) = Run.of(files, [output])
     found: dict[str, str] = {}
-    for file in files:
-        assert file.regex is not None
-        if line := run.first_line(file):
-            found.setdefault(file.regex, line)
+    for run in Run.of(files, outputs):
+        for file in files:
+            assert file.regex is not None
+            if line := run.first_line(file):
+                found.setdefault(file.regex, line)
     return found
 
 

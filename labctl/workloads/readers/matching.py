@@ -16,6 +16,8 @@ from labctl.workloads.readers import match_child
 
 _WALL_S = 60.0
 """A busy host gives the child its seconds of CPU time late."""
+_MOST_CHARACTERS = 32 << 20
+"""Limit for the texts of several jobs: one child holds each twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Matches:
         jobs = list(dict.fromkeys(asked))
         self._found: dict[tuple[str, str], list[Match] | str] = {}
         while jobs:
-            done = _ask(jobs)
+            done = _ask(_at_once(jobs))
             self._found.update(done)
             jobs = jobs[len(done) :]
 
@@ -46,8 +48,22 @@ class Matches:
         return found
 
 
+def _at_once(jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the first jobs, as many as one child has memory for; one at least."""
+    texts: set[str] = set()
+    size = 0
+    for number, (_, text) in enumerate(jobs):
+        if text not in texts:
+            texts.add(text)
+            size += len(text)
+            if number and size > _MOST_CHARACTERS:
+                return jobs[:number]
+    return jobs
+
+
 def _ask(jobs: list[tuple[str, str]]) -> dict[tuple[str, str], list[Match] | str]:
-    """Return the answers up to the first job that has none, which is told."""
+    """Return the answers up to the job at which the child's time or memory was over. Only the first
+    one's can be that job's own fault; another is asked for again, first."""
     texts = list(dict.fromkeys(text for _, text in jobs))
     places = {text: number for number, text in enumerate(texts)}
     request = {"texts": texts, "jobs": [[pattern, places[text]] for pattern, text in jobs]}
@@ -63,9 +79,9 @@ def _ask(jobs: list[tuple[str, str]]) -> dict[tuple[str, str], list[Match] | str
     for job, line in zip(jobs, lines, strict=False):
         answer = parse_json(line)
         answers[job] = answer["error"] if "error" in answer else _matches(answer["matches"])
-    if len(answers) < len(jobs):
+    if not answers:
         took = f"{match_child.CPU_S} s of CPU time or {match_child.MEMORY >> 20} MiB of memory"
-        answers[jobs[len(answers)]] = f"it takes more than {took} on {_size(jobs[len(answers)][1])}"
+        answers[jobs[0]] = f"it takes more than {took} on {_size(jobs[0][1])}"
     return answers
 
 

@@ -1,11 +1,14 @@
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from labctl.base import process
 from labctl.base.errors import BrokenError
-from labctl.workloads.metric_file import explain_run, matches_in, read_run
+from labctl.workloads.metric_file import explain_run, matches_in, read_run, read_runs
+from labctl.workloads.readers import matching
 from tests.unit.workloads.readers.outputs import Left, metric, metrics, numbers, read, reasons
 
 WRK = r"""Running 2s test @ http://127.0.0.1:8080/
@@ -127,6 +130,36 @@ def test_a_pattern_that_takes_for_ever_is_ended_and_keeps_no_other_from_being_re
     assert explained["fine"].shown == ("b=7",)
 
 
+def test_patterns_that_take_long_together_are_no_fault_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = Left(stdout="n=5\n" + "x" * 1000)
+    slow = {
+        f"m{number}": {"regex": rf"n=(?P<value>{number})", "unit": "1/s", "better": "higher"}
+        for number in range(4, 7)
+    }
+    # A child that ends after each answer stands for one whose time is over.
+    run = process.run
+
+    def ended(argv: list[str], **options: Any) -> process.Completed:
+        done = run(argv, **options)
+        return replace(done, stdout=done.stdout.splitlines(keepends=True)[0], returncode=-24)
+
+    monkeypatch.setattr(process, "run", ended)
+    explained = explain_run(metrics(**slow), left)
+    assert numbers(explained["m5"].values) == {"m5": 5}
+    assert "matches nothing" in str(explained["m6"].error)
+
+
+def test_texts_beyond_one_child_s_memory_are_read_by_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching, "_MOST_CHARACTERS", 10)
+    runs = [Left(stdout=f"n={number}" + "x" * 8) for number in range(4)]
+    found = read_runs(metric(regex=r"n=(\d)"), runs)
+    assert [numbers(values)["it"] for values in found] == [0, 1, 2, 3]
+
+
 def test_millions_of_matches_are_an_error() -> None:
     with pytest.raises(BrokenError, match="more than 10000 matches"):
         read(metric(regex=r"(?P<value>\d)", which="sum"), "1" * 20_000)
@@ -178,3 +211,5 @@ def test_patterns_of_what_must_be_absent_are_found_with_their_line() -> None:
     left = Left(stdout="ok\n  Socket errors: 5\n", stderr="warning\n")
     found = matches_in([r"^\s*Socket errors", r"^error", "warn"], left)
     assert found == {r"^\s*Socket errors": "  Socket errors: 5", "warn": "warning"}
+    assert matches_in(["^error"], left, Left(stdout="error: x\n")) == {"^error": "error: x"}
+    assert matches_in([], left) == {}

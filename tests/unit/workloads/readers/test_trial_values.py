@@ -9,6 +9,7 @@ from labctl.workloads.metric_file import (
     combine,
     metric_names,
     needed_for,
+    operations_of,
     read_runs,
     total_operations,
     windows_in,
@@ -79,7 +80,9 @@ def test_a_run_that_did_nothing_makes_no_rate_of_the_others() -> None:
 def test_operations_of_all_runs_are_added_up() -> None:
     assert total_operations(None, []) is None
     file = _reading(regex=r"^(\d+) requests")
-    assert total_operations(file, _runs("5 requests\n", "7 requests\n8 requests\n")) == 20
+    runs = _runs("5 requests\n", "7 requests\n8 requests\n")
+    assert operations_of(file, runs) == [5, 15]
+    assert total_operations(file, runs) == 20
     with pytest.raises(BrokenError, match="operations: the pattern"):
         total_operations(file, _runs("no server\n"))
     by_path = _reading(json="jobs[*].n")
