@@ -158,12 +158,15 @@ def _groups(factorial: Factorial, design: Design, problems: list[str]) -> Iterat
 
 def _planned(group: _Group, factorial: Factorial) -> Iterator[_Terms]:
     """Yield the contrasts for which the plan has cells."""
-    for name, factor in factorial.factors.items():
-        first, *others = factor.levels
+    # An edited plan may have a factor without levels, or interactions of none of its factors.
+    varied = {name: of.levels for name, of in factorial.factors.items() if len(of.levels) > 1}
+    for name, (first, *others) in varied.items():
         for level in others:
             yield from _terms(group, (name,), (level,), (first,))
     for pair in factorial.interactions:
-        one, other = (factorial.factors[name].levels for name in pair)
+        if not {*pair} <= varied.keys():
+            continue
+        one, other = (varied[name] for name in pair)
         for levels in product(one[1:], other[1:]):
             yield from _terms(group, pair, levels, (one[0], other[0]))
 

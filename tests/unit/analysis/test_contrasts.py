@@ -13,7 +13,7 @@ from scipy import stats
 from labctl.analysis.contrasts import analyse_factors
 from labctl.analysis.factor_model import Contrast, FactorAnalysis, Finding
 from labctl.base.units import Unit
-from labctl.store.records.factor_record import Factorial
+from labctl.store.records.factor_record import Factorial, PlannedFactor
 from tools.calibrate.rates import Rate
 
 from .factorial import RATE, Value, design, factorial, measured
@@ -265,3 +265,12 @@ def test_few_runs_of_equal_levels_find_anything_where_boots_differ() -> None:
 def test_blocks_of_one_boot_as_units_would_find_what_boots_did() -> None:
     """What the mean over a boot's blocks is for."""
     assert false_findings(own_boot=(), runs=400).lower_limit(0.95) > LIMIT
+
+
+def test_a_plan_that_was_edited_raises_nothing() -> None:
+    of = factorial(POLICIES, interactions=(("policy", "nothing"), ("policy", "policy")))
+    gone = {"policy": PlannedFactor(levels=()), "number": PlannedFactor(levels=("10", "50"))}
+    for odd in (of, replace(of, factors=gone), replace(of, factors={}), replace(of, cells=())):
+        analysis = analyse_factors(odd, design(of), measured(of, noisy(of, 1)))
+        assert analysis is not None
+        assert not any(one.is_interaction for one in analysis.contrasts)

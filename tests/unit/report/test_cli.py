@@ -20,6 +20,7 @@ from labctl.cli.runs import command as run_command
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import RunFolder
 from tests.unit.analysis.alter import with_run
+from tests.unit.factor_runs import factorial_run
 from tests.unit.synthetic import synthetic_run, write_run
 
 
@@ -215,3 +216,17 @@ def test_the_page_and_a_format_can_be_had_at_once(results: str, tmp_path: Path) 
     assert output == f"Wrote {page}\nWrote {metrics}\n"
     assert page.is_file()
     assert metrics.is_file()
+
+
+def test_pictures_show_the_two_factors_that_are_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path / "whole", factorial_run())
+    page = tmp_path / "page.html"
+    asked = ("whole", "--results", str(tmp_path), "--html", str(page))
+    for words, title in (
+        ((), "policy by processes"),
+        (("--factors", "kernel,policy"), "kernel by"),
+    ):
+        call(report_command, *asked, *words)
+        assert f'id="factors-interaction">{title}' in page.read_text()
+    with pytest.raises(UsageError, match="no factor 'polcy'"):
+        call(report_command, *asked, "--factors", "kernel,polcy")
