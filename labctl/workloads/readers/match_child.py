@@ -13,7 +13,9 @@ from typing import Any
 
 CPU_S = 5
 MEMORY = 512 << 20
-MOST_MATCHES = 10_000
+MOST_MATCHES = 200_000
+MOST_SHOWN = 100
+"""Number of matches whose text is kept, for errors."""
 MOST_CHARACTERS = 200
 """Limit for one group's text."""
 
@@ -28,7 +30,8 @@ def found(pattern: str, text: str) -> dict[str, Any]:
             return {"error": f"it has more than {MOST_MATCHES} matches"}
         groups = {"value": match[1]} if plain else match.groupdict()
         kept = {n: t[: MOST_CHARACTERS + 1] for n, t in groups.items() if t is not None}
-        matches.append([match.start(), match[0][:MOST_CHARACTERS], kept])
+        shown = match[0][:MOST_CHARACTERS] if len(matches) < MOST_SHOWN else ""
+        matches.append([match.start(), shown, kept])
     return {"matches": matches}
 
 

@@ -160,9 +160,15 @@ def test_texts_beyond_one_child_s_memory_are_read_by_several(
     assert [numbers(values)["it"] for values in found] == [0, 1, 2, 3]
 
 
+def test_so_many_lines_are_read_that_a_p999_has_its_samples() -> None:
+    declared = metric(regex=r"^t=(\d+)$", unit="us", better="lower", as_="percentiles")
+    found = read(declared, "".join(f"t={n}\n" for n in range(1, 20_001)))
+    assert found["it_p999"] == pytest.approx(19_980e-6)
+
+
 def test_millions_of_matches_are_an_error() -> None:
-    with pytest.raises(BrokenError, match="more than 10000 matches"):
-        read(metric(regex=r"(?P<value>\d)", which="sum"), "1" * 20_000)
+    with pytest.raises(BrokenError, match="more than 200000 matches"):
+        read(metric(regex=r"(?P<value>\d)", which="sum"), "1" * 300_000)
 
 
 def test_an_unknown_printed_unit_is_an_error() -> None:
