@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from labctl.analysis.model import Added, Role
 from labctl.analysis.run_compare.history import Choice, history
 from labctl.report.page.history_page import history_page
 from labctl.report.page.report_page import page
+from labctl.store.records.factor_record import PlannedFactor
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan
 from tests.unit.analysis.test_history import regressed
 from tests.unit.example import EXAMPLE
+from tests.unit.factor_runs import factorial_run
 from tests.unit.records import plan_of, run_of
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
@@ -147,6 +149,30 @@ def hostile(tmp: Path) -> str:
     )
 
 
+def with_factors(tmp: Path) -> str:
+    return of(factorial_run(), tmp)
+
+
+def with_hostile_factors(tmp: Path) -> str:
+    """A plan may come from anywhere: a name of any length, a level that is markup."""
+    run = factorial_run()
+    assert run.plan.factorial is not None
+
+    def named(levels: Mapping[str, str]) -> dict[str, str]:
+        new = {"policy": LONG}
+        return {new.get(name, name): HOSTILE if at == "fifo" else at for name, at in levels.items()}
+
+    plain = run.plan.factorial
+    policies = PlannedFactor(levels=("other", HOSTILE, "rr"))
+    factorial = replace(
+        plain,
+        factors={LONG: policies, "processes": plain.factors["processes"]},
+        interactions=((LONG, "processes"),),
+        cells=tuple(replace(cell, levels=named(cell.levels)) for cell in plain.cells),
+    )
+    return of(replace(run, plan=run.plan.but(factorial=factorial)), tmp)
+
+
 def over_runs(tmp: Path) -> str:
     """Of several series one that changed, with what else did."""
     later = {"kernel_release": "6.6", "microcode": LONG}
@@ -181,6 +207,8 @@ RUNS: dict[str, Callable[[Path], str]] = {
         all_invalid,
         nothing_left,
         hostile,
+        with_factors,
+        with_hostile_factors,
         over_runs,
         over_hostile_runs,
         over_one_run,
