@@ -10,6 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,7 +18,9 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Listener, Note
+from labctl.base.held import open_regular
 from labctl.base.places_inside import BROUGHT, NOBODY, brought_folder
+from labctl.base.wording import printable
 from labctl.guest import chroot, images, inventory
 from labctl.guest.disk import fitting_mib, make_disk
 from labctl.guest.images import Image
@@ -32,7 +35,8 @@ _NAMESPACE = uuid.UUID("1f7ac7a4-6a0e-4c63-8f7d-3f4f4f0c9a55")
 _NO_CLUSTER = "etc/postgresql-common/createcluster.conf"
 """Read by postgresql-common's scripts: without a cluster no server starts, and no data directory
 is in the image."""
-_BUILD = 'umask 022; exec "$@"'
+_LOG = ".labctl-build.log"
+_BUILD = f'umask 022; exec >{_LOG} 2>&1; exec "$@"'
 _LAST_LINES = 5
 _LINE = 300
 _NAMED = 20
@@ -160,12 +164,27 @@ def _build_step(scratch: Path, one: Brought, argv: Sequence[str], deadline: Dead
     folder = brought_folder(one.workload)
     command = chroot.in_tree_alone(scratch, folder, ["sh", "-c", _BUILD, "sh", *argv])
     done = process.run(command, deadline=deadline, check=False)
+    log = folder_in(scratch, folder) / _LOG
+    said = (_end_of(log) + done.stderr).strip().splitlines()[-_LAST_LINES:]
+    with suppress(OSError):
+        log.unlink()
     if done.returncode:
-        said = f"{done.stdout}\n{done.stderr}".strip().splitlines()[-_LAST_LINES:]
         raise BrokenError(
             f"workload '{one.workload}': build: {argv[0]} ended with status {done.returncode}: "
             f"{'; '.join(line[:_LINE] for line in said) or 'it printed nothing'}"
         )
+
+
+def _end_of(log: Path) -> str:
+    """Return the last of what a build printed, however much that was; a terminal takes no orders
+    from it."""
+    try:
+        with open(open_regular(log), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_LINES * _LINE))
+            end = file.read(_LAST_LINES * _LINE).decode(errors="replace")
+    except OSError:
+        return ""
+    return printable(end)
 
 
 def _take_outputs(

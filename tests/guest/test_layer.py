@@ -61,6 +61,9 @@ def test_a_layer_has_its_packages_and_what_was_built_and_starts_nothing(
     units = layered.tree / "etc/systemd/system"
     assert (units / "multi-user.target.wants/redis-server.service").is_symlink()
     assert (units / "redis-server.service").readlink() == Path("/dev/null")
+    asked = ("redis-server.service", "redis.service", "redis-server@6379.service")
+    told = made_in(layered.tree, "systemctl", "is-enabled", *asked)
+    assert told.stdout.split() == ["masked"] * len(asked)
     assert "redis-server.service" in layered.layer["masked"]
 
     info = subprocess.run(

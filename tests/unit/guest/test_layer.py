@@ -212,6 +212,11 @@ def test_an_unknown_package_is_told_with_the_nearest(places: StatePaths, base: I
             failing("sh", "-c", "echo no such header >&2; exit 3"),
             "workload 'frames': build: sh ended with status 3: no such header",
         ),
+        (
+            failing("sh", "-c", "yes | head -c 1000000; printf '\\033[2Jall\\tgone'; exit 2"),
+            "ended with status 2: y; y; y; y; \N{REPLACEMENT CHARACTER}[2Jall\tgone",
+        ),
+        (failing("no-such-program"), "build: no-such-program ended with status 127: "),
         (failing("true"), "workload 'frames': build: it made no 'a'"),
         (failing("ln", "-s", "/etc/passwd", "a"), "build: 'a' is a link"),
         (failing("sh", "-c", "ln -s /etc a", outputs=("a/passwd",)), "is a link"),
