@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
+from labctl.store.records.factor_record import Place
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.plan import Plan
 
@@ -74,6 +75,19 @@ def _blocks_lost(plan: Plan, lost: Collection[int]) -> Iterator[set[int]]:
     for blocks in by_cell.values():
         for together in arms:
             yield set().union(*(blocks[arm] for arm in together if arm in blocks))
+    yield from _of_factors(plan, lost)
+
+
+def _of_factors(plan: Plan, lost: Collection[int]) -> Iterator[set[int]]:
+    """Return, for the cells of each arm that factors compare with each other, the blocks in which
+    one of them has no value."""
+    if plan.factorial is None:
+        return
+    groups = {cell.place: (cell.arm, cell.group, cell.under) for cell in plan.factorial.cells}
+    found: defaultdict[tuple[str, str, str | None], set[int]] = defaultdict(set)
+    for trial in losses(plan, lost):
+        found[groups[Place(**trial.cell)]].add(trial.block)
+    yield from found.values()
 
 
 def _compared_together(plan: Plan) -> Iterator[frozenset[str]]:

@@ -15,6 +15,7 @@ from labctl.base.tuning import GuestSide, Tuning
 from labctl.study.extension import extension
 from labctl.study.factors import MOST_CELLS
 from labctl.study.plan import Plan, extend, make_plan
+from labctl.study.spares import spares_due
 from labctl.study.study import Overrides, Study, load_study
 from labctl.workloads.registry import checkers
 
@@ -130,6 +131,24 @@ def test_a_plan_says_which_factor_takes_a_boot_and_is_read_as_it_was_written(
     }
     assert factors.interactions == (("max_prime", "load"),)
     assert Plan.of(plan.record()) == plan
+
+
+def test_spares_run_until_the_cells_of_factors_have_as_many_blocks_in_common_as_were_planned(
+    make_study: MakeStudy, with_mine: Tunings
+) -> None:
+    study = with_factors(make_study, f"{FACTORS}spare_blocks: 4\n")
+    plan = make_plan(study, with_mine, seed=1, host_digest="host")
+    lost = {
+        next(
+            trial.number
+            for trial in plan.trials
+            if (trial.block, trial.cell["tuning"]) == (block, "pinned")
+            and trial.cell["workload"] == f"cpu[max_prime={prime}]"
+        )
+        for block, prime in ((3, 2000), (7, 3000))
+    }
+    # Each workload by itself lacks one block; levels of the prime are compared in eight.
+    assert len(spares_due(plan, lost)) == 2
 
 
 def test_a_command_line_of_the_guests_kernel_takes_a_boot_too(
