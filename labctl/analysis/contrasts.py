@@ -18,7 +18,7 @@ from itertools import combinations, product
 from labctl.analysis.boots import sharing
 from labctl.analysis.cells import Cell, Cells, Series, cell_of
 from labctl.analysis.design import ALPHA, Design, Primary
-from labctl.analysis.effects import by_ratio, on_scale, ratio_of
+from labctl.analysis.effects import alone, by_ratio, on_scale, ratio_of
 from labctl.analysis.factor_model import CellMean, Contrast, FactorAnalysis, Finding
 from labctl.analysis.intervals import Interval, Spread, spread, t_interval
 from labctl.analysis.model import EffectKind, Judgement
@@ -315,11 +315,10 @@ def _spread(
 def _unpaired(sides: Sequence[tuple[Series, float]], *, logs: bool) -> Spread:
     """Return the contrast of the cells' means, for trials that were not interleaved (METHOD 30).
     Variances are not pooled, and the degrees of freedom are Satterthwaite's, as in
-    `intervals.unpaired`."""
+    `intervals.unpaired`. Boots that blocks share are the unit there as well."""
     mean, squares, shares, fewest = 0.0, 0.0, 0.0, math.inf
     for side, weight in sides:
-        numbers = side.logs if logs else side.numbers
-        one = spread(numbers.array, _RESOLUTION * (1.0 if logs else side.largest))
+        one = alone(side, logs=logs)
         square = (weight * one.error) ** 2
         mean += weight * one.mean
         squares += square

@@ -274,3 +274,20 @@ def test_a_plan_that_was_edited_raises_nothing() -> None:
         analysis = analyse_factors(odd, design(of), measured(of, noisy(of, 1)))
         assert analysis is not None
         assert not any(one.is_interaction for one in analysis.contrasts)
+
+
+def test_boots_are_the_unit_of_unpaired_trials_as_well() -> None:
+    of = factorial({"kernel": ("a", "b")}, own_boot=("kernel",))
+    value = noisy_boots(of)
+    contrast = one(found(of, value, interleaved=False, blocks_per_boot=2), "b")
+    boots = [
+        [sum(math.log(value(cell.levels, b)) for b in (k, k + 1)) / 2 for k in range(1, 11, 2)]
+        for cell in of.cells
+    ]
+    welch = stats.ttest_ind(boots[1], boots[0], equal_var=False).confidence_interval(0.95)
+    assert logs_of(contrast) == pytest.approx([*welch])
+
+
+def noisy_boots(of: Factorial) -> Value:
+    noise = np.random.default_rng(12).normal(scale=0.05, size=(len(of.cells), 10))
+    return lambda at, block: math.exp(noise["ab".index(at["kernel"]), block - 1])
