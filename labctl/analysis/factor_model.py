@@ -22,7 +22,7 @@ class Finding(StrEnum):
     NONE = "demonstration, no verdict"
     """Fewer than ten blocks."""
     EXPLORATORY = "exploratory"
-    """Of a metric that isn't primary."""
+    """The metric isn't primary."""
     BEFORE_LOOK = "before the first look"
     """The plan declares looks, and none is reached."""
 

@@ -25,7 +25,7 @@ from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
 
 _ALL = "all"
-"""What the arm or the workload is called where it is a factor itself."""
+"""Name of the arm or the workload where it is a factor itself."""
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labctl.study.study import Study
 
 NATIVE = "native"
-"""What the names of arms without a guest begin with."""
+"""Beginning of the names of arms without a guest."""
 
 
 def with_factors(study: Study, programs: Mapping[str, Program], named: Collection[str]) -> Study:

@@ -25,7 +25,7 @@ from labctl.store.records.factor_record import (
 from labctl.study.combine import JOINT
 
 BASELINE = "baseline"
-"""What every tuning is combined with anyway, so that no combination's name says it."""
+"""Part of every combination, so that no combination's name says it."""
 
 MOST_CELLS = 1000
 """Cells of one block: with more, a block lasts for hours and the host is another one at its end."""

@@ -81,7 +81,7 @@ class Plan:
     """Workloads that this host can't have, by the side (guest, native) where it can't, with the
     reason. Those that no side can have are not among `workloads`."""
     factorial: Factorial | None = None
-    """What is varied beside the tunings, with the levels of each cell."""
+    """Factors beside the tunings, with the levels of each cell."""
 
     @property
     def cells(self) -> frozenset[Place] | None:

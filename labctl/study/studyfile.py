@@ -220,8 +220,8 @@ class StudyFile(FileModel):
     conditions: _Names = ["neighbour"]
     """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
     factors: Factors = {}
-    """What is varied beside the tunings (docs/factors.md): each level of each factor with each of
-    the others."""
+    """Factors beside the tunings (docs/factors.md): each level of each factor meets each of the
+    others."""
     exclude: Exclude = []
     """Combinations of levels that are left out: `{policy: fifo, processes: 100}`."""
     interactions: Interactions = []

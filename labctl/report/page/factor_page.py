@@ -40,7 +40,7 @@ class EffectTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorPart:
     factors: tuple[tuple[str, str, str], ...]
-    """Of each factor its name, its levels, and of what it gives one value each."""
+    """Each factor's name, its levels, and of what it gives one value each."""
     tables: tuple[EffectTable, ...]
     interaction: Interaction | None
     heatmap: Heatmap | None

@@ -11,10 +11,10 @@ from pydantic import ConfigDict, with_config
 from labctl.store.records.tolerant import Flag, Text
 
 AXES = ("tuning", "workload", "condition")
-"""What every trial has; imported trials may have them as factors."""
+"""Factors that every trial has, and that imported trials may have as factors to analyse."""
 
 NAME_ENDS = "["
-"""What a cell's levels begin with in its workload's name."""
+"""Beginning of a cell's levels in its workload's name."""
 
 
 def base_of(workload: str) -> str:

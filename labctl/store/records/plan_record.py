@@ -153,7 +153,7 @@ class PlanRecord(Record):
     """Workloads by the side (guest, native) that can't have them, with the reason."""
     collect: Text | None = None
     factorial: Factorial | None = None
-    """What was varied beside the tunings, with the levels of each cell."""
+    """Factors beside the tunings, with the levels of each cell."""
     extensions: tuple[AddedBlocks, ...] = ()
     """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""
 
