@@ -49,6 +49,12 @@ class HashedProgram:
     is_script: bool = False
     problem: str | None = None
 
+    @property
+    def path(self) -> str:
+        """Return the program's own file, where the machine found it; there is one without a
+        problem."""
+        return next(iter(self.files))
+
 
 class ChannelClosed(BrokenError):
     """Report that the other end is gone: the guest or the native runner ended."""
@@ -390,7 +396,7 @@ def _hashed(told: Mapping[str, Any]) -> HashedProgram:
     if "problem" in told:
         return HashedProgram(files={}, problem=str(told["problem"])[:400])
     files = {str(path): str(digest) for path, digest in told["files"].items()}
-    if len(files) > _MOST_FILES or not all(map(_SHA256.fullmatch, files.values())):
+    if not 0 < len(files) <= _MOST_FILES or not all(map(_SHA256.fullmatch, files.values())):
         raise ValueError("no SHA-256")
     return HashedProgram(files=files, is_script=bool(told["is_script"]))
 

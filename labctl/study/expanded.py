@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from labctl.base.errors import UsageError
 from labctl.store.records.factor_record import base_of
 from labctl.study.combine import JOINT
 from labctl.study.factors import Axes, expand, only_workloads
-from labctl.study.studyfile import Program
+from labctl.study.studyfile import Programs
 
 if TYPE_CHECKING:
     from labctl.study.study import Study
@@ -19,7 +19,7 @@ NATIVE = "native"
 """Beginning of the names of arms without a guest."""
 
 
-def with_factors(study: Study, programs: Mapping[str, Program], named: Collection[str]) -> Study:
+def with_factors(study: Study, programs: Programs, named: Collection[str]) -> Study:
     """Return the study whose axes are those that its factors make. `named`: the workloads that were
     asked for, some of which may be single cells.
 
@@ -46,7 +46,7 @@ def with_factors(study: Study, programs: Mapping[str, Program], named: Collectio
     for name, (base, parameters) in found.workloads.items():
         of = study.workloads[base]
         try:
-            checked = programs[of.program].check_parameters(parameters)
+            checked = programs.of(of).check_parameters(parameters)
         except UsageError as error:
             raise UsageError(f"workload '{name}': {error.message}", hint=error.hint) from error
         workloads[name] = replace(of, parameters=dict(checked))

@@ -23,7 +23,9 @@ Place = Callable[..., str]
 class Checker(Protocol):
     """Check a workload's parameters; raises UsageError."""
 
-    def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, int | str]: ...
+    def check_parameters(
+        self, given: Mapping[str, object], /
+    ) -> Mapping[str, int | float | str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,6 +252,7 @@ def _study_workload(item: PlannedWorkload) -> StudyWorkload:
         margin=_there(item.margin, "margin"),
         uses_data_disk=item.uses_data_disk,
         no_worse_than=item.no_worse_than,
+        definition=item.definition,
     )
 
 

@@ -24,8 +24,9 @@ from labctl.study.published_file import read_published
 from labctl.study.studyfile import (
     CONDITIONS,
     Parameter,
-    Program,
+    Programs,
     StudyFile,
+    defined_programs,
     read_study_file,
 )
 from labctl.study.tunings import required, tuning_names
@@ -46,13 +47,16 @@ class StudyWorkload:
     no_worse_than: float | None = None
     """The loss that a recommendation must exclude (METHOD 25), a share as `margin` is; None:
     `margin`."""
+    definition: Mapping[str, Any] | None = None
+    """What the program's file declares; None for one that is written in Python."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what plan.json holds. Studies declared no loss once: where there is none, no
-        key."""
+        """Return what plan.json holds. Studies declared no loss once, and workloads had no
+        definition: where there is none, no key."""
         content = asdict(self)
-        if self.no_worse_than is None:
-            del content["no_worse_than"]
+        for key in ("no_worse_than", "definition"):
+            if content[key] is None:
+                del content[key]
         return content
 
 
@@ -217,7 +221,7 @@ def study_titles() -> list[tuple[str, str]]:
 def load_study(
     name: str,
     *,
-    programs: Mapping[str, Program],
+    programs: Programs,
     quick: bool = False,
     overrides: Overrides | None = None,
 ) -> Study:
@@ -229,7 +233,7 @@ def load_study(
     """
     path = _path(name)
     file = read_study_file(path, programs)
-    study = _frozen(path.name.removesuffix(".yaml"), file, programs)
+    study = _frozen(path.name.removesuffix(".yaml"), path, file, programs)
     study = replace(study, published=_published(path, file), expects=_expects(file))
     if quick:
         if file.quick is None:
@@ -242,7 +246,7 @@ def load_study(
         _check_overrides(overrides, study)
         study = _cut(study, overrides)
         for workload in study.workloads.values():
-            programs[workload.program].check_duration(workload.duration_s)
+            programs.of(workload).check_duration(workload.duration_s)
     named = (overrides.workloads if overrides else None) or ()
     return with_factors(study, programs, named) if study.declared else study
 
@@ -284,7 +288,8 @@ def _beside(path: Path, name: str) -> Path:
     return found
 
 
-def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Study:
+def _frozen(name: str, path: Path, file: StudyFile, programs: Programs) -> Study:
+    defined = defined_programs(path, file, programs)
     return Study(
         name=name,
         title=file.title,
@@ -295,12 +300,13 @@ def _frozen(name: str, file: StudyFile, programs: Mapping[str, Program]) -> Stud
         workloads={
             key: StudyWorkload(
                 program=workload.program,
-                parameters=dict(programs[workload.program].check_parameters(workload.parameters)),
+                parameters=dict(defined[key].check_parameters(workload.parameters)),
                 duration_s=float(workload.duration_s),
-                primary=workload.primary or programs[workload.program].primary,
+                primary=workload.primary or defined[key].primary,
                 margin=workload.margin_percent / 100,
                 no_worse_than=_share(workload.no_worse_than),
-                uses_data_disk=programs[workload.program].uses_data_disk,
+                uses_data_disk=defined[key].uses_data_disk,
+                definition=defined[key].definition,
             )
             for key, workload in file.workloads.items()
         },

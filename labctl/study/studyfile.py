@@ -27,11 +27,7 @@ from labctl.study.tunings import tuning_names
 CONDITIONS = ("quiet", "neighbour")
 """Conditions on the host during a trial."""
 
-LATENCIES = ("latency_p50", "latency_p95", "latency_p99")
-"""Metrics that may be primary beside a program's own, and the same percentiles of open-loop
-latencies where it has these."""
-
-Parameter = int | str
+Parameter = int | float | str
 
 
 class Program(Protocol):
@@ -45,13 +41,48 @@ class Program(Protocol):
     def rate_metric(self) -> str | None: ...
 
     @property
+    def deciding(self) -> tuple[str, ...]:
+        """Return metrics that may be primary beside these two, and the same percentiles of
+        open-loop latencies where it has them."""
+
+    @property
     def uses_data_disk(self) -> bool: ...
+
+    @property
+    def definition(self) -> Mapping[str, Any] | None:
+        """Return what its file declares; None for one that is written in Python."""
 
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
         """Return all parameters, defaults filled in; raises UsageError."""
 
     def check_duration(self, duration_s: float, /) -> None:
         """Raise UsageError when it can't run for exactly that long."""
+
+
+class Named(Protocol):
+    """Name a program with the definition that a run keeps of it."""
+
+    @property
+    def program(self) -> str: ...
+
+    @property
+    def definition(self) -> Mapping[str, Any] | None: ...
+
+
+class Programs(Protocol):
+    """Hold the programs that a study may name, and make those that it defines itself."""
+
+    def __getitem__(self, name: str, /) -> Program: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def define(self, name: str, mapping: YamlMapping, path: Path) -> Program:
+        """Return the program of a study's own definition; raises UsageError with file and line."""
+
+    def of(self, declared: Named) -> Program:
+        """Return the program that a study's workload names."""
 
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
@@ -92,6 +123,8 @@ def _by_name(value: object) -> object:
 class WorkloadFile(FileModel):
     program: _Name
     """One of labctl's workloads (docs/workloads.md); the default is the workload's own name."""
+    define: dict[str, Any] | None = None
+    """A workload that no file has, with the keys of one (docs/workloads.md)."""
     parameters: dict[str, int | float | bool | str] = {}
     """The program's own parameters; those left out have its defaults."""
     duration_s: _Seconds = 10
@@ -281,7 +314,18 @@ class StudyFile(FileModel):
         return [*(name for name in named if name and name not in self.tunings), *self.tunings]
 
 
-def read_study_file(path: Path, programs: Mapping[str, Program]) -> StudyFile:
+def defined_programs(path: Path, file: StudyFile, programs: Programs) -> dict[str, Program]:
+    """Return the program of each workload, what the study defines itself included. Raises
+    UsageError naming file, line and key."""
+    return {
+        name: programs[workload.program]
+        if workload.define is None
+        else programs.define(workload.program, YamlMapping(workload.define), path)
+        for name, workload in file.workloads.items()
+    }
+
+
+def read_study_file(path: Path, programs: Programs) -> StudyFile:
     """Return the checked content of a study's file.
 
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
@@ -301,7 +345,7 @@ class _Checked:
     mapping: YamlMapping
     file: StudyFile
 
-    def check(self, programs: Mapping[str, Program]) -> None:
+    def check(self, programs: Programs) -> None:
         file = self.file
         known = tuning_names()
         for index, name in enumerate(file.tunings):
@@ -315,10 +359,16 @@ class _Checked:
                 with self._placed("roles", role):
                     known = with_combinations([name], known)
                 self._name(name, "tuning", known, "roles", role)
+        defined: dict[str, Program] = {}
         for name, workload in file.workloads.items():
-            self._name(workload.program, "program", programs, "workloads", name, "program")
-            self._check_program(name, workload, programs[workload.program])
-        self._check_factors(programs, known)
+            if workload.define is None:
+                self._name(workload.program, "program", programs, "workloads", name, "program")
+                defined[name] = programs[workload.program]
+            else:
+                mapping = self.mapping["workloads"][name]["define"]
+                defined[name] = programs.define(workload.program, mapping, self.path)
+            self._check_program(name, workload, defined[name])
+        self._check_factors(defined, known)
         for tuning, workloads in file.exercises.items():
             self._name(tuning, "tuning of the study", file.arms, "exercises", tuning)
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
@@ -335,7 +385,7 @@ class _Checked:
             for names, what, allowed, key in chosen:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
 
-    def _check_factors(self, programs: Mapping[str, Program], tunings: Collection[str]) -> None:
+    def _check_factors(self, defined: Mapping[str, Program], tunings: Collection[str]) -> None:
         file = self.file
         named = [
             level.tuning
@@ -350,7 +400,7 @@ class _Checked:
             tunings=tunings,
             conditions=CONDITIONS,
             workloads={
-                name: (programs[workload.program], workload.parameters)
+                name: (defined[name], workload.parameters)
                 for name, workload in file.workloads.items()
             },
             primaries={
@@ -395,9 +445,9 @@ class _Checked:
 
     def _check_program(self, name: str, workload: WorkloadFile, program: Program) -> None:
         keys = ["workloads", name]
-        metrics = {program.primary, program.rate_metric or program.primary, *LATENCIES}
+        metrics = {program.primary, program.rate_metric or program.primary, *program.deciding}
         if program.primary.startswith(OPEN):
-            metrics.update(f"{OPEN}{name.removeprefix(CLOSED)}" for name in LATENCIES)
+            metrics.update(f"{OPEN}{name.removeprefix(CLOSED)}" for name in program.deciding)
         if workload.primary is not None:
             self._name(workload.primary, "metric", metrics, *keys, "primary")
         with self._placed(*keys, "duration_s"):

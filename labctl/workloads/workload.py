@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from labctl.base.command import Command, Server
+from labctl.base.command import Command, CommandResult, Server
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
+from labctl.workloads.failures import last_words
 
 Value = int | float | str
 Parameters = Mapping[str, Value]
@@ -185,6 +186,13 @@ class Workload(Protocol):
         """Return whether its main thread chooses its own CPUs among those that it is given."""
 
     @property
+    def schedules_itself(self) -> bool:
+        """Return whether it sets its own scheduling policy."""
+
+    def left_out(self, parameters: Parameters) -> Mapping[str, str]:
+        """Return the sides (native, guest) that can't run it, with the reason."""
+
+    @property
     def tracers(self) -> tuple[str, ...]:
         """Return what it needs of the tracers of the kernel that it runs under, by ftrace's
         names."""
@@ -222,6 +230,9 @@ class Workload(Protocol):
         Raises BrokenError when the output isn't the program's.
         """
 
+    def why_failed(self, result: CommandResult) -> str | None:
+        """Return why a run counts for nothing, by its status; None for one that succeeded."""
+
     def with_parameters(self, given: Mapping[str, object]) -> Workload:
         """Return the workload as a trial had it, for `parse`. Raises UsageError."""
 
@@ -256,6 +267,7 @@ class WorkloadBase:
     calibratable: bool = False
     uses_data_disk: bool = False
     places_itself: bool = False
+    schedules_itself: bool = False
     tracers: tuple[str, ...] = ()
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
@@ -270,11 +282,20 @@ class WorkloadBase:
     def peer(self, parameters: Parameters) -> Peer | None:
         return None
 
+    def left_out(self, parameters: Parameters) -> Mapping[str, str]:
+        return {}
+
     def servers(self, setting: Setting) -> tuple[Server, ...]:
         return ()
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         return None
+
+    def why_failed(self, result: CommandResult) -> str | None:
+        if result.returncode == 0:
+            return None
+        said = last_words(result.stderr)
+        return f"{self.binaries[-1]} ended with status {result.returncode}: {said}"
 
     def with_parameters(self, given: Mapping[str, object]) -> Self:
         return self

@@ -24,7 +24,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.study.study import StudyWorkload
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Setting
 
 _COUNTING_S = 180.0
@@ -41,7 +41,7 @@ class Calibrations:
         self._declared = {
             name: declared
             for name, declared in workloads.items()
-            if workload(declared.program).calibratable and lab.source.has_native_side
+            if workload_of(declared).calibratable and lab.source.has_native_side
         }
         self._tsc_hz = calibrated.tsc_hz(
             Path("/proc/cpuinfo").read_text(),
@@ -185,7 +185,7 @@ def _second(channel: Channel, exact: Sequence[Command], listener: Listener) -> d
 
 
 def _exact(declared: StudyWorkload, operations: int, vcpus: int) -> Command:
-    program = workload(declared.program)
+    program = workload_of(declared)
     setting = Setting(
         parameters=program.check_parameters(declared.parameters),
         vcpus=vcpus,

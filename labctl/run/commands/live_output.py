@@ -21,7 +21,7 @@ from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Setting
 
 _LOOK_S = "2"
@@ -49,7 +49,7 @@ def live_outputs(
         baseline = planned.tunings[planned.plan.roles.baseline]
         bench = stack.enter_context(fresh_bench(lab, baseline))
         declared = next(iter(planned.plan.workloads.values()))
-        program = workload(declared.program)
+        program = workload_of(declared)
         setting = Setting(
             parameters=program.check_parameters(declared.parameters),
             vcpus=lab.vcpus,
@@ -57,7 +57,10 @@ def live_outputs(
             data_paths=bench.data_paths,
         )
         command = program.command(setting)
-        with bench.channel.prepared(command, seconds=2 * _BUSY_S) as execution:
+        with (
+            bench.channel.serving(program.servers(setting)),
+            bench.channel.prepared(command, seconds=2 * _BUSY_S) as execution,
+        ):
             execution.go()
             return _looked_at(bench, lab.work)
 

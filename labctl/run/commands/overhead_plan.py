@@ -12,7 +12,7 @@ from labctl.host.accelerator import Requested
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides, StudyWorkload
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 SIDES = (Kind.NATIVE, Kind.GUEST)
 
@@ -62,7 +62,7 @@ def plan_overhead(request: OverheadRequest) -> tuple[Planned, str]:
 
 def _check_measurable(name: str, declared: StudyWorkload) -> None:
     """Raise UsageError for a workload whose throughput doesn't show what collecting costs."""
-    program = workload(declared.program)
+    program = workload_of(declared)
     if program.rate_metric is None or program.peer(declared.parameters) is not None:
         why = "runs at a fixed pace" if program.rate_metric is None else "talks to a peer"
         raise UsageError(

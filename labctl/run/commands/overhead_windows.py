@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from labctl.base.channel import Serving
 from labctl.base.errors import BrokenError
 from labctl.base.events import Progress, Warned
 from labctl.base.levels import Level
@@ -29,7 +30,7 @@ from labctl.run.trials.window import (
 from labctl.store.trial import TrialFolder
 from labctl.study.plan import Plan
 from labctl.study.williams import block_order
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 NOTHING = "nothing"
 """The arm in which no collector is attached and no snapshot is taken."""
@@ -58,7 +59,7 @@ class Windows:
         self._plan = plan
         self._name = name
         self._declared = plan.workloads[name]
-        self._program = workload(self._declared.program)
+        self._program = workload_of(self._declared)
         self._arms = (NOTHING, *levels)
         self._pairs = pairs
         self._seed = seed
@@ -70,9 +71,11 @@ class Windows:
         rates: dict[str, list[float]] = {arm: [] for arm in self._arms}
         busy: dict[str, list[float]] = {arm: [] for arm in self._arms if arm != NOTHING}
         problems: dict[str, dict[str, None]] = {arm: {} for arm in self._arms}
-        with self._bench(kind) as bench:
+        with ExitStack() as stack:
+            bench = stack.enter_context(self._bench(kind))
             for problem in bench.problems:
                 self._lab.listener(Warned(text=problem))
+            stack.enter_context(self._servers(bench))
             self._warm(bench)
             for block in range(1, self._pairs + 1):
                 # The same draw for both sides: what a level costs one is compared with the other.
@@ -97,6 +100,11 @@ class Windows:
         assert role is not None
         return fresh_bench(self._lab, tunings[role])
 
+    def _servers(self, bench: Bench) -> AbstractContextManager[Serving]:
+        setting = setting_of(self._lab, bench, self._request(Level.COUNTERS))
+        servers = self._program.servers(setting)
+        return bench.channel.serving(servers, cpus=bench.cpus, sched=bench.sched)
+
     def _warm(self, bench: Bench) -> None:
         request = self._request(Level.COUNTERS)
         setting = setting_of(self._lab, bench, request)
@@ -116,9 +124,8 @@ class Windows:
             else:
                 result = measured_window(self._lab, bench, request, setting, folder)
             store_output(folder, result)
-            if result.returncode != 0:
-                said = result.stderr.decode(errors="replace").strip().splitlines()[-1:]
-                raise BrokenError(f"{self._name} failed: {' '.join(said)}")
+            if why := self._program.why_failed(result):
+                raise BrokenError(f"{self._name} failed: {why}")
             return read_window(folder, self._program, is_bare=arm == NOTHING)
 
     def _request(self, level: Level) -> TrialRequest:

@@ -13,7 +13,7 @@ from labctl.run.guests.own_vm import OwnVm
 from labctl.run.guests.prepare import ImageSource
 from labctl.run.planning.guest_image import built_image
 from labctl.run.planning.planned import Planned
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def guest_base(
 def _source(planned: Planned, image: Image) -> GuestSource:
     if planned.own is None:
         return ImageSource(image)
-    programs = (workload(declared.program) for declared in planned.plan.workloads.values())
+    programs = (workload_of(declared) for declared in planned.plan.workloads.values())
     return OwnVm(
         own=planned.own,
         baseline=planned.tunings[planned.plan.roles.baseline],

@@ -14,7 +14,7 @@ from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
 from labctl.study.study import Study
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
 
@@ -77,7 +77,7 @@ class Kernels:
 
 def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
     """Return the tracers that workloads of a study need, by the names of those that need any."""
-    needed = {name: workload(item.program).tracers for name, item in study.workloads.items()}
+    needed = {name: workload_of(item).tracers for name, item in study.workloads.items()}
     return {name: tracers for name, tracers in needed.items() if tracers}
 
 
@@ -88,6 +88,11 @@ def lacking(
     trial.
     """
     found: dict[str, dict[Kind, Unmet]] = {}
+    for name, item in study.workloads.items():
+        left_out = workload_of(item).left_out(item.parameters)
+        for side in (side for side in Kind if side in sides and str(side) in left_out):
+            unmet = Unmet(text=left_out[str(side)], remedy="Leave the workload or that side out.")
+            found.setdefault(name, {})[side] = unmet
     for name, tracers in tracers_of(study).items():
         for side in (side for side in Kind if side in sides):
             missing = [tracer for tracer in tracers if kernels.have(side, tracer) is False]

@@ -19,7 +19,7 @@ from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
 from labctl.study.plan import Plan
 from labctl.study.study import Overrides, Study
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +88,6 @@ def has_peers(what: Plan | Study) -> bool:
     """Return whether any of its workloads talks to a peer, so that its machines need a link to
     one."""
     return any(
-        workload(declared.program).peer(declared.parameters) is not None
+        workload_of(declared).peer(declared.parameters) is not None
         for declared in what.workloads.values()
     )

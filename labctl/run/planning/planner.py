@@ -22,6 +22,7 @@ from labctl.run.planning.fitting import (
     pins_digest,
 )
 from labctl.run.planning.guest_image import recipe_asked_for
+from labctl.run.planning.layers import refuse_files, with_what_is_needed
 from labctl.run.planning.needed_tracers import Kernels, tracers_of, untraceable
 from labctl.run.planning.own_domain import (
     OwnGuest,
@@ -91,6 +92,10 @@ def _planned(
         check_places(own.domain, topology)
     tunings = load_tunings(study.tunings)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
+    if own is None:
+        recipe = with_what_is_needed(recipe, study.workloads)
+    else:
+        refuse_files(study.workloads, request.domain or "")
     image = find(recipe, request.places)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
         kernel = image.kernel if image else None

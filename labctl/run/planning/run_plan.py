@@ -11,6 +11,7 @@ from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import pin_plans_of, pins_digest
 from labctl.run.planning.guest_image import accelerator_of, recipe_of_run
+from labctl.run.planning.layers import with_what_is_needed
 from labctl.run.planning.own_domain import own_of_run
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
@@ -126,7 +127,9 @@ def resumed_plan(begun: Begun) -> Planned:
         )
     return Planned(
         plan=plan,
-        recipe=recipe_of_run(plan.guest.image, folder.name, begun.record.kernel),
+        recipe=with_what_is_needed(
+            recipe_of_run(plan.guest.image, folder.name, begun.record.kernel), plan.workloads
+        ),
         tunings=tunings,
         topology=topology,
         pin_plans=pin_plans,

@@ -19,7 +19,7 @@ from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Attempts:
         request = TrialRequest(
             planned=trial,
             attempt=attempt,
-            workload=workload(declared.program),
+            workload=workload_of(declared),
             declared=declared,
             limits=self._plan.limits,
             level=self._plan.collect,

@@ -18,7 +18,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import Reparsed, TrialFolder, TrialRecord, TrialStatus
 from labctl.trace.timeline.recordings import Traces
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import defined
 
 
 def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
@@ -46,14 +46,15 @@ def believable(where: str) -> Iterator[None]:
 
 def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     try:
-        program = workload(record.parsed_with["program"])
+        program = defined(record.parsed_with["program"], record.parsed_with.get("definition"))
         kind = record.parsed_with["kind"]
         accelerator = record.parsed_with["accelerator"]
     except KeyError as error:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
-    own = list(program.parse(folder))
-    periods = program.periods(folder, record.parsed_with.get("parameters") or {})
+    parameters = record.parsed_with.get("parameters") or {}
+    own = list(program.with_parameters(parameters).parse(folder))
+    periods = program.periods(folder, parameters)
     trial = RawTrial(
         folder=folder,
         traces=Traces(folder),

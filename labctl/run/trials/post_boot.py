@@ -15,8 +15,8 @@ from labctl.run.trials.peer import serving
 from labctl.run.trials.proof import Proof
 from labctl.run.trials.warmup import WINDOW_S
 from labctl.study.plan import Plan
-from labctl.workloads.failures import last_words
-from labctl.workloads.registry import workload
+from labctl.study.study import StudyWorkload
+from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Setting
 
 
@@ -39,10 +39,11 @@ class PostBootSetup:
             )
             self._calibrations.count_in_guest(channel)
         self._proof.check(Kind.GUEST, channel)
-        # One window of each workload: its files are in the guest's page cache when it is saved,
+        # One window of each program: its files are in the guest's page cache when it is saved,
         # so that no restore waits for them.
-        for declared in self._plan.workloads.values():
-            program = workload(declared.program)
+        programs = {item.program: item for item in self._in_guests()}
+        for declared in programs.values():
+            program = workload_of(declared)
             setting = Setting(
                 parameters=program.check_parameters(declared.parameters),
                 vcpus=self._lab.vcpus,
@@ -50,11 +51,21 @@ class PostBootSetup:
                 data_paths=data_paths,
                 peer=self._lab.link.guest.peer if self._lab.link else None,
             )
-            with serving(self._lab, program, setting.parameters):
+            with (
+                serving(self._lab, program, setting.parameters),
+                channel.serving(program.servers(setting)),
+            ):
                 result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
-            if result.returncode != 0:
-                said = last_words(result.stderr, lines=4)
-                raise BrokenError(f"{declared.program} fails in the guest: {said}")
+            if why := program.why_failed(result):
+                raise BrokenError(f"{declared.program} fails in the guest: {why}")
+
+    def _in_guests(self) -> list[StudyWorkload]:
+        left_out = self._plan.skipped_workloads
+        return [
+            declared
+            for name, declared in self._plan.workloads.items()
+            if Kind.GUEST not in left_out.get(name, {})
+        ]
 
     def facts(self, host: dict[str, Any]) -> dict[str, Any]:
         """Return what run.json says of the guest, and of both sides together."""

@@ -18,7 +18,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
 from labctl.store.records.run_record import Hashed, SideHashes
 from labctl.study.plan import Plan
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload_of
 
 _HASHING_S = 300.0
 """Timeout for a guest that is emulated on a busy host."""
@@ -50,7 +50,7 @@ class Proof:
         self._lab = lab
         self._is_one = lab.source.has_native_side
         self._built = {str(r["path"]): str(r["sha256"]) for r in lab.image.binaries.values()}
-        guests = {path for w in plan.workloads.values() for path in workload(w.program).binaries}
+        guests = {path for w in plan.workloads.values() for path in workload_of(w).binaries}
         beside = set(_beside(plan))
         self._paths = {
             Kind.GUEST: sorted(guests),
@@ -95,10 +95,12 @@ class Proof:
         """Return the SHA-256 of each program that guests ran, without its libraries, by name and
         side."""
         return {
-            PurePosixPath(path).name: {
-                str(kind): files[path] for kind, files in self._files.items() if path in files
+            PurePosixPath(program.path).name: {
+                str(kind): files[program.path]
+                for kind, files in self._files.items()
+                if program.path in files
             }
-            for path in self._programs[Kind.GUEST]
+            for program in self._programs[Kind.GUEST].values()
         }
 
     def _check(self, kind: Kind, channel: Channel, paths: Sequence[str]) -> None:
@@ -108,7 +110,7 @@ class Proof:
                 self._cannot_hash(kind, path, program.problem)
                 continue
             if kind is Kind.NATIVE:
-                self._hold_to_build(path, program.files[path])
+                self._hold_to_build(program.path, program.files[program.path])
             if path in paths and path not in self._paths[kind]:
                 continue  # the image has it, and this run doesn't run it
             self._hold_to_earlier(kind, path, program)
@@ -169,7 +171,7 @@ def _beside(plan: Plan) -> Iterator[str]:
     if "neighbour" in plan.conditions:
         yield neighbour.BINARY
     for declared in plan.workloads.values():
-        program = workload(declared.program)
+        program = workload_of(declared)
         if peer := program.peer(program.check_parameters(declared.parameters)):
             yield peer.command.argv[0]
 

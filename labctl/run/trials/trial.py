@@ -10,6 +10,7 @@ import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
+from labctl.base.channel import Serving
 from labctl.base.errors import HostError, LabctlError
 from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
@@ -30,6 +31,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
     Raises HostError when the host can't go on (no space left), ChannelClosed never: a machine
     that ended makes the trial invalid.
     """
+    definition = request.declared.definition
     started = time.monotonic()
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     reasons = list(bench.problems)
@@ -62,6 +64,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
             "program": request.declared.program,
             "parameters": dict(request.declared.parameters),
             "duration_s": request.declared.duration_s,
+            **({"definition": definition} if definition is not None else {}),
             "kind": str(bench.kind),
             "accelerator": lab.accelerator.name,
             "vcpus": lab.vcpus,
@@ -69,6 +72,19 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
         measured_s=times["measured_s"],
         warmup_s=times["warmup_s"],
     )
+
+
+def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
+    """Return why the trial's servers make it invalid; what they printed is stored."""
+    reasons = []
+    for number, server in enumerate(serving.ended):
+        folder.write_raw(f"server-{number}.txt", server.output)
+        if server.too_early:
+            said = last_words(server.output) or "it printed nothing"
+            reasons.append(
+                f"the server {server.name} ended by itself with status {server.status}: {said}"
+            )
+    return reasons
 
 
 def _measure(
@@ -88,6 +104,9 @@ def _measure(
         hogs = Neighbours()
         if request.planned.cell["condition"] == "neighbour":
             hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
+        servers = stack.enter_context(
+            bench.channel.serving(workload.servers(setting), cpus=bench.cpus, sched=bench.sched)
+        )
         warmed = warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
@@ -102,10 +121,8 @@ def _measure(
         if peer is not None:
             folder.write_raw(RAW, peer.output())
     store_output(folder, result, hogs)
-    if result.returncode != 0:
-        reasons.append(
-            f"{workload.binaries[-1]} ended with status {result.returncode}: "
-            f"{last_words(result.stderr)}"
-        )
+    reasons += server_reasons(servers, folder)
+    if why := workload.why_failed(result):
+        reasons.append(why)
     reasons += thread_reasons(bench, workload, folder)
     return [*reasons, *host_reasons(folder), *clock_reasons(bench, folder)]

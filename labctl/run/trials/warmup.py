@@ -26,7 +26,6 @@ from labctl.collect.threads import page_faults
 from labctl.run.guests.bench import Bench
 from labctl.run.trials.parse import believable
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
-from labctl.workloads.failures import last_words
 from labctl.workloads.workload import Setting, Workload
 
 WINDOW_S = 0.1
@@ -74,9 +73,8 @@ def warm_up(
         result = bench.channel.run(
             command, seconds=WINDOW_S + SLACK_S, cpus=bench.cpus, sched=bench.sched
         )
-        if result.returncode != 0:
-            said = last_words(result.stderr)
-            raise BrokenError(f"the warm-up of {workload.name} failed: {said}")
+        if why := workload.why_failed(result):
+            raise BrokenError(f"the warm-up of {workload.name} failed: {why}")
         cpu_s = _busy_s(bench) - busy if bench.kind is Kind.GUEST else _rusage_s(result.counts)
         with believable(f"the warm-up of {workload.name}"):
             found = workload.window_rates(result.stdout.decode(errors="replace"), result.files)

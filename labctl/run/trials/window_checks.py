@@ -45,7 +45,13 @@ LIMIT_PPM = 100.0
 def thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> list[str]:
     """Return why the trial's threads make it invalid; what they were is stored."""
     host, told = folder.read_json(snapshots.RAW), folder.read_json(runner_counts.RAW)["threads"]
-    stored, wrong = held(bench.asked, host, told, places_itself=workload.places_itself)
+    stored, wrong = held(
+        bench.asked,
+        host,
+        told,
+        places_itself=workload.places_itself,
+        schedules_itself=workload.schedules_itself,
+    )
     folder.write_raw_json(RAW, stored)
     return wrong
 
@@ -80,22 +86,26 @@ def host_reasons(folder: TrialFolder) -> list[str]:
 def held(
     asked: Sequence[ExpectedThread],
     host: Mapping[str, Any],
-    workload: Mapping[str, Any],
+    told: Mapping[str, Any],
     *,
     places_itself: bool,
+    schedules_itself: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what the trial's `threads.json` holds, and a sentence for each thread that was not
     what was asked, or that changed meanwhile.
 
-    `host`: the two snapshots, `workload`: what the command's runner has read of its threads, each
-    `before` and `after`. `places_itself`: whether the command's threads choose their own CPUs.
+    `host`: the two snapshots, `told`: what the command's runner has read of its threads, each
+    `before` and `after`. `places_itself`, `schedules_itself`: whether its threads choose their own
+    CPUs or policy.
     Raises BrokenError when the runner has told something else.
     """
-    before, after = (_machine(host, at) + _workload(workload, at) for at in ("before", "after"))
+    before, after = (_machine(host, at) + _workload(told, at) for at in ("before", "after"))
     # In a guest nothing is asked of the command but to stay what it was when it was started.
     asked = [*asked, *(_as_started(before) if not _is_asked(asked, WORKLOAD) else ())]
     others = [row_states(host[at]["threads"], _OTHERS) for at in ("before", "after")]
-    at_end = [_where_asked(asked, state) for state in after] if places_itself else after
+    at_end = [
+        _as_asked(asked, state, cpus=places_itself, policy=schedules_itself) for state in after
+    ]
     wrong = [
         *(f"before the measured window {said}" for said in mismatches(asked, before)),
         *(f"after the measured window {said}" for said in mismatches(asked, at_end)),
@@ -143,12 +153,18 @@ def _is_asked(asked: Sequence[ExpectedThread], role: str) -> bool:
     return any(thread.role == role for thread in asked)
 
 
-def _where_asked(asked: Sequence[ExpectedThread], state: ThreadState) -> ThreadState:
-    """Return a command's thread as if it had stayed on its CPUs."""
+def _as_asked(
+    asked: Sequence[ExpectedThread], state: ThreadState, *, cpus: bool, policy: bool
+) -> ThreadState:
+    """Return a command's thread as if it had kept what it may choose itself: CPUs or policy."""
     if state.role != WORKLOAD:
         return state
-    (cpus,) = [thread.cpus for thread in asked if thread.role == WORKLOAD]
-    return replace(state, cpus=cpus)
+    (wanted,) = [thread for thread in asked if thread.role == WORKLOAD]
+    if cpus:
+        state = replace(state, cpus=wanted.cpus)
+    if policy:
+        state = replace(state, policy=wanted.policy, priority=wanted.priority)
+    return state
 
 
 def clock_rates(first: ClockReading, last: ClockReading) -> dict[str, float]:

@@ -56,6 +56,8 @@ class PlannedWorkload(Record):
     margin: Number | None = None
     uses_data_disk: Flag = False
     no_worse_than: Number | None = None
+    definition: dict[str, Any] | None = None
+    """What the program's file declares; None for one that is written in Python."""
 
 
 @with_config(_SLOTS)

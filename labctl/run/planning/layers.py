@@ -1,0 +1,60 @@
+"""Say what a study's workloads add to the image that its guests boot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from labctl.base.errors import UsageError
+from labctl.guest.add_layer import refuse_what_cannot_be_layered
+from labctl.guest.layer import Brought, Build, joined
+from labctl.guest.recipe import Recipe
+from labctl.study.study import StudyWorkload
+from labctl.workloads.declared import DeclaredWorkload
+from labctl.workloads.registry import workload_of
+
+
+def with_what_is_needed(recipe: Recipe, workloads: Mapping[str, StudyWorkload]) -> Recipe:
+    """Return the recipe with a layer of what the workloads need beside its own packages. Raises
+    UsageError for an image that gets none."""
+    parts = []
+    for declared in workloads.values():
+        program = workload_of(declared)
+        if isinstance(program, DeclaredWorkload):
+            packages = set(program.declared.packages) - set(recipe.spec.packages)
+            parts.append((tuple(packages), _brought(program)))
+    layer = joined(parts)
+    if not layer:
+        return recipe
+    refuse_what_cannot_be_layered(recipe, layer)
+    return recipe.with_layer(layer)
+
+
+def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
+    """Raise UsageError for workloads that bring files into an image, which a user's own VM is
+    not."""
+    for name, declared in workloads.items():
+        program = workload_of(declared)
+        if isinstance(program, DeclaredWorkload) and program.declared.files:
+            raise UsageError(
+                f"workload '{name}' brings files, and '{domain}' gets none",
+                hint="Put its programs into that VM and name them in 'command', or leave --domain "
+                "out.",
+            )
+
+
+def _brought(program: DeclaredWorkload) -> Brought | None:
+    file = program.declared
+    if not file.files:
+        return None
+    build = file.build
+    return Brought(
+        workload=program.name,
+        files={name: text.encode() for name, text in file.files.items()},
+        build=None
+        if build is None
+        else Build(
+            argv=tuple(tuple(argv) for argv in build.argv),
+            outputs=tuple(build.outputs),
+            packages=tuple(build.packages),
+        ),
+    )

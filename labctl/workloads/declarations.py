@@ -1,0 +1,371 @@
+"""Read declarations of workloads: files in `benchmarks/workloads/`, or what a study defines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import UsageError
+from labctl.base.expressions import fill_in, names_in
+from labctl.base.places_inside import brought_folder
+from labctl.base.units import Better, Unit
+from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
+from labctl.base.yamltext import YamlMapping
+from labctl.workloads.declared import DeclaredWorkload
+from labctl.workloads.metric_file import metric_names
+from labctl.workloads.repeated import SHELL
+from labctl.workloads.workload import (
+    BooleanParameter,
+    ChoiceParameter,
+    IntegerParameter,
+    NumberParameter,
+    Parameter,
+)
+from labctl.workloads.workload_file import (
+    MOST_TEXT,
+    ConditionalFile,
+    DeclaredFile,
+    ParameterFile,
+    files_of,
+)
+
+OWN_VARIABLES = frozenset(
+    {
+        *("vcpus", "threads", "cpus", "first_cpu", "duration", "operations", "work", "cwd"),
+        *("files", "data_path", "data_paths", "server", "peer", "skip_s"),
+    }
+)
+"""Names that labctl fills in."""
+
+OWN_METRICS = ("elapsed", "user_s", "system_s", "cpu_use", "work_per_s")
+"""Metrics that labctl takes itself of any declared workload, and that may be primary."""
+
+_MOST_INTEGER = 2**62
+
+
+def load_declaration(path: Path, name: str | None = None) -> DeclaredWorkload:
+    """Return the workload that a file declares. Raises UsageError naming file, line and key."""
+    return declare(name or path.name.removesuffix(".yaml"), load_mapping(path), path)
+
+
+def declare(name: str, mapping: YamlMapping, path: Path) -> DeclaredWorkload:
+    """Return the workload of a mapping read from `path`, with the contents of files that it names
+    beside it. Raises UsageError naming file, line and key."""
+    return _declared(name, _with_contents(mapping, path), path, mapping)
+
+
+def of_definition(name: str, definition: Mapping[str, Any]) -> DeclaredWorkload:
+    """Return the workload that a run's plan holds. Raises UsageError for one that isn't whole."""
+    return _declared(name, definition, Path(f"the run's workload '{name}'"), definition)
+
+
+def _declared(
+    name: str, definition: Mapping[str, Any], path: Path, mapping: Mapping[str, Any]
+) -> DeclaredWorkload:
+    # Validated as it was written, whose keys have lines.
+    as_written = YamlMapping(definition)
+    as_written.lines = getattr(mapping, "lines", {})
+    file = validate(DeclaredFile, as_written, path)
+    checked = _Checked(path, mapping, file, name)
+    checked.check()
+    return DeclaredWorkload(
+        name=name,
+        operation=file.operation,
+        durations=_durations(file),
+        parameters=tuple(checked.parameter(key, one) for key, one in file.parameters.items()),
+        binaries=tuple(dict.fromkeys(_binaries(file, name))),
+        primary=file.primary,
+        rate_metric=_rate(file),
+        calibratable=file.constant_instructions,
+        uses_data_disk=file.data_disk is not None,
+        places_itself=file.places_itself,
+        schedules_itself=file.schedules_itself,
+        deciding=tuple(dict.fromkeys([*metric_names(file.metrics), *OWN_METRICS])),
+        tracers=tuple(file.needs.tracers),
+        declared=file,
+        definition=_plain(definition),
+    )
+
+
+def _with_contents(mapping: YamlMapping, path: Path) -> dict[str, Any]:
+    """Return the mapping with the text of each file that it names in place of its path."""
+    brought = mapping.get("files")
+    if not isinstance(brought, dict) or not all(isinstance(t, str) for t in brought.values()):
+        return dict(mapping)
+    texts = {}
+    for name, found in files_of(brought, path.parent).items():
+        texts[name] = found if isinstance(found, str) else _text_of(found, mapping, path, name)
+    return {**mapping, "files": texts}
+
+
+def _text_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str:
+    line = line_of(mapping, ("files", name))
+    place = f"{path}:{line}" if line else str(path)
+    if not found.resolve().is_relative_to(path.parent.resolve()):
+        raise UsageError(
+            f"{place}: 'files.{name}' leads out of the workload's folder",
+            hint="Put the file beside the workload.",
+        )
+    try:
+        with found.open("rb") as file:
+            data = file.read(MOST_TEXT + 1)
+        if len(data) > MOST_TEXT:
+            raise UsageError(f"{place}: 'files.{name}' has more than {MOST_TEXT} bytes")
+        return data.decode()
+    except OSError as error:
+        raise UsageError(f"{place}: 'files.{name}': {found}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{place}: 'files.{name}': {found} is not UTF-8 text") from error
+
+
+class _Checked:
+    """Check what a declaration's types alone don't say."""
+
+    def __init__(
+        self, path: Path, mapping: Mapping[str, Any], file: DeclaredFile, name: str
+    ) -> None:
+        self._path, self._mapping, self._file, self._name = path, mapping, file, name
+
+    def check(self) -> None:
+        file = self._file
+        for name in file.parameters:
+            if name in OWN_VARIABLES:
+                self._fail(f"'{name}' is labctl's own name", "parameters", name)
+        self._check_variables()
+        self._check_serve()
+        self._check_kind()
+        for key, patterns in (("absent", file.absent), ("explain", file.explain)):
+            for pattern in patterns:
+                self._check_pattern(pattern, key)
+        known = metric_names(file.metrics)
+        choices = {*known, *OWN_METRICS}
+        self._known(file.primary, choices, "primary")
+        if file.rate is not None:
+            self._known(file.rate, choices, "rate")
+        if "work_per_s" in (file.primary, file.rate) and file.trial.work is None:
+            self._fail("'work_per_s' needs 'work', the operations of a run", "trial")
+        is_latency = file.primary in known and file.primary not in file.metrics
+        if is_latency and file.trial.loop == "closed":
+            self._fail(
+                f"'{file.primary}' is a closed loop's latency, which leaves out what a stall hid",
+                "primary",
+                hint="Take a rate, or say 'loop: open' or 'loop: paced' in 'trial' where the "
+                "program keeps a schedule.",
+            )
+
+    def parameter(self, name: str, one: ParameterFile) -> Parameter:
+        """Return a declared parameter; raises UsageError."""
+        kinds = [
+            kind
+            for kind in ("integer", "number", "choice", "boolean")
+            if getattr(one, kind) is not None
+        ]
+        place = ("parameters", name)
+        if len(kinds) != 1:
+            self._fail(
+                f"'{name}' needs exactly one of 'integer', 'number', 'choice' and 'boolean', its "
+                "default",
+                *place,
+            )
+        found = self._parameter(name, one, *place)
+        with self._placed(*place):
+            default = getattr(one, kinds[0])
+            found.check(self._name, default)
+        return found
+
+    def _parameter(self, name: str, one: ParameterFile, *place: str) -> Parameter:
+        about = one.description
+        if one.boolean is not None:
+            return BooleanParameter(name=name, default=one.boolean, description=about)
+        if one.choice is not None:
+            if one.of is None:
+                self._fail(f"'{name}' needs 'of', the values of the choice", *place)
+            assert one.of is not None
+            return ChoiceParameter(
+                name=name, default=one.choice, choices=tuple(one.of), description=about
+            )
+        if one.least is None or one.most is None:
+            self._fail(f"'{name}' needs 'from' and 'to', its limits", *place)
+        assert one.least is not None
+        assert one.most is not None
+        if one.integer is not None:
+            return IntegerParameter(
+                name=name,
+                default=one.integer,
+                minimum=int(max(one.least, -_MOST_INTEGER)),
+                maximum=int(min(one.most, _MOST_INTEGER)),
+                description=about,
+                power_of_two=one.power_of_two,
+            )
+        assert one.number is not None
+        return NumberParameter(
+            name=name, default=one.number, minimum=one.least, maximum=one.most, description=about
+        )
+
+    def _check_variables(self) -> None:
+        file = self._file
+        known = {*file.parameters, *OWN_VARIABLES}
+        for keys, text in _templates(file):
+            self._names(names_in_text(text, self._place(*keys)), known, keys)
+        for keys, text in _expressions(file):
+            self._names(names_in_text(text, self._place(*keys), bare=True), known, keys)
+
+    def _names(self, used: Iterable[str], known: Collection[str], keys: tuple[Any, ...]) -> None:
+        for name in sorted(used):
+            if name not in known:
+                key = ".".join(str(k) for k in keys)
+                self._fail(f"'{key}': there is no '{name}'", *keys, hint=nearest(name, known))
+
+    def _check_serve(self) -> None:
+        peers = 0
+        for number, one in enumerate(self._file.serve):
+            ready = one.ready
+            kinds = ("tcp", "udp", "unix", "log", "command")
+            given = [kind for kind in kinds if getattr(ready, kind) is not None]
+            if len(given) != 1:
+                self._fail(
+                    f"'serve.{number}.ready' needs exactly one of tcp, udp, unix, log and command",
+                    *("serve", number, "ready"),
+                )
+            if one.on == "peer":
+                peers += 1
+                if given[0] not in ("tcp", "udp"):
+                    self._fail("a peer's server is ready by 'tcp' or 'udp'", "serve", number)
+        if peers > 1:
+            self._fail("one server may run on the peer", "serve")
+
+    def _check_kind(self) -> None:
+        trial = self._file.trial
+        if trial.kind == "repeat" and (self._file.setup or self._file.after):
+            self._fail(
+                "'setup' and 'after' surround a trial, not each run of a program that is repeated",
+                *("trial", "kind"),
+                hint="Take 'kind: once', or leave them out.",
+            )
+        for pattern in self._file.explain:
+            self._check_pattern(pattern, "explain")
+
+    def _check_pattern(self, pattern: str, key: str) -> None:
+        try:
+            re.compile(pattern, re.M)
+        except re.error as error:
+            self._fail(f"'{key}': {pattern!r} is no regular expression: {error}", key)
+
+    def _known(self, name: str, choices: Collection[str], key: str) -> None:
+        if name not in choices:
+            self._fail(f"'{key}': no metric '{name}'", key, hint=nearest(name, choices))
+
+    @contextmanager
+    def _placed(self, *keys: str | int) -> Iterator[None]:
+        try:
+            yield
+        except UsageError as error:
+            raise UsageError(f"{self._place(*keys)}: {error.message}", hint=error.hint) from error
+
+    def _fail(self, said: str, *keys: str | int, hint: str | None = None) -> None:
+        raise UsageError(f"{self._place(*keys)}: {said}", hint=hint)
+
+    def _place(self, *keys: str | int) -> str:
+        line = line_of(self._mapping, keys)
+        return f"{self._path}:{line}" if line else str(self._path)
+
+
+def names_in_text(text: str, place: str, *, bare: bool = False) -> set[str]:
+    """Return the variables that a text uses; raises UsageError that begins with `place`."""
+    try:
+        return names_in(text, bare=bare)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of all that is filled in."""
+    for number, item in enumerate(file.command):
+        if isinstance(item, ConditionalFile):
+            for text in item.argv:
+                yield ("command", number), text
+        else:
+            yield ("command", number), item
+    for key in ("setup", "after"):
+        for number, argv in enumerate(getattr(file, key)):
+            for text in argv:
+                yield (key, number), text
+    for number, server in enumerate(file.serve):
+        for text in server.argv:
+            yield ("serve", number, "argv"), text
+        for text in [
+            *(server.ready.command or ()),
+            server.ready.unix or "",
+            server.ready.log or "",
+        ]:
+            yield ("serve", number, "ready"), text
+    for name, text in file.env.items():
+        yield ("env", name), text
+    for name, value in file.trial.warm_up.parameters.items():
+        if isinstance(value, str):
+            yield ("trial", "warm_up", "parameters", name), value
+
+
+def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of all bare expressions."""
+    for number, item in enumerate(file.command):
+        if isinstance(item, ConditionalFile):
+            yield ("command", number, "when"), item.when
+    for number, refusal in enumerate(file.refuse):
+        yield ("refuse", number, "when"), refusal.when
+    for number, side in enumerate(file.sides):
+        if side.when is not None:
+            yield ("sides", number, "when"), side.when
+    for key in ("work", "first_operations"):
+        if isinstance(found := getattr(file.trial, key), str):
+            yield ("trial", key), found
+    if file.data_disk is not None and isinstance(file.data_disk.writes, str):
+        yield ("data_disk", "writes"), file.data_disk.writes
+
+
+def _durations(file: DeclaredFile) -> str:
+    trial = file.trial
+    if trial.kind == "once":
+        return "its own: one run of fixed work"
+    if trial.step_s == 1:
+        return "whole seconds"
+    return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
+
+
+def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
+    """Yield the programs that its commands name, as they name them."""
+    first = file.command[0]
+    named = [first if not isinstance(first, ConditionalFile) else ""]
+    named += [server.argv[0] for server in file.serve]
+    named += [argv[0] for argv in (*file.setup, *file.after)]
+    for name in named:
+        if name and names_in(name) <= {"files"}:
+            yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")
+    if file.trial.kind == "repeat":
+        yield SHELL
+    yield from file.binaries
+
+
+def _rate(file: DeclaredFile) -> str | None:
+    """Return the metric of operations per second: the one that is named, else the primary one where
+    it is such a rate."""
+    if file.rate is not None:
+        return file.rate
+    if file.primary == "work_per_s":
+        return file.primary
+    known = metric_names(file.metrics).get(file.primary)
+    if known is not None and known.unit in (Unit.PER_SECOND, Unit.BYTES_PER_SECOND):
+        return file.primary if known.better is Better.HIGHER else None
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without lines, as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

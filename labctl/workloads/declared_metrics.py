@@ -1,0 +1,143 @@
+"""Read the metrics of a declared workload from what its runs left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from labctl.base.errors import BrokenError
+from labctl.base.expressions import evaluate
+from labctl.base.units import Better, Unit
+from labctl.store.samples import Reading, Sample, sample
+from labctl.store.trial import TrialFolder
+from labctl.workloads.marked import Output, runs_of, runs_that_begin
+from labctl.workloads.metric_file import (
+    Values,
+    combine,
+    decoded,
+    matches_in,
+    read_runs,
+    readings,
+    total_operations,
+    windows_in,
+)
+from labctl.workloads.windows import RateWindow, batch_errors
+from labctl.workloads.workload_file import DeclaredFile
+
+STDOUT = "stdout.txt"
+STDERR = "stderr.txt"
+RUNNER = "runner.json"
+
+
+def readings_of(
+    file: DeclaredFile, raw: TrialFolder, parameters: Mapping[str, Any], rate: str | None
+) -> Iterator[Reading]:
+    """Yield every metric of a trial. `rate`: the metric of operations per second. Raises
+    BrokenError naming the raw file, for runs that failed without a status, too."""
+    runs = stored_runs(file, raw)
+    check_outputs(file, runs, str(raw.path))
+    skip_s = file.trial.skip_s
+    values = read_runs(file.metrics, runs, skip_s=skip_s)
+    yield from readings(combine(file.metrics, values))
+    operations = total_operations(file.operations, runs)
+    if operations is None and file.trial.work is not None:
+        operations = len(runs) * work_of(file, parameters)
+    if operations is not None and operations <= 0:
+        raise BrokenError(f"{raw.path}: the program did no operation")
+    if operations is not None:
+        yield sample("operations", operations, source=STDOUT)
+    if file.trial.work is not None:
+        assert operations is not None
+        yield Sample(
+            metric="work_per_s",
+            value=operations / _elapsed_s(raw),
+            unit=Unit.PER_SECOND,
+            better=Better.HIGHER,
+            source=RUNNER,
+        )
+    if rate is not None:
+        yield from batch_errors(_windows(file, rate, runs, values), rate, STDOUT)
+
+
+def window_rates_of(
+    file: DeclaredFile, rate: str | None, stdout: str, files: Mapping[str, bytes]
+) -> list[float]:
+    """Return operations per second of each window of a warm-up command; [] where no metric is
+    one, or labctl's own clock would have to say it."""
+    runs = _runs(file, stdout, "", files)
+    if file.windows is not None:
+        windows = [window for run in runs for window in windows_in(file.windows, run)]
+        return [window.operations / window.seconds for window in windows]
+    metric = file.metrics.get(rate) if rate is not None else None
+    if rate is None or metric is None:
+        return []
+    found = [values[rate] for values in read_runs({rate: metric}, runs)]
+    if missing := [why for why in found if isinstance(why, str)]:
+        raise BrokenError(f"{STDOUT}: {missing[0]}")
+    return [value.value for value in found if not isinstance(value, str)]
+
+
+def work_of(file: DeclaredFile, parameters: Mapping[str, Any]) -> float:
+    """Return the operations of one run of fixed work."""
+    work = file.trial.work
+    if isinstance(work, str):
+        return float(evaluate(work, parameters, "trial.work"))
+    return float(work or 0)
+
+
+def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
+    """Return the output of each run of a trial. Raises BrokenError naming the raw file."""
+    folder = raw.path / "files"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    files = {name: (folder / name).read_bytes() for name in names}
+    try:
+        return _runs(file, raw.read_text(STDOUT), raw.read_text(STDERR), files)
+    except BrokenError as error:
+        raise BrokenError(f"{raw.path / STDOUT}: {error.message}") from error
+
+
+def check_outputs(file: DeclaredFile, runs: Sequence[Output], where: str) -> None:
+    """Raise BrokenError for what a successful run's output must not hold."""
+    for run in runs if file.absent else ():
+        for pattern, line in matches_in(file.absent, run).items():
+            raise BrokenError(f"{where}: the output has what it must not ({pattern!r}): {line}")
+
+
+def _windows(
+    file: DeclaredFile, rate: str, runs: Sequence[Output], values: Sequence[Values]
+) -> list[RateWindow]:
+    """Return the windows that a trial's own variance is taken from: those that the program tells
+    apart, or the runs of one that is repeated."""
+    if file.windows is not None:
+        skip_s = file.trial.skip_s
+        return [w for run in runs for w in windows_in(file.windows, run, skip_s=skip_s)]
+    if file.trial.kind != "repeat" or file.operations is None or rate not in file.metrics:
+        return []
+    found = []
+    for run, of_run in zip(runs, values, strict=True):
+        value, operations = of_run[rate], total_operations(file.operations, [run])
+        if isinstance(value, str) or not operations or value.value <= 0:
+            return []
+        found.append(RateWindow(operations / value.value, operations))
+    return found
+
+
+def _runs(file: DeclaredFile, stdout: str, stderr: str, files: Mapping[str, bytes]) -> list[Output]:
+    stdout, stderr = decoded(stdout), decoded(stderr)
+    begins = file.trial.begins
+    if begins is not None:
+        return [Output(text, stderr) for text in runs_that_begin(begins, stdout)]
+    if file.trial.kind == "repeat":
+        return runs_of(stdout, stderr)
+    return [Output(stdout, stderr, files)]
+
+
+def _elapsed_s(raw: TrialFolder) -> float:
+    told: Any = raw.read_json(RUNNER)
+    try:
+        seconds = float(told["duration_s"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BrokenError(f"{raw.path / RUNNER}: says no duration") from error
+    if not 0 < seconds < float("inf"):
+        raise BrokenError(f"{raw.path / RUNNER}: a duration of {seconds} s")
+    return seconds

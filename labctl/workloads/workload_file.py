@@ -1,0 +1,212 @@
+"""Check workloads as their files have them: `benchmarks/workloads/NAME.yaml`, or a study's
+`define:`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from labctl.base.yamlfile import FileModel
+from labctl.workloads.metric_file import MetricsFile, ReadingFile
+
+MOST_TEXT = 1 << 20
+"""Bytes of one file that a workload brings."""
+LONGEST_S = 86_400.0
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Item = Annotated[str, StringConstraints(max_length=16_384)]
+"""One argument of a command, whatever its `{{ }}` become."""
+Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
+Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
+Privilege = Literal["realtime", "memlock", "perf", "tracing", "net-admin", "raw-disk", "root"]
+
+# The text below a key is its line in docs/workloads.md and in the JSON Schema.
+
+
+class ParameterFile(FileModel):
+    """Declare a parameter: exactly one of `integer`, `number`, `choice` and `boolean` holds its
+    default."""
+
+    integer: int | None = None
+    number: float | None = None
+    choice: str | None = None
+    boolean: bool | None = None
+    least: float | None = Field(default=None, alias="from")
+    most: float | None = Field(default=None, alias="to")
+    of: Annotated[list[str], Field(min_length=1, max_length=100)] | None = None
+    """The values of a choice."""
+    power_of_two: bool = False
+    description: Text
+
+
+class RefusalFile(FileModel):
+    when: Text
+    """A bare expression over the parameters: true is an error."""
+    message: Text
+
+
+class BuildFile(FileModel):
+    packages: list[Package] = []
+    """Compilers and headers; they don't stay in the image."""
+    argv: Annotated[list[Argv], Field(min_length=1, max_length=50)]
+    outputs: Annotated[list[Item], Field(min_length=1, max_length=50)]
+    """What stays, as globs relative to `{{ files }}`."""
+
+
+class DataDiskFile(FileModel):
+    use: Literal["block"] = "block"
+    writes: bool | Text = False
+    """Whether it writes: true, false or a bare expression over the parameters."""
+
+
+class ReadyFile(FileModel):
+    """Say when a server is ready: exactly one of the first five."""
+
+    tcp: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    udp: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    unix: Item | None = None
+    log: Item | None = None
+    """A regular expression that its output matches."""
+    command: Argv | None = None
+    """A command that ends with 0."""
+    timeout_s: Seconds = 20.0
+
+
+class ServeFile(FileModel):
+    argv: Argv
+    ready: ReadyFile
+    on: Literal["machine", "peer"] = "machine"
+    """The measured machine itself, or its peer over labctl's link."""
+    stop: Literal["TERM", "INT", "QUIT"] = "TERM"
+    grace_s: Seconds = 5.0
+
+
+class WarmUpFile(FileModel):
+    parameters: dict[Name, int | float | bool | str] = {}
+    """Values in the warm-up; text may be a `{{ }}` over the trial's own."""
+    runs: Annotated[int, Field(ge=1, le=50)] | None = None
+    """Number of unmeasured runs: 3 for programs that are repeated, 1 for others without windows."""
+    none: Text | None = None
+    """Why there is none; it stands in the report."""
+
+
+class TrialFile(FileModel):
+    kind: Literal["duration", "repeat", "once", "until-stopped"] = "duration"
+    """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
+    the time is up. `once`: one run of fixed work. `until-stopped`: ended by a signal."""
+    step_s: Seconds = 1.0
+    """`{{ duration }}` is a multiple of this."""
+    least_s: Seconds = 1.0
+    work: int | Text | None = None
+    """Operations of one run of fixed work: a number or a bare expression."""
+    begins: Text | None = None
+    """How the output of each run of a program that is repeated begins, as a regular expression;
+    without it labctl marks the runs."""
+    first_operations: int | Text | None = None
+    """Operations of the first warm-up window, where `counts`: a number or a bare expression."""
+    counts: bool = False
+    """Whether `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit)."""
+    limit_s: Seconds | None = None
+    """Seconds after which a run of fixed work is killed; 600 for `once`."""
+    skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    """Seconds at the start of a run that the metrics leave out."""
+    loop: Literal["closed", "open", "paced"] = "closed"
+    warm_up: WarmUpFile = WarmUpFile()
+
+
+class ConditionalFile(FileModel):
+    when: Text
+    argv: Annotated[list[Item], Field(max_length=200)]
+
+
+class NeedsFile(FileModel):
+    tracers: list[Text] = []
+    """Tracers of the kernel that it runs under, by ftrace's names."""
+    vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    memory_mib: Annotated[int, Field(ge=1)] = 1
+
+
+class SideFile(FileModel):
+    """Leave a side out."""
+
+    side: Literal["native", "guest"]
+    when: Text | None = None
+    """A bare expression over the parameters; without it always."""
+    reason: Text
+
+
+class DeclaredFile(FileModel):
+    """Declare a workload: a command for either side, and how its metrics are read."""
+
+    description: Text
+    operation: Text = "one operation"
+    """What one operation is, in words."""
+    parameters: dict[Name, ParameterFile] = {}
+    refuse: list[RefusalFile] = []
+    """Contradictions between parameters."""
+    packages: list[Package] = []
+    """Debian packages that the guest's image must have."""
+    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)]] = {}
+    """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), or the text."""
+    build: BuildFile | None = None
+    """Commands that run once, where the files lie, when the image is made."""
+    env: dict[str, Item] = {}
+    user: Literal["nobody", "root"] = "nobody"
+    privileges: list[Privilege] = []
+    data_disk: DataDiskFile | None = None
+    setup: list[Argv] = []
+    """Commands before each run, outside of the measured window."""
+    after: list[Argv] = []
+    """Commands after each run, outside of the measured window."""
+    serve: list[ServeFile] = []
+    """Servers that live from before the warm-up to after the measured window."""
+    trial: TrialFile = TrialFile()
+    command: Annotated[list[Item | ConditionalFile], Field(min_length=1, max_length=200)]
+    """One argument an item; no shell."""
+    exit_status: list[int] = [0]
+    """Statuses of success."""
+    absent: list[Text] = []
+    """Regular expressions: a match in the output makes a trial invalid."""
+    explain: dict[Text, Text] = {}
+    """What a regular expression in the output of a failed run means."""
+    needs: NeedsFile = NeedsFile()
+    sides: list[SideFile] = []
+    """Sides that can't run it, each with the reason."""
+    scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
+    """Size that no file of a run may exceed, in MiB."""
+    keep: list[Item] = []
+    """Files that are stored although no metric reads them."""
+    metrics: MetricsFile = {}
+    operations: ReadingFile | None = None
+    """Number of operations of a run."""
+    windows: ReadingFile | None = None
+    """Windows within a trial, for the variance of its rate."""
+    rate: Text | None = None
+    """The metric that holds operations per second."""
+    primary: Text
+    """The metric that decides where a study has no reason for another."""
+    binaries: list[Item] = []
+    """Programs to hash beside those that the commands name."""
+    constant_instructions: bool = False
+    """Whether user instructions per operation are a constant: no lock, no spin, no I/O."""
+    places_itself: bool = False
+    """Whether its main thread chooses its own CPUs among those that it is given."""
+    schedules_itself: bool = False
+    """Whether it sets its own scheduling policy, so that none is asked of it."""
+
+
+def files_of(brought: dict[str, str], folder: Path | None) -> dict[str, Path | str]:
+    """Return what each brought file is: the path that it names (relative to `folder`), or its
+    text."""
+    return {
+        name: (folder / text if folder is not None else Path(text))
+        if text.startswith("./") and "\n" not in text
+        else text
+        for name, text in brought.items()
+    }
