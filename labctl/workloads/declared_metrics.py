@@ -64,7 +64,7 @@ def window_rates_of(
 ) -> list[float]:
     """Return operations per second of each window of a warm-up command; [] where no metric is
     one, or labctl's own clock would have to say it."""
-    runs = _runs(file, stdout, "", files)
+    runs = _runs(file, stdout, None, files)
     if file.windows is not None:
         windows = [window for run in runs for window in windows_in(file.windows, run)]
         return [window.operations / window.seconds for window in windows]
@@ -122,14 +122,16 @@ def _windows(
     return found
 
 
-def _runs(file: DeclaredFile, stdout: str, stderr: str, files: Mapping[str, bytes]) -> list[Output]:
-    stdout, stderr = decoded(stdout), decoded(stderr)
+def _runs(
+    file: DeclaredFile, stdout: str, stderr: str | None, files: Mapping[str, bytes]
+) -> list[Output]:
+    stdout, stderr = decoded(stdout), None if stderr is None else decoded(stderr)
     begins = file.trial.begins
     if begins is not None:
-        return [Output(text, stderr) for text in runs_that_begin(begins, stdout)]
+        return [Output(text, stderr or "") for text in runs_that_begin(begins, stdout)]
     if file.trial.kind == "repeat":
         return runs_of(stdout, stderr)
-    return [Output(stdout, stderr, files)]
+    return [Output(stdout, stderr or "", files)]
 
 
 def _elapsed_s(raw: TrialFolder) -> float:

@@ -52,10 +52,11 @@ def times(argv: Sequence[str], count: int, files: Sequence[str]) -> tuple[str, .
     return (SHELL, "-c", _TIMES, " ".join(files), str(count), *argv)
 
 
-def runs_of(stdout: str, stderr: str) -> list[Output]:
-    """Return each run's output, in order. Raises BrokenError for what the loop didn't print."""
+def runs_of(stdout: str, stderr: str | None) -> list[Output]:
+    """Return each run's output, in order. `stderr`: None where it wasn't kept. Raises BrokenError
+    for what the loop didn't print."""
     before, *runs = _RUN.split(stdout)
-    _, *errors = _RUN.split(stderr)
+    errors = [""] * len(runs) if stderr is None else _RUN.split(stderr)[1:]
     if before or not runs or len(runs) != len(errors):
         raise BrokenError(
             f"expected a mark before each run's output, found {len(runs)} in its standard output "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from labctl.base.errors import UsageError
 
@@ -61,6 +63,8 @@ class Program:
     primary: str
     rate_metric: str | None
     uses_data_disk: bool = False
+    deciding: tuple[str, ...] = ("latency_p50", "latency_p95", "latency_p99")
+    definition: Mapping[str, Any] | None = None
 
     def check_parameters(self, given: Mapping[str, object]) -> dict[str, int | str]:
         for name, value in given.items():
@@ -75,9 +79,21 @@ class Program:
             raise UsageError("only half seconds are taken")
 
 
-PROGRAMS = {
-    "sysbench-cpu": Program("max_prime", (2000, 2001, 3000), "events_per_s", "events_per_s"),
-    "fio-random": Program("mode", ("randread", "randwrite"), "iops", "iops"),
-}
+class SomePrograms(dict[str, Program]):
+    """Hold programs by name, as labctl.workloads.registry does."""
+
+    def of(self, declared: Any) -> Program:
+        return self[declared.program]
+
+    def define(self, name: str, mapping: Any, path: Path) -> Program:
+        raise NotImplementedError
+
+
+PROGRAMS = SomePrograms(
+    {
+        "sysbench-cpu": Program("max_prime", (2000, 2001, 3000), "events_per_s", "events_per_s"),
+        "fio-random": Program("mode", ("randread", "randwrite"), "iops", "iops"),
+    }
+)
 
 NAMES = ("native", "native+pinned", "baseline", "control", "handicap", "pinned", "mine")
