@@ -24,7 +24,7 @@ from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
-from labctl.workloads.workload import IntegerParameter, Parameter
+from labctl.workloads.workload import BooleanParameter, IntegerParameter, NumberParameter, Parameter
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs/glossary.md"
@@ -140,8 +140,10 @@ def _collectors() -> str:
 
 def _parameters() -> str:
     def values(of: Parameter) -> str:
-        if isinstance(of, IntegerParameter):
+        if isinstance(of, IntegerParameter | NumberParameter):
             return f"{of.minimum:,} to {of.maximum:,}"
+        if isinstance(of, BooleanParameter):
+            return "`true`, `false`"
         return ", ".join(f"`{choice}`" for choice in of.choices)
 
     return _lines(

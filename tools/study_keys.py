@@ -76,7 +76,9 @@ def _as_yaml(value: object) -> str:
     return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
 
 
-def _takes(schema: Mapping[str, Any], defs: Mapping[str, Any]) -> str:
+def _takes(schema: Mapping[str, Any] | bool, defs: Mapping[str, Any]) -> str:
+    if isinstance(schema, bool):
+        return "anything"
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return _takes(defs[name], defs) if "enum" in defs[name] else "see below"

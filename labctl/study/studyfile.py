@@ -404,7 +404,7 @@ class _Checked:
                 for name, workload in file.workloads.items()
             },
             primaries={
-                name: workload.primary or programs[workload.program].primary
+                name: workload.primary or defined[name].primary
                 for name, workload in file.workloads.items()
             },
         )

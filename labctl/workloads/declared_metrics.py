@@ -7,8 +7,7 @@ from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.expressions import evaluate
-from labctl.base.units import Better, Unit
-from labctl.store.samples import Reading, Sample, sample
+from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.marked import Output, runs_of, runs_that_begin
 from labctl.workloads.metric_file import (
@@ -16,6 +15,8 @@ from labctl.workloads.metric_file import (
     combine,
     decoded,
     matches_in,
+    needed_for,
+    operations_of,
     read_runs,
     readings,
     total_operations,
@@ -46,15 +47,7 @@ def readings_of(
         raise BrokenError(f"{raw.path}: the program did no operation")
     if operations is not None:
         yield sample("operations", operations, source=STDOUT)
-    if file.trial.work is not None:
-        assert operations is not None
-        yield Sample(
-            metric="work_per_s",
-            value=operations / _elapsed_s(raw),
-            unit=Unit.PER_SECOND,
-            better=Better.HIGHER,
-            source=RUNNER,
-        )
+    yield from _of_runner(raw, len(runs), operations if file.trial.work is not None else None)
     if rate is not None:
         yield from batch_errors(_windows(file, rate, runs, values), rate, STDOUT)
 
@@ -68,10 +61,10 @@ def window_rates_of(
     if file.windows is not None:
         windows = [window for run in runs for window in windows_in(file.windows, run)]
         return [window.operations / window.seconds for window in windows]
-    metric = file.metrics.get(rate) if rate is not None else None
-    if rate is None or metric is None:
+    needed = needed_for(file.metrics, rate) if rate is not None else {}
+    if rate is None or not needed:
         return []
-    found = [values[rate] for values in read_runs({rate: metric}, runs)]
+    found = [values[rate] for values in read_runs(needed, runs)]
     if missing := [why for why in found if isinstance(why, str)]:
         raise BrokenError(f"{STDOUT}: {missing[0]}")
     return [value.value for value in found if not isinstance(value, str)]
@@ -98,9 +91,8 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
 
 def check_outputs(file: DeclaredFile, runs: Sequence[Output], where: str) -> None:
     """Raise BrokenError for what a successful run's output must not hold."""
-    for run in runs if file.absent else ():
-        for pattern, line in matches_in(file.absent, run).items():
-            raise BrokenError(f"{where}: the output has what it must not ({pattern!r}): {line}")
+    for pattern, line in matches_in(file.absent, *runs).items():
+        raise BrokenError(f"{where}: the output has what it must not ({pattern!r}): {line}")
 
 
 def _windows(
@@ -114,11 +106,12 @@ def _windows(
     if file.trial.kind != "repeat" or file.operations is None or rate not in file.metrics:
         return []
     found = []
-    for run, of_run in zip(runs, values, strict=True):
-        value, operations = of_run[rate], total_operations(file.operations, [run])
-        if isinstance(value, str) or not operations or value.value <= 0:
+    counts = operations_of(file.operations, runs)
+    for count, of_run in zip(counts, values, strict=True):
+        value = of_run[rate]
+        if isinstance(value, str) or not count or value.value <= 0:
             return []
-        found.append(RateWindow(operations / value.value, operations))
+        found.append(RateWindow(count / value.value, count))
     return found
 
 
@@ -134,12 +127,21 @@ def _runs(
     return [Output(stdout, stderr or "", files)]
 
 
-def _elapsed_s(raw: TrialFolder) -> float:
+def _of_runner(raw: TrialFolder, runs: int, operations: float | None) -> Iterator[Reading]:
+    """Yield what the runner's own clock and the kernel's accounts say. `operations`: of fixed work;
+    None where there is none."""
     told: Any = raw.read_json(RUNNER)
     try:
         seconds = float(told["duration_s"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BrokenError(f"{raw.path / RUNNER}: says no duration") from error
+        user_s, system_s = float(told["rusage"]["utime_s"]), float(told["rusage"]["stime_s"])
+        cpu_s = user_s + system_s + float(told.get("servers_s", 0.0))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenError(f"{raw.path / RUNNER}: says no duration or no CPU time") from error
     if not 0 < seconds < float("inf"):
         raise BrokenError(f"{raw.path / RUNNER}: a duration of {seconds} s")
-    return seconds
+    yield sample("elapsed", seconds / runs, source=RUNNER)
+    yield sample("user_s", user_s, source=RUNNER)
+    yield sample("system_s", system_s, source=RUNNER)
+    yield sample("cpu_use", cpu_s / seconds, source=RUNNER)
+    if operations is not None:
+        yield sample("work_per_s", operations / seconds, source=RUNNER)

@@ -34,7 +34,7 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
     not."""
     for name, declared in workloads.items():
         program = workload_of(declared)
-        if isinstance(program, DeclaredWorkload) and program.declared.files:
+        if isinstance(program, DeclaredWorkload) and _brought(program) is not None:
             raise UsageError(
                 f"workload '{name}' brings files, and '{domain}' gets none",
                 hint="Put its programs into that VM and name them in 'command', or leave --domain "
@@ -44,9 +44,9 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
 
 def _brought(program: DeclaredWorkload) -> Brought | None:
     file = program.declared
-    if not file.files:
-        return None
     build = file.build
+    if not file.files and build is None:
+        return None
     return Brought(
         workload=program.name,
         files={name: text.encode() for name, text in file.files.items()},

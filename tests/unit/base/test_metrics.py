@@ -119,6 +119,8 @@ def test_parsers_take_unit_and_direction_from_the_table() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id == "Sample"
+        # A declaration says both itself.
+        if path.name != "metric_file.py"
     ]
     assert made_by_hand == []
 
@@ -137,6 +139,8 @@ def test_a_sample_of_a_metric_without_a_row_is_refused() -> None:
 
 def test_a_workload_s_primary_metric_has_a_row_and_a_direction() -> None:
     for workload in checkers().values():
+        if workload.definition is not None:
+            continue
         row = metric_of(base_name(workload.primary))
         assert row is not None, workload.name
         assert row.better is not Better.NEITHER, workload.name

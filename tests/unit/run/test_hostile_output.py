@@ -100,6 +100,10 @@ def _read(data: bytes, file: str, parse: Callable[[TrialFolder], Iterator[object
     """[] for what is refused."""
     with TemporaryDirectory() as place:
         folder = TrialFolder(Path(place))
+        folder.write_raw("stderr.txt", b"")
+        folder.write_raw_json(
+            "runner.json", {"duration_s": 1.0, "rusage": {"utime_s": 0.5, "stime_s": 0.1}}
+        )
         folder.write_raw(file, data)
         with suppress(BrokenError), believable(place):
             return list(parse(folder))
@@ -109,6 +113,7 @@ def _read(data: bytes, file: str, parse: Callable[[TrialFolder], Iterator[object
 def _parser(program: str) -> Callable[[TrialFolder], Iterator[object]]:
     """All that a workload makes of its output."""
     found = workload(program)
+    found = found.with_parameters(found.check_parameters({}))
     return lambda raw: chain(found.parse(raw), found.periods(raw, {"interval_us": 1000}))
 
 

@@ -65,7 +65,7 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
         workload = SimpleNamespace(
             binaries=(program,), check_parameters=dict, peer=lambda parameters: serves
         )
-        monkeypatch.setattr(module, "workload", lambda _: workload)
+        monkeypatch.setattr(module, "workload_of", lambda _: workload)
         records = {p: {"path": p, "sha256": digest} for p, digest in (built or {}).items()}
         lab: Any = SimpleNamespace(
             source=SimpleNamespace(has_native_side=not own_vm),

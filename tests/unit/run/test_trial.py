@@ -40,6 +40,7 @@ def warmed(
         channel=SimpleNamespace(run=lambda *words, **options: done),
     )
     workload: Any = SimpleNamespace(
+        why_failed=lambda result: None,
         name="fio-random",
         calibratable=False,
         warmup_command=lambda setting, window_s, sizing: None,
