@@ -259,7 +259,7 @@ def threads_of_session(leader: int) -> list[dict[str, Any]]:
 
 
 class Served:
-    """A server that runs beside commands."""
+    """Hold a server that runs beside commands."""
 
     def __init__(self, wanted: dict[str, Any], pid: int, output: str) -> None:
         self.wanted = wanted

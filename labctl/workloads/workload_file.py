@@ -56,13 +56,13 @@ class BuildFile(FileModel):
     """Compilers and headers; they don't stay in the image."""
     argv: Annotated[list[Argv], Field(min_length=1, max_length=50)]
     outputs: Annotated[list[Item], Field(min_length=1, max_length=50)]
-    """What stays, as globs relative to `{{ files }}`."""
+    """Files that stay, as globs relative to `{{ files }}`."""
 
 
 class DataDiskFile(FileModel):
     use: Literal["block"] = "block"
     writes: bool | Text = False
-    """Whether it writes: true, false or a bare expression over the parameters."""
+    """True if it writes; false, or a bare expression over the parameters."""
 
 
 class ReadyFile(FileModel):
@@ -93,7 +93,7 @@ class WarmUpFile(FileModel):
     runs: Annotated[int, Field(ge=1, le=50)] | None = None
     """Number of unmeasured runs: 3 for programs that are repeated, 1 for others without windows."""
     none: Text | None = None
-    """Why there is none; it stands in the report."""
+    """Reason why there is none; it stands in the report."""
 
 
 class TrialFile(FileModel):
@@ -106,12 +106,12 @@ class TrialFile(FileModel):
     work: int | Text | None = None
     """Operations of one run of fixed work: a number or a bare expression."""
     begins: Text | None = None
-    """How the output of each run of a program that is repeated begins, as a regular expression;
+    """Beginning of the output of each run of a repeated program, as a regular expression;
     without it labctl marks the runs."""
     first_operations: int | Text | None = None
     """Operations of the first warm-up window, where `counts`: a number or a bare expression."""
     counts: bool = False
-    """Whether `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit)."""
+    """True if `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit)."""
     limit_s: Seconds | None = None
     """Seconds after which a run of fixed work is killed; 600 for `once`."""
     skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -146,7 +146,7 @@ class DeclaredFile(FileModel):
 
     description: Text
     operation: Text = "one operation"
-    """What one operation is, in words."""
+    """One operation, in words."""
     parameters: dict[Name, ParameterFile] = {}
     refuse: list[RefusalFile] = []
     """Contradictions between parameters."""
@@ -174,7 +174,7 @@ class DeclaredFile(FileModel):
     absent: list[Text] = []
     """Regular expressions: a match in the output makes a trial invalid."""
     explain: dict[Text, Text] = {}
-    """What a regular expression in the output of a failed run means."""
+    """Meaning of a regular expression in the output of a failed run."""
     needs: NeedsFile = NeedsFile()
     sides: list[SideFile] = []
     """Sides that can't run it, each with the reason."""
@@ -194,11 +194,11 @@ class DeclaredFile(FileModel):
     binaries: list[Item] = []
     """Programs to hash beside those that the commands name."""
     constant_instructions: bool = False
-    """Whether user instructions per operation are a constant: no lock, no spin, no I/O."""
+    """True if user instructions per operation are a constant: no lock, no spin, no I/O."""
     places_itself: bool = False
-    """Whether its main thread chooses its own CPUs among those that it is given."""
+    """True if its main thread chooses its own CPUs among those that it is given."""
     schedules_itself: bool = False
-    """Whether it sets its own scheduling policy, so that none is asked of it."""
+    """True if it sets its own scheduling policy, so that none is asked of it."""
 
 
 def files_of(brought: dict[str, str], folder: Path | None) -> dict[str, Path | str]:

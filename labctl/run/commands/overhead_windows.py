@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.channel import Serving
 from labctl.base.errors import BrokenError
 from labctl.base.events import Progress, Warned
 from labctl.base.levels import Level
@@ -100,7 +99,7 @@ class Windows:
         assert role is not None
         return fresh_bench(self._lab, tunings[role])
 
-    def _servers(self, bench: Bench) -> AbstractContextManager[Serving]:
+    def _servers(self, bench: Bench) -> AbstractContextManager[object]:
         setting = setting_of(self._lab, bench, self._request(Level.COUNTERS))
         servers = self._program.servers(setting)
         return bench.channel.serving(servers, cpus=bench.cpus, sched=bench.sched)

@@ -12,7 +12,9 @@ from labctl.guest.images import Image, find, list_images
 from labctl.guest.kernels import read_kernel
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.accelerator import Accelerator, Requested, accelerator
+from labctl.run.planning.layers import with_what_is_needed
 from labctl.store.records.run_record import KernelUsed
+from labctl.study.plan import Plan
 
 IMAGE = "debian-12"
 """Image that guests boot where the study names no other."""
@@ -31,11 +33,12 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
     return recipe
 
 
-def recipe_of_run(name: str, run: str, recorded: KernelUsed | None) -> Recipe:
-    """Return the recipe of the run `run` that is resumed: with the kernel that it began with, or a
-    UsageError."""
+def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
+    """Return the recipe of the run `run` that is resumed: with what its workloads need and the
+    kernel that it began with, or a UsageError."""
+    recipe = with_what_is_needed(load_recipe(plan.guest.image), plan.workloads)
     if recorded is None:
-        return load_recipe(name)
+        return recipe
     kernel = Path(recorded.file)
     try:
         found = read_kernel(kernel, Path(recorded.initrd) if recorded.initrd else None)
@@ -52,7 +55,7 @@ def recipe_of_run(name: str, run: str, recorded: KernelUsed | None) -> Recipe:
             f"{', '.join(what.get(name, f'its {name}') for name in changed)} changed since",
             hint="Put it back as it was, or start a new run.",
         )
-    return load_recipe(name).with_kernel(found)
+    return recipe.with_kernel(found)
 
 
 def accelerator_of(

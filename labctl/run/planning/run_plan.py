@@ -11,7 +11,6 @@ from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import pin_plans_of, pins_digest
 from labctl.run.planning.guest_image import accelerator_of, recipe_of_run
-from labctl.run.planning.layers import with_what_is_needed
 from labctl.run.planning.own_domain import own_of_run
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
@@ -127,9 +126,7 @@ def resumed_plan(begun: Begun) -> Planned:
         )
     return Planned(
         plan=plan,
-        recipe=with_what_is_needed(
-            recipe_of_run(plan.guest.image, folder.name, begun.record.kernel), plan.workloads
-        ),
+        recipe=recipe_of_run(plan, folder.name, begun.record.kernel),
         tunings=tunings,
         topology=topology,
         pin_plans=pin_plans,

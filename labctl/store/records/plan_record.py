@@ -57,7 +57,7 @@ class PlannedWorkload(Record):
     uses_data_disk: Flag = False
     no_worse_than: Number | None = None
     definition: dict[str, Any] | None = None
-    """What the program's file declares; None for one that is written in Python."""
+    """Declaration of the program's file; None for one that is written in Python."""
 
 
 @with_config(_SLOTS)
