@@ -22,6 +22,7 @@ from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
 from labctl.workloads import cyclictest
 from labctl.workloads.open_loop import every_period
+from labctl.workloads.readers.cyclictest import read
 
 RECORDED = Path(__file__).parents[1] / "tests/unit/fixtures/versions/0.1.0-whole.tar.xz"
 NEAR = 0.005
@@ -36,7 +37,7 @@ Number = Callable[[Trial], float]
 
 
 def read_trial(path: Path) -> Trial:
-    threads, interval_us = cyclictest.read(path.read_text(), str(path))
+    threads, interval_us = read(path.read_text(), str(path))
     wakeups: Counter[int] = Counter()
     for thread in threads:
         wakeups.update(thread.lengths_us or {})
