@@ -69,10 +69,18 @@ def _published() -> dict[str, Any]:
     return schema_of(PublishedFile, "Published results that a study of labctl repeats")
 
 
+def _workload() -> dict[str, Any]:
+    from labctl.base.jsonschema import schema_of
+    from labctl.workloads.workload_file import DeclaredFile
+
+    return schema_of(DeclaredFile, "A workload of labctl")
+
+
 KINDS: Mapping[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "study": (_study, "benchmarks/*.yaml"),
     "tuning": (_tuning, "domains/*.yaml"),
     "recipe": (_recipe, "guest-images/*.yaml"),
+    "workload": (_workload, "benchmarks/workloads/*.yaml"),
     "policy": (_policy, "what 'labctl gate --policy' reads"),
     "published": (_published, "benchmarks/published/*.yaml"),
 }

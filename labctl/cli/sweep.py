@@ -12,14 +12,13 @@ from labctl.base.levels import Level
 from labctl.cli.common import (
     console,
     levels_asked_for,
-    print_json,
     runs_folder,
     state_paths,
 )
+from labctl.cli.own_program import one_program, own_program_options
 from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
 if TYPE_CHECKING:
-    from labctl.analysis.model import Judgement
     from labctl.run.planning.planned import SweepRequest
     from labctl.store.run_folder import RunFolder
 
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     help="Boot guests with this kernel: with the host's own, the ratio to native is overhead.",
 )
 @click.option("--initrd", type=click.Path(path_type=Path), help="The initrd of that kernel.")
+@own_program_options
 @click.option("--domain", metavar="NAME|FILE", help="Measure a copy of your own VM.")
 @click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
@@ -102,8 +102,11 @@ def command(
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
     if study is None and resume is None and extend is None:
-        _list_studies(as_json=as_json)
+        from labctl.cli.study_list import list_studies
+
+        list_studies(as_json=as_json)
         return ExitCode.USAGE
+    from labctl.cli.remember import remember_restores
     from labctl.cli.report import show_finished
 
     request = request_of(context)
@@ -114,46 +117,8 @@ def command(
         return None
     folder = swept(request, quiet=quiet)
     judgement = show_finished(folder, as_json=as_json)
-    _remember_restores(request, folder, judgement)
+    remember_restores(request, folder, judgement)
     return None
-
-
-def _list_studies(*, as_json: bool) -> None:
-    """Print each study's name and question."""
-    from labctl.study.study import study_titles
-
-    titles = study_titles()
-    if as_json:
-        print_json(
-            {"schema": 1, "studies": [{"name": name, "title": title} for name, title in titles]}
-        )
-        return
-    from rich.text import Text
-
-    from labctl.report.parts import bare_table
-
-    table = bare_table("", "study", "the question that it asks")
-    for name, title in titles:
-        table.add_row(Text(name), Text(title, overflow="fold"))
-    console(listing=True).print(table)
-    click.echo(
-        "\n'labctl sweep STUDY --plan-only' shows what one measures, and for how long."
-        "\n'labctl sweep pinning --quick' is the one to begin with."
-    )
-
-
-def _remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
-    """Keep what the run has shown of restored guests for later runs (METHOD 8)."""
-    if judgement.restored:
-        from labctl.store.restores import Checked, remember
-
-        remember(
-            request.places.restore_checks,
-            folder.name,
-            folder.read_run(),
-            folder.load().plan,
-            (Checked(c.name, c.workload, c.condition, c.passed) for c in judgement.restored),
-        )
 
 
 def request_of(context: click.Context) -> SweepRequest:
@@ -182,6 +147,7 @@ def request_of(context: click.Context) -> SweepRequest:
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
             collect=Level(given["collect"]) if given["collect"] else None,
+            program=one_program(given),
         ),
         seed=given["seed"],
         accel=given["accel"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -185,6 +186,31 @@ class Study:
         return tuple(w for w in named if w in workloads)
 
 
+ONE_PROGRAM_FILE = "workload.yaml"
+"""File of a run's folder that says what the command line declared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneProgram:
+    """Name the program that a command line gives. `words`: the options that gave it, for the
+    run's record."""
+
+    name: str
+    workload: StudyWorkload
+    words: tuple[str, ...] = ()
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    """What the command line declares, for a file that says the same."""
+
+    @property
+    def file_text(self) -> str:
+        """Return the workload's file: a key a line, each value as JSON, which YAML takes."""
+        lines = (
+            f"{key}: {json.dumps(value, ensure_ascii=False)}\n"
+            for key, value in self.definition.items()
+        )
+        return "".join(lines)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
     """Hold what a command line changes of a study; None leaves it as the file has it."""
@@ -203,6 +229,8 @@ class Overrides:
     collect: Level | None = None
     factors: Mapping[str, Collection[str]] | None = None
     """Levels of factors, by the factor's name."""
+    program: OneProgram | None = None
+    """Program in the place of the study's workloads."""
 
 
 def study_names() -> list[str]:
@@ -243,12 +271,32 @@ def load_study(
             )
         study = _cut(replace(study, quick=True), Overrides(**file.quick.changes))
     if overrides is not None:
+        if overrides.program is not None:
+            study = _with_one_program(study, overrides.program)
         _check_overrides(overrides, study)
         study = _cut(study, overrides)
         for workload in study.workloads.values():
             programs.of(workload).check_duration(workload.duration_s)
     named = (overrides.workloads if overrides else None) or ()
     return with_factors(study, programs, named) if study.declared else study
+
+
+def _with_one_program(study: Study, one: OneProgram) -> Study:
+    """Return the study that measures this program alone; every tuning counts as exercised by it.
+    Raises UsageError for a study whose factors vary its own workloads."""
+    if study.declared:
+        raise UsageError(
+            f"study '{study.name}' has factors, which vary its own workloads",
+            hint="Name another study, such as pinning, or leave --command out.",
+        )
+    roles = study.roles.names()
+    return replace(
+        study,
+        workloads={one.name: one.workload},
+        exercises={name: (one.name,) for name in study.tunings if name not in roles},
+        published=(),
+        expects={},
+    )
 
 
 def _path(name: str) -> Path:

@@ -185,6 +185,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
             words += [option, name]
     for name, levels in (request.overrides.factors or {}).items():
         words += ["--factor", f"{name}={','.join(levels)}"]
+    if request.overrides.program is not None:
+        words += request.overrides.program.words
     if request.accel != "auto":
         words += ["--accel", request.accel]
     if request.connect:

@@ -19,7 +19,9 @@ from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.reached import reached
 from labctl.run.planning.run_plan import Begun, on_its_connection, planned_for, with_image
 from labctl.run.trials.engine import never
+from labctl.store.jsonfile import write_bytes
 from labctl.store.run_folder import RunFolder
+from labctl.study.study import ONE_PROGRAM_FILE
 
 Judging = Callable[[RunFolder, int], str | None]
 """Function from a run and its number of whole blocks to the reason why its plan's rule ends it
@@ -55,6 +57,11 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         if folder is None:
             planned = with_image(request, planned, listener)
             folder = new_folder(path, planned)
+            own = request.overrides.program
+            if own is not None:
+                write_bytes(
+                    folder.path / ONE_PROGRAM_FILE, own.file_text.encode(), below=folder.path
+                )
         elif planned.added is None and reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
             finished(folder)

@@ -1,0 +1,350 @@
+"""Make a workload of one command line: `labctl sweep STUDY --command '…' --metric NAME=REGEX`."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from labctl.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from labctl.base.yamltext import YamlMapping
+    from labctl.study.study import OneProgram
+
+OPTIONS = (
+    *("own_command", "serve", "port", "ready", "setup", "metrics", "units", "better"),
+    *("packages", "once", "timeout", "given"),
+)
+"""Names of the options' values."""
+
+_SHELL_SIGNS = ("|", "||", "&&", ";", ">", "<", ">>", "&", "2>&1")
+_FILE = re.compile(r"(stdout|stderr|[A-Za-z0-9_*?][A-Za-z0-9._+*?-]*\.[A-Za-z0-9._+*?-]+):(?!\s)")
+_CSV = re.compile(r"(?P<column>[^\[\]]+)(?:\[(?P<where>[^\[\]]+)\])?")
+_PLACE = Path("the command line")
+_DURATION_S = 10.0
+_MARGIN = 0.05
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def own_program_options(command: _Command) -> _Command:
+    """Add the options that declare a workload."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.option(
+        "--command",
+        "own_command",
+        metavar="ARGV",
+        help="Measure this program in place of the study's workloads; no shell.",
+    ),
+    click.option(
+        "--serve", multiple=True, metavar="ARGV", help="A server that it talks to, beside it."
+    ),
+    click.option(
+        "--port", type=click.IntRange(1, 65_535), help="The server is ready when it has this port."
+    ),
+    click.option(
+        "--ready", metavar="tcp:PORT|udp:PORT|unix:PATH|log:REGEX", help="Or ready by this."
+    ),
+    click.option("--setup", multiple=True, metavar="ARGV", help="What runs before each trial."),
+    click.option(
+        "--metric",
+        "metrics",
+        multiple=True,
+        metavar="NAME=READER",
+        help="A REGEX, json:PATH or csv:COLUMN[K=V], maybe after FILE: (docs/workloads.md).",
+    ),
+    click.option("--unit", "units", multiple=True, help="Unit of each metric, in order (count)."),
+    click.option(
+        "--better",
+        multiple=True,
+        type=click.Choice(["higher", "lower", "neither"]),
+        help="Direction of each metric, in order.",
+    ),
+    click.option("--package", "packages", multiple=True, help="Debian package for the guest."),
+    click.option("--once", is_flag=True, help="Run it once a trial, not again and again."),
+    click.option("--timeout", type=float, help="Seconds after which a run is killed."),
+    click.option("--parameter", "given", multiple=True, metavar="K=V", help="For {{ K }} in it."),
+)
+
+
+def one_program(given: Mapping[str, Any]) -> OneProgram | None:
+    """Return the workload that the options declare; None where they declare none. Raises
+    UsageError."""
+    if given["own_command"] is None:
+        for name in OPTIONS:
+            if given[name]:
+                raise UsageError(
+                    f"{_option(name)} is of a program of your own, and none is given",
+                    hint="Add --command 'PROGRAM ARGUMENT …'.",
+                )
+        return None
+    if given["workloads"]:
+        raise UsageError(
+            "--command takes the place of the study's workloads, which --workload chooses from",
+            hint="Leave one of them out.",
+        )
+    if given["resume"] or given["extend"]:
+        raise UsageError("--command is for a new run")
+    from labctl.study.study import OneProgram, StudyWorkload
+    from labctl.workloads.registry import checkers
+
+    mapping = definition_of(given)
+    name = _name_of(mapping)
+    program = checkers().define(name, _as_read(mapping), _PLACE)
+    duration_s = given["duration"] or _DURATION_S
+    program.check_duration(duration_s)
+    return OneProgram(
+        name=name,
+        workload=StudyWorkload(
+            program=name,
+            parameters=dict(program.check_parameters({})),
+            duration_s=duration_s,
+            primary=program.primary,
+            margin=_MARGIN,
+            uses_data_disk=program.uses_data_disk,
+            definition=program.definition,
+        ),
+        words=_words(given),
+        definition=mapping,
+    )
+
+
+def _as_read(mapping: Mapping[str, Any]) -> YamlMapping:
+    """Return a mapping as a file's reader makes it, so that errors name keys; without lines, which
+    a command line doesn't have."""
+    from labctl.base.yamltext import YamlMapping
+
+    made = YamlMapping(
+        {
+            key: _as_read(value) if isinstance(value, dict) else value
+            for key, value in mapping.items()
+        }
+    )
+    made.lines = {}
+    return made
+
+
+def definition_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the workload as its file would declare it. Raises UsageError."""
+    command = argv_of(given["own_command"], "--command")
+    metrics = _metrics(given["metrics"], given["units"], given["better"])
+    trial: dict[str, Any] = {"kind": _kind(given, is_measured=bool(metrics))}
+    if given["timeout"] is not None:
+        trial["limit_s"] = float(given["timeout"])
+    if given["setup"] and trial["kind"] == "repeat":
+        raise UsageError(
+            "--setup runs before a trial, and this program is run again and again in each",
+            hint="Add --once, or let the command run for {{ duration }} seconds.",
+        )
+    found: dict[str, Any] = {
+        "description": f"{shlex.join(command)}"[:4000],
+        "parameters": _parameters(given["given"]),
+        "packages": list(given["packages"]),
+        "setup": [argv_of(text, "--setup") for text in given["setup"]],
+        "serve": _servers(given),
+        "trial": trial,
+        "command": command,
+        "metrics": metrics,
+        "primary": _primary(metrics),
+    }
+    return {key: value for key, value in found.items() if value not in ([], {})}
+
+
+def argv_of(text: str, option: str) -> list[str]:
+    """Return the arguments of a text. Raises UsageError for one that only a shell understands."""
+    try:
+        words = _split(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {text!r} is no command: {error}") from error
+    if not words:
+        raise UsageError(f"{option} is empty")
+    for word in words:
+        if word in _SHELL_SIGNS:
+            raise UsageError(
+                f"{option} holds '{word}', and no shell reads it",
+                hint=f"If you mean a shell: {option} \"sh -c '…'\".",
+            )
+    return words
+
+
+def _split(text: str) -> list[str]:
+    """Split as a shell does, but keep what stands in {{ }} together."""
+    kept: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        kept.append(found[0])
+        return f"\x00{len(kept) - 1}\x00"
+
+    words = shlex.split(re.sub(r"\{\{.*?\}\}", keep, text))
+    return [re.sub(r"\x00(\d+)\x00", lambda found: kept[int(found[1])], word) for word in words]
+
+
+def _kind(given: Mapping[str, Any], *, is_measured: bool) -> str:
+    if given["once"]:
+        return "once"
+    if re.search(r"\{\{[^}]*\bduration\b", given["own_command"]):
+        return "duration"
+    return "repeat" if is_measured else "once"
+
+
+def _primary(metrics: Mapping[str, Any]) -> str:
+    """Return the first metric; of a program without any, the time that it takes."""
+    return next(iter(metrics), "elapsed")
+
+
+def _metrics(
+    given: Sequence[str], units: Sequence[str], better: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    if given and len(better) != len(given):
+        raise UsageError(
+            f"{_count(len(given), '--metric')}, {_count(len(better), '--better')}: they pair up in "
+            "order",
+            hint="Give one --better higher, lower or neither for each metric.",
+        )
+    if units and len(units) != len(given):
+        raise UsageError(
+            f"{_count(len(given), '--metric')}, {_count(len(units), '--unit')}: they pair up in "
+            "order"
+        )
+    if better and not given:
+        raise UsageError(
+            "--better says which way a metric is better, and there is none",
+            hint="Add --metric NAME=REGEX, or leave it out: the time decides then, lower is "
+            "better.",
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for number, word in enumerate(given):
+        name, is_there, reader = word.partition("=")
+        if not is_there or not reader:
+            raise UsageError(
+                f"--metric {word!r}: NAME=READER is needed",
+                hint=r"--metric 'get=GET: ([\d.]+) requests per second'",
+            )
+        if name in found:
+            raise UsageError(f"--metric: '{name}' is given twice")
+        metric = _reader(reader)
+        if units:
+            metric["unit"] = units[number]
+        elif "(?P<unit>" not in reader:
+            metric["unit"] = "count"
+        found[name] = {**metric, "better": better[number]}
+    return found
+
+
+def _reader(text: str) -> dict[str, Any]:
+    """Return the keys of a metric for `json:PATH`, `csv:COLUMN[K=V]` or a regular expression, each
+    maybe after `FILE:`."""
+    found: dict[str, Any] = {}
+    if file := _FILE.match(text):
+        found["from"], text = file[1], text[file.end() :]
+    kind, _, rest = text.partition(":")
+    if kind == "json":
+        return {**found, "json": rest}
+    if kind == "csv":
+        parts = _CSV.fullmatch(rest)
+        if parts is None:
+            raise UsageError(
+                f"--metric: csv:{rest}: a column is needed", hint="csv:COLUMN, or csv:COLUMN[K=V]"
+            )
+        csv: dict[str, Any] = {"column": parts["column"]}
+        if parts["where"]:
+            pairs = (pair.partition("=") for pair in parts["where"].split(","))
+            csv["where"] = {key.strip(): value for key, _, value in pairs}
+        return {**found, "csv": csv}
+    return {**found, "regex": text}
+
+
+def _servers(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if not given["serve"]:
+        for option in ("port", "ready"):
+            if given[option]:
+                raise UsageError(f"--{option} is of a server: add --serve 'PROGRAM …'")
+        return []
+    if len(given["serve"]) > 1:
+        raise UsageError(
+            "the command line takes one --serve", hint="A workload's file takes several."
+        )
+    if bool(given["port"]) is bool(given["ready"]):
+        raise UsageError(
+            "--serve needs exactly one of --port and --ready, which say when it can be talked to"
+        )
+    ready = {"tcp": given["port"]} if given["port"] else _ready(given["ready"])
+    return [{"argv": argv_of(given["serve"][0], "--serve"), "ready": ready}]
+
+
+def _ready(text: str) -> dict[str, Any]:
+    kind, _, value = text.partition(":")
+    if kind in ("tcp", "udp") and value.isdecimal() and 0 < int(value) < 65_536:
+        return {kind: int(value)}
+    if kind in ("unix", "log") and value:
+        return {kind: value}
+    raise UsageError(
+        f"--ready {text}: neither tcp:PORT, udp:PORT, unix:PATH nor log:REGEX",
+        hint="--ready tcp:6379",
+    )
+
+
+def _parameters(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return a parameter for each K=V, whose one value it is."""
+    from labctl.cli.workload_facts import words_of
+
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in words_of(given, "--parameter").items():
+        about = {"description": "from the command line"}
+        match value:
+            case bool():
+                found[key] = {"boolean": value, **about}
+            case int():
+                found[key] = {"integer": value, "from": value, "to": value, **about}
+            case float():
+                found[key] = {"number": value, "from": value, "to": value, **about}
+            case _:
+                found[key] = {"choice": str(value), "of": [str(value)], **about}
+    return found
+
+
+def _name_of(mapping: Mapping[str, Any]) -> str:
+    """Return the program's own name, as a workload's may be."""
+    words = mapping["command"]
+    first = Path(words[0]).name
+    if first in ("sh", "bash", "dash", "env", "python3") and len(words) > 1:
+        first = "command"
+    name = re.sub(r"[^A-Za-z0-9+._-]+", "-", first).strip("-.+_")
+    return name[:60] or "command"
+
+
+def _words(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options as they were given."""
+    words: list[str] = []
+    for name in OPTIONS:
+        value, option = given[name], _option(name)
+        if isinstance(value, tuple):
+            for one in value:
+                words += [option, one]
+        elif value is True:
+            words.append(option)
+        elif value not in (None, False):
+            words += [option, str(value)]
+    return tuple(words)
+
+
+_NAMED = {"own_command": "command", "given": "parameter"}
+_SINGULAR = {"metrics": "metric", "units": "unit", "packages": "package"}
+
+
+def _option(name: str) -> str:
+    return f"--{_NAMED.get(name) or _SINGULAR.get(name, name)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}"

@@ -1,0 +1,277 @@
+"""Run `labctl workload`: list, show, validate and try programs to measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import ExitCode, UsageError
+from labctl.cli.common import Group, console, listing, print_json, state_paths
+
+if TYPE_CHECKING:
+    from labctl.host.accelerator import Requested
+    from labctl.run.commands.try_reading import Read
+    from labctl.workloads.workload import Workload
+
+SCHEMA = 1
+_SHOWN_LINES = 20
+_SHOWN_CHARACTERS = 2000
+"""Limits for what is shown of one output; --json has more."""
+_MATCH = 200
+_JSON_CHARACTERS = 100_000
+
+
+@click.group("workload", cls=Group)
+def command() -> None:
+    """List, show, validate or try workloads: the programs that studies measure."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_command(as_json: bool) -> None:
+    """List all workloads: labctl's own, and those of the lab folder."""
+    from labctl.cli.workload_facts import description_of, origin_of
+    from labctl.workloads.registry import checkers
+
+    known = checkers()
+    rows = [
+        {
+            "name": name,
+            "description": description_of(known[name]),
+            "primary": known[name].primary,
+            "from": origin_of(known.file_of(name)),
+        }
+        for name in known
+    ]
+    if as_json:
+        print_json({"schema": SCHEMA, "workloads": rows})
+        return
+    table = listing("workload", "primary metric", "from", "what it does")
+    for row in rows:
+        table.add_row(row["name"], row["primary"], row["from"], row["description"])
+    console(listing=True).print(table)
+
+
+@command.command("show")
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_command(name: str, as_json: bool) -> None:
+    """Show a workload's parameters, commands, packages and metrics.
+
+    The commands are those of two CPUs and ten seconds (or what is next to that).
+    """
+    from rich.text import Text
+
+    from labctl.cli.workload_facts import facts_of, found_workload
+
+    facts = facts_of(found_workload(name))
+    if as_json:
+        print_json({"schema": SCHEMA, **facts})
+        return
+    out = console(listing=True)
+    click.echo(f"{facts['name']}: {facts['description']}")
+    click.echo(f"primary metric: {facts['primary']}; duration: {facts['durations']}")
+    for title in ("packages", "binaries", "files"):
+        if facts[title]:
+            click.echo(f"{title}: {', '.join(facts[title])}")
+    if facts["parameters"]:
+        table = listing("parameter", "default", "values", "")
+        for one in facts["parameters"]:
+            table.add_row(one["name"], str(one["default"]), one["values"], Text(one["description"]))
+        out.print(table)
+    if facts["metrics"]:
+        table = listing("metric", "unit", "better")
+        for one in facts["metrics"]:
+            table.add_row(one["name"], one["unit"], one["better"])
+        out.print(table)
+    for side, said in facts["sides"].items():
+        click.echo(f"\n{side}:")
+        if "left_out" in said:
+            click.echo(f"  left out: {said['left_out']}")
+        for what, argv in said.get("commands", {}).items():
+            click.echo(f"  {what} (as {said['user']}): {argv}")
+
+
+@command.command("validate")
+@click.argument("name", metavar="NAME|FILE")
+def validate_command(name: str) -> None:
+    """Check a workload's file: keys, values, names and expressions; then its commands.
+
+    Exit code 2 names file, line and key of what is wrong.
+    """
+    from labctl.cli.workload_facts import facts_of, found_workload
+
+    found = found_workload(name)
+    facts_of(found)
+    click.echo(f"{name}: nothing wrong; its primary metric is {found.primary}")
+
+
+@command.command("try")
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--native", "side", flag_value="native", help="Run it on the host (the default).")
+@click.option("--guest", "side", flag_value="guest", help="Boot a guest and run it there.")
+@click.option("--duration", type=float, default=2.0, show_default=True, help="Seconds of the run.")
+@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A parameter.")
+@click.option(
+    "--from",
+    "recorded",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Run nothing; read this output, or this file if a metric reads one of its name.",
+)
+@click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--quiet", is_flag=True, help="No progress; only the result.")
+@click.pass_context
+def try_command(
+    context: click.Context,
+    name: str,
+    side: str | None,
+    duration: float,
+    given: tuple[str, ...],
+    recorded: tuple[Path, ...],
+    accel: Requested,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run a workload once for a few seconds; show its output and what each metric finds there.
+
+    Exit code: 0 when every metric was read; 1 when the run or a metric failed.
+    """
+    from labctl.cli.workload_facts import found_workload, parameters_of
+
+    program = found_workload(name)
+    parameters = parameters_of(program, given)
+    if recorded:
+        if side is not None:
+            raise UsageError(f"--from reads what a run left, and --{side} runs it: give one")
+        return _show_read(*_read_recorded(program, recorded), as_json=as_json)
+    return _tried(context, program, parameters, side or "native", duration, accel, as_json, quiet)
+
+
+def _tried(
+    context: click.Context,
+    program: Workload,
+    parameters: Any,
+    side: str,
+    duration: float,
+    accel: Requested,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    from labctl.base.events import silent
+    from labctl.base.tuning import Kind
+    from labctl.cli.progress import ProgressView
+    from labctl.cli.workload_facts import asked_for
+    from labctl.run.commands.try_workload import try_workload
+
+    one = asked_for(program, parameters, duration)
+    places, kind = state_paths(context), Kind(side)
+    if quiet:
+        found = try_workload(one, places, kind, accel, silent)
+    else:
+        with ProgressView(console(stderr=True)) as view:
+            found = try_workload(one, places, kind, accel, view.listen)
+    outputs = {
+        "stdout": found.stdout,
+        "stderr": found.stderr,
+        **found.files,
+        **{f"server {n}": text for n, text in enumerate(found.servers, start=1)},
+    }
+    facts = {
+        "workload": program.name,
+        "side": found.side,
+        "commands": dict(found.commands),
+        "status": found.status,
+        "seconds": round(found.seconds, 3),
+        "failure": found.failure,
+        "output": {name: _text(data, _JSON_CHARACTERS) for name, data in outputs.items()},
+    }
+    if not as_json:
+        for what, argv in found.commands.items():
+            click.echo(f"{what}: {argv}")
+        if found.status is None:
+            click.echo(f"{found.side}: it did not come to its end")
+            outputs = {}
+        else:
+            click.echo(f"{found.side}: exit status {found.status} after {found.seconds:.2f} s")
+        for name, data in outputs.items():
+            _show_output(name, data)
+        if found.failure:
+            click.echo(f"\nfailed: {found.failure}")
+    code = _show_read(found.read, facts, as_json=as_json)
+    return ExitCode.FOUND if found.failure else code
+
+
+def _read_recorded(program: Workload, recorded: tuple[Path, ...]) -> tuple[Read, dict[str, Any]]:
+    from labctl.cli.workload_facts import output_of
+    from labctl.run.commands.try_reading import read_recorded
+    from labctl.workloads.declared import DeclaredWorkload
+
+    if not isinstance(program, DeclaredWorkload):
+        raise UsageError(
+            f"'{program.name}' is read by labctl's own Python, not by a declaration",
+            hint="'labctl workload try' without --from runs it.",
+        )
+    return read_recorded(program, output_of(program, recorded)), {"workload": program.name}
+
+
+def _show_read(read: Read, facts: dict[str, Any], *, as_json: bool) -> int:
+    """Print what was read; return the exit code."""
+    code = ExitCode.FOUND if read.problem else ExitCode.DONE
+    if as_json:
+        from labctl.cli.workload_facts import read_json
+
+        print_json({"schema": SCHEMA, **facts, **read_json(read)})
+        return code
+    runs = f" (of the first of {read.runs} runs)" if read.runs > 1 else ""
+    for name, metric in read.metrics.items():
+        from labctl.cli.workload_facts import shown_value
+
+        matched = ", ".join(map(_one_line, metric.shown)) or "nothing"
+        click.echo(f"\n{name}{runs}: matched {matched}")
+        for key, value in metric.values.items():
+            click.echo(f"  {key} = {shown_value(value)}")
+        if metric.error:
+            click.echo(f"  wrong: {metric.error}")
+            if metric.hint:
+                click.echo(f"         {metric.hint}")
+    if read.values:
+        values = ", ".join(f"{name} = {value}" for name, value in read.values.items())
+        click.echo(f"\na trial would have: {values}")
+    if read.error:
+        click.echo(f"\na trial would be invalid: {read.error}")
+    return code
+
+
+def _one_line(text: str) -> str:
+    from labctl.base.wording import printable
+
+    line = printable(" ⏎ ".join(text.splitlines()))
+    return line if len(line) <= _MATCH else f"{line[:_MATCH]}…"
+
+
+def _show_output(name: str, data: bytes) -> None:
+    if not data:
+        click.echo(f"\n{name}: empty")
+        return
+    text = _text(data, _SHOWN_CHARACTERS)
+    lines = text.splitlines()
+    click.echo(f"\n{name}: {len(data)} bytes")
+    for line in lines[:_SHOWN_LINES]:
+        click.echo(f"  | {line}")
+    if len(lines) > _SHOWN_LINES:
+        click.echo(f"  … {len(lines) - _SHOWN_LINES} lines more")
+
+
+def _text(data: bytes, most: int) -> str:
+    """Return text that a terminal may show, and how much was left out."""
+    from labctl.base.wording import printable
+    from labctl.workloads.metric_file import decoded
+
+    text = decoded(data[: 4 * most]).replace("\x1erun\n", "— run —\n")
+    shown = "\n".join(printable(line) for line in text[:most].split("\n"))
+    return shown if len(data) <= most else f"{shown}… ({len(data)} bytes)"

@@ -1,0 +1,60 @@
+"""The commands of "Your own program" in docs/workloads.md do what the page says of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Labctl
+from tests.unit.domain import hosts
+from tests.unit.run.asked import plan_on
+
+PAGE = Path(__file__).parents[3] / "docs/workloads.md"
+SECTION = PAGE.read_text().split("## Your own program\n")[1].split("\n## ")[0]
+COMMANDS = [
+    shlex.split(command.replace("\\\n", " "), comments=True)[1:]
+    for command in re.findall(r"^    (labctl (?:.*\\\n)*.*)", SECTION, re.M)
+]
+SWEEPS = [words for words in COMMANDS if words[0] == "sweep"]
+RUN_NOTHING = [
+    words for words in COMMANDS if words[:2] != ["workload", "try"] and words not in SWEEPS
+]
+
+
+@pytest.fixture(autouse=True)
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan_on(monkeypatch, hosts.TWO_CPUS)
+
+
+def test_the_page_has_commands_of_each_kind() -> None:
+    assert len(SWEEPS) == 1
+    assert {words[1] for words in COMMANDS if words[0] == "workload"} == {
+        *("list", "show", "validate", "try")
+    }
+
+
+@pytest.mark.parametrize("words", SWEEPS, ids=shlex.join)
+def test_its_sweeps_can_be_planned(labctl: Labctl, words: list[str]) -> None:
+    said = labctl(*words, "--plan-only")
+    assert said.code == 0, said.err
+    assert "guest, as uid" in said.out
+
+
+@pytest.mark.parametrize("words", RUN_NOTHING, ids=shlex.join)
+def test_its_other_commands_work_as_they_stand(labctl: Labctl, words: list[str]) -> None:
+    said = labctl(*words)
+    assert (said.code, said.err) == (0, "")
+
+
+def test_its_try_reads_recorded_output(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (words,) = [words for words in COMMANDS if "--from" in words]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / words[-1]).write_text('"test","rps","p99_latency_ms"\n"GET","50220.00","1.2"\n')
+    said = labctl(*words)
+    assert said.code == 0, said.err
+    assert "get = 50220 1/s" in said.out
