@@ -27,6 +27,12 @@ def _study() -> dict[str, Any]:
         elif "$ref" in values:
             values |= _or_empty({"$ref": values.pop("$ref")})
     text = workloads.pop("description")
+    inline = _workload()
+    shared = inline.pop("$defs")
+    made["$defs"] |= {**shared, "DeclaredFile": {**inline, "title": "A workload of the study's"}}
+    del made["$defs"]["DeclaredFile"]["$schema"]
+    define = made["$defs"]["WorkloadFile"]["properties"]["define"]
+    define["anyOf"] = [{"$ref": "#/$defs/DeclaredFile"}, {"type": "null"}]
     names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     made["properties"]["workloads"] = {"anyOf": [workloads, names], "description": text}
     return made

@@ -10,6 +10,8 @@ import pytest
 from labctl.base.yamlfile import load_mapping
 from labctl.base.yamltext import parse_yaml
 from labctl.cli.schema import FIRST_LINE, KINDS
+from labctl.study.studyfile import StudyFile
+from labctl.workloads.workload_file import DeclaredFile
 from tests.unit.schema_check import misfits
 from tools.schemas import FOLDER, texts
 
@@ -57,6 +59,12 @@ def test_a_file_s_first_line_names_its_schema_and_it_fits(path: Path) -> None:
         ("study", "title: T\ntunings: [a]\nworkloads: {sysbench-cpu: }\n"),
         ("study", "title: T\ntunings: [a]\nworkloads: {w: {duration_s: 2}}\n"),
         ("study", "title: T\ntunings: [a]\nworkloads: [w]\nroles: {baseline: b, known_loss: h}\n"),
+        (
+            "study",
+            "title: T\ntunings: [a]\n"
+            "workloads: {w: {define: {description: d, command: [a], primary: elapsed}}}\n",
+        ),
+        ("workload", "description: d\ncommand: [a, {when: x, argv: [b]}]\nprimary: elapsed\n"),
         ("tuning", "description: d\nhost: {vm.swappiness: 10, x: '1', y: }\n"),
         ("tuning", "description: d\npin: {vcpus: {0: 2, 1: '2-3'}, emulator: 1}\n"),
         ("recipe", "extends: debian-12\npackages: [fio]\n"),
@@ -74,6 +82,11 @@ def test_what_labctl_takes_a_schema_takes(kind: str, text: str) -> None:
     [
         ("study", "title: T\ntunings: [a]\nworkload: [w]\nworkloads: [w]\n"),
         ("study", "title: T\ntunings: [a]\nworkloads: {w: {duration_s: '2'}}\n"),
+        (
+            "study",
+            "title: T\ntunings: [a]\nworkloads: {w: {define: {description: d, comand: [a]}}}\n",
+        ),
+        ("workload", "description: d\ncommand: [seq, 5]\nprimary: elapsed\n"),
         ("tuning", "description: d\nkvm: {poll_control: 1}\n"),
         ("recipe", "packages: [fio]\n"),
         ("policy", "undecided: maybe\nrules: [{facts: all, like: r}]\n"),
@@ -86,3 +99,9 @@ def test_what_labctl_refuses_for_its_keys_or_types_a_schema_refuses(kind: str, t
 def test_keys_have_the_texts_that_stand_below_them_in_the_models() -> None:
     title = KINDS["study"][0]()["properties"]["title"]
     assert title["description"] == "The question that the study asks; it heads the report."
+
+
+def test_a_model_of_a_study_has_no_namesake_in_its_workloads() -> None:
+    study = StudyFile.model_json_schema()["$defs"]
+    workload = DeclaredFile.model_json_schema()["$defs"]
+    assert not study.keys() & workload.keys()
