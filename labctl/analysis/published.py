@@ -39,6 +39,8 @@ class Repeated:
     tuning: str
     against: str
     workload: str
+    against_workload: str | None
+    """Cell of factors that `workload` is against; None: the same."""
     condition: str
     metric: str
     published: float | None
@@ -91,16 +93,17 @@ def _repeated(
     skipped: Mapping[str, str],
 ) -> Repeated:
     tuning, against, metric = item.tuning, item.against, item.metric
-    ours, theirs = (_series(cells, arm, place, metric) for arm in (tuning, against))
+    other = Scenario(item.against_workload or place.workload, place.condition)
+    ours, theirs = _series(cells, tuning, place, metric), _series(cells, against, other, metric)
     ratio = low = high = None
     blocks, agreement = 0, Agreement.NOT_MEASURED
-    if tuning == against:
+    if tuning == against and other == place:
         why = "an arm is not compared with itself"
     elif ours is None or theirs is None:
         lacking = tuning if ours is None else against
         why = skipped.get(lacking) or _why_missing(cells, lacking, place, metric)
     else:
-        second = design.control if against == design.baseline else None
+        second = design.control if against == design.baseline and other == place else None
         control = _series(cells, second, place, metric) if second != tuning else None
         others = [theirs] if control is None else [theirs, control]
         found = ratios(ours, others)
@@ -119,6 +122,7 @@ def _repeated(
         tuning=tuning,
         against=against,
         workload=place.workload,
+        against_workload=item.against_workload,
         condition=place.condition,
         metric=metric,
         published=item.ratio,

@@ -14,7 +14,7 @@ from labctl.analysis.words import capital
 from labctl.base.notation import change, changes
 from labctl.base.wording import metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text
-from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.plan_record import PlanRecord, PublishedResult
 from labctl.store.run_folder import LoadedRun
 
 CAUTION = (
@@ -74,10 +74,10 @@ def expected_table(plan: PlanRecord) -> list[RenderableType]:
     for item in (item for source in plan.published for item in source.results):
         falls = "rises" if item.direction == "higher" else "falls"
         table.add_row(
-            text(f"{item.tuning} : {item.against}"),
+            text(_arms(item)),
             text(metric_title(item.metric)),
             text(change(item.ratio) if item.ratio is not None else falls),
-            text(item.workload or "each workload"),
+            text(_where(item) or "each workload"),
         )
     names = {"native": "Natively", "kvm": "Under KVM", "tcg": "Under TCG"}
     said = [
@@ -140,7 +140,7 @@ def _row(item: Repeated) -> PublishedRow:
     arrow = "rises" if item.direction == "higher" else "falls"
     ours = changes(item.ratio, item.low, item.high)
     return PublishedRow(
-        arms=f"{item.tuning} : {item.against}",
+        arms=_arms(item),
         where=place_in_words(item.workload, item.condition),
         metric=metric_title(item.metric),
         ours=ours.estimate,
@@ -150,6 +150,32 @@ def _row(item: Repeated) -> PublishedRow:
         why=item.why,
         source=_letter(item.source),
     )
+
+
+def _arms(item: Repeated | PublishedResult) -> str:
+    """Return what is compared: two arms, or two levels of factors in one arm."""
+    arms = f"{item.tuning} : {item.against}"
+    if item.against_workload is None:
+        return arms
+    ours, theirs = _levels(item.workload or ""), _levels(item.against_workload)
+    levels = " : ".join(
+        ", ".join(one for one in mine if one not in other)
+        for mine, other in ((ours, theirs), (theirs, ours))
+    )
+    return f"{levels} ({item.tuning if item.tuning == item.against else arms})"
+
+
+def _where(item: PublishedResult) -> str | None:
+    """Return the workload, of a cell that another is compared with the levels that both have."""
+    if item.against_workload is None or item.workload is None:
+        return item.workload
+    other = _levels(item.against_workload)
+    return ", ".join(one for one in _levels(item.workload) if one in other)
+
+
+def _levels(workload: str) -> list[str]:
+    """Return the levels in a cell's name (`labctl.study.factors`)."""
+    return workload.partition("[")[2].removesuffix("]").split(",")
 
 
 def _letter(number: int) -> str:
@@ -162,6 +188,7 @@ def _json(found: Published, item: Repeated) -> dict[str, Any]:
         "tuning": item.tuning,
         "against": item.against,
         "workload": item.workload,
+        "against_workload": item.against_workload,
         "condition": item.condition,
         "metric": item.metric,
         "published_ratio": item.published,

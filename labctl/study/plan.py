@@ -134,7 +134,7 @@ class Plan:
 
     def _content(self) -> dict[str, Any]:
         # Left out where there is none: plans of older labctls hold no such key.
-        published = [asdict(source) for source in self.published]
+        published = [_published_json(source) for source in self.published]
         return {
             "study": self.study,
             "title": self.title,
@@ -343,13 +343,22 @@ def _factorial(
     return replace(found, cells=cells)
 
 
+def _published_json(source: PublishedSource) -> dict[str, Any]:
+    content = asdict(source)
+    for item in content["results"]:
+        # Results knew no cells once.
+        if item["against_workload"] is None:
+            del item["against_workload"]
+    return content
+
+
 def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
     """Leave out the results that a quick selection or the command line deselected."""
     kept = (
         item
         for item in source.results
         if {item.tuning, item.against} <= set(study.tunings)
-        and item.workload in (None, *study.workloads)
+        and {item.workload, item.against_workload} <= {None, *study.workloads}
         and item.condition in (None, *study.conditions)
     )
     return replace(source, results=tuple(kept))

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.store.records.factor_record import base_of
 from labctl.store.records.plan_record import PublishedResult, PublishedSource
 
 
@@ -29,6 +30,8 @@ class _Result(FileModel):
     tuning: str
     against: str
     workload: str | None = None
+    against_workload: str | None = None
+    """A cell of factors that `workload`, another one, is compared with."""
     condition: str | None = None
     metric: Annotated[str, StringConstraints(pattern=_METRIC)]
     ratio: Annotated[float, Field(gt=0, lt=1e6)] | None = None
@@ -40,6 +43,8 @@ class _Result(FileModel):
             raise ValueError("exactly one of 'ratio' and 'direction'")
         if self.ratio == 1:
             raise ValueError("a ratio of 1 has no direction")
+        if self.against_workload is not None and self.workload is None:
+            raise ValueError("'against_workload' needs 'workload', the cell that is compared")
         return self
 
 
@@ -65,15 +70,22 @@ def read_published(
             ("tuning", tunings),
             ("against", tunings),
             ("workload", workloads),
+            ("against_workload", workloads),
             ("condition", conditions),
         ):
             name = getattr(result, key)
+            if name is not None and key.endswith("workload"):
+                # Of a cell of factors the workload that they are of.
+                name = base_of(name)
             if name is not None and name not in allowed:
                 place = f"{path}:{line_of(mapping, ('results', index, key))}"
                 raise UsageError(
                     f"{place}: '{key}': the study has no '{name}'", hint=nearest(name, allowed)
                 )
-        what = (result.tuning, result.against, result.workload, result.condition, result.metric)
+        what = (
+            *(result.tuning, result.against, result.workload, result.against_workload),
+            *(result.condition, result.metric),
+        )
         if what in seen:
             place = f"{path}:{line_of(mapping, ('results', index))}"
             raise UsageError(f"{place}: the same result appears twice")
@@ -93,6 +105,7 @@ def _frozen(result: _Result) -> PublishedResult:
         tuning=result.tuning,
         against=result.against,
         workload=result.workload,
+        against_workload=result.against_workload,
         condition=result.condition,
         metric=result.metric,
         ratio=result.ratio,

@@ -7,7 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ConfigDict, with_config
+from pydantic import (
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    with_config,
+)
 
 from labctl.base.errors import UsageError
 from labctl.base.stopping import Stopping, stopping_of
@@ -67,6 +72,8 @@ class PublishedResult:
     of its kinds together).
 
     `workload` and `condition` None: under each. `ratio` None: only the direction is known.
+    `against_workload`: the cell that it is against, where factors tell the two apart and not the
+    tunings.
     """
 
     tuning: Text
@@ -76,6 +83,15 @@ class PublishedResult:
     metric: Text
     ratio: Number | None = None
     direction: Text
+    against_workload: Text | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what plans of older labctls didn't have."""
+        content: dict[str, Any] = handler(self)
+        if self.against_workload is None:
+            del content["against_workload"]
+        return content
 
 
 @with_config(_SLOTS)

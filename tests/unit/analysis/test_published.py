@@ -25,6 +25,9 @@ def run(**shape: Any) -> LoadedRun:
 
 def beside(of: LoadedRun, *results: dict[str, Any]) -> Published:
     given = [{"direction": "higher", **SPEED, **item} for item in results]
+    for item in given:
+        if "against_workload" in item:
+            item["against"] = item["tuning"]
     return published(with_plan(of, published=[{"source": "A study.", "results": given}]))
 
 
@@ -169,3 +172,19 @@ def test_an_arm_is_no_reference_of_its_own() -> None:
     assert only_one(measured, tuning="control").ratio == pytest.approx(0.5, rel=0.05)
     itself = only_one(measured, tuning="baseline")
     assert (itself.agreement, itself.ratio) == (Agreement.NOT_MEASURED, None)
+
+
+def test_levels_of_a_factor_are_compared_in_one_arm() -> None:
+    cells = {f"matrix[policy={level}]": WORKLOADS["sysbench-cpu"] for level in ("fifo", "other")}
+    measured = synthetic_run(workloads=cells)
+    (found,) = beside(
+        measured,
+        {
+            "tuning": "baseline",
+            "workload": "matrix[policy=fifo]",
+            "against_workload": "matrix[policy=other]",
+        },
+    ).results
+    assert (found.against, found.against_workload) == ("baseline", "matrix[policy=other]")
+    assert found.blocks == 10
+    assert found.ratio == pytest.approx(1.0, rel=0.2)
