@@ -1,0 +1,82 @@
+"""A program that labctl has never heard of, tried and swept on real machines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.guest.conftest import TINY, Sandbox
+
+COUNTER = """\
+description: counts, says so on both outputs, and fails if it is told to
+parameters:
+  how: {choice: right, of: [right, wrong, forever, flood], description: how it ends}
+trial: {kind: once, limit_s: 3}
+command:
+  - sh
+  - -c
+  - |
+    id -u >&2; echo "value 3"
+    case $0 in wrong) exit 5;; forever) sleep 60;; flood) yes;; esac
+  - "{{ how }}"
+metrics:
+  value: {regex: '^value (\\d+)$', unit: count, better: higher}
+primary: value
+"""
+
+
+@pytest.fixture
+def counter(tmp_path: Path) -> str:
+    path = tmp_path / "counter.yaml"
+    path.write_text(COUNTER)
+    return str(path)
+
+
+def test_a_try_shows_what_ran_and_what_was_read_on_both_sides(
+    sandbox: Sandbox, counter: str
+) -> None:
+    said = {}
+    for side in ("native", "guest"):
+        words = ("workload", "try", counter, f"--{side}", "--accel=tcg", "--json", "--quiet")
+        done = sandbox.labctl(*words, seconds=600)
+        assert done.returncode == 0, done.stderr
+        said[side] = json.loads(done.stdout)
+    native, guest = said["native"], said["guest"]
+    assert native["output"] == guest["output"], "the same user, who prints the same"
+    assert native["output"]["stderr"] not in ("", "0\n"), "who is not root"
+    assert native["commands"] == guest["commands"]
+    assert guest["metrics"]["value"]["values"]["value"] == {"value": 3.0, "unit": "count"}
+    assert sandbox.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("wrong", "status 5"), ("forever", "killed after 3 s"), ("flood", "MiB")]
+)
+def test_a_program_that_fails_is_told_with_its_command(
+    sandbox: Sandbox, counter: str, how: str, why: str
+) -> None:
+    words = ("workload", "try", counter, "--set", f"how={how}", "--accel=tcg", "--json", "--quiet")
+    done = sandbox.labctl(*words, seconds=300)
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    assert why in said["failure"]
+    assert said["commands"]["command"].endswith(how)
+    assert sandbox.leftovers() == []
+
+
+def test_a_command_line_is_measured_under_a_study_s_arms_and_becomes_a_file(
+    sandbox: Sandbox,
+) -> None:
+    done = sandbox.labctl(
+        *("sweep", str(TINY), "--condition=quiet", "--accel=tcg", "--duration=1", "--quiet"),
+        *("--command", "seq {{ most }}", "--parameter", "most=7"),
+        *("--metric", "last=^(7)$", "--better", "higher"),
+        seconds=600,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = sandbox.runs()
+    assert {trial["status"] for trial in sandbox.trials(run)} == {"done"}
+    own = run / "workload.yaml"
+    assert sandbox.labctl("workload", "validate", str(own)).returncode == 0
