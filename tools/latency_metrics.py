@@ -20,10 +20,10 @@ import click
 from labctl.base.notation import MINUS
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialStatus
-from labctl.workloads import cyclictest
 from labctl.workloads.open_loop import every_period
 from labctl.workloads.readers.cyclictest import read
 
+OUTPUT = "cyclictest.json"
 RECORDED = Path(__file__).parents[1] / "tests/unit/fixtures/versions/0.1.0-whole.tar.xz"
 NEAR = 0.005
 """A percentile is held against those half a percent above and below it."""
@@ -97,7 +97,7 @@ class Recorded:
         trials: defaultdict[str, dict[int, Trial]] = defaultdict(dict)
         for one in folder.trial_folders():
             record = one.read_record()
-            raw = one.path / "files" / cyclictest.OUTPUT
+            raw = one.path / "files" / OUTPUT
             if record.status is TrialStatus.DONE and raw.exists():
                 trials[record.cell["tuning"]][record.block] = read_trial(raw)
         baseline, control = plan.baseline or "", plan.control or ""

@@ -24,7 +24,7 @@ from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.workloads.registry import checkers
-from labctl.workloads.workload import BooleanParameter, IntegerParameter, NumberParameter, Parameter
+from labctl.workloads.setting import BooleanParameter, IntegerParameter, NumberParameter, Parameter
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs/glossary.md"

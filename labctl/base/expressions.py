@@ -22,6 +22,8 @@ Scalar = int | float | str | bool
 Variables = Mapping[str, Any]
 
 _FILTERS = ("int", "float", "round", "min", "max", "replace", "join")
+_EXACT = 2.0**53
+"""Limit for whole numbers that a float holds exactly."""
 _KEPT = 512
 """Compiled templates that are kept: those of some dozens of workloads."""
 
@@ -68,6 +70,13 @@ def names_in(text: str, *, bare: bool = False) -> set[str]:
     return set(find_undeclared_variables(parsed))
 
 
+def plain(value: Any) -> Any:
+    """Return what a filled-in value stands as: a whole number without a point, `16 / 2` as `8`."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
+    return value
+
+
 def _hint(variables: Variables) -> str:
     return f"Known here: {', '.join(sorted(variables))}."
 
@@ -82,6 +91,7 @@ def _environment() -> Sandbox:
         comment_start_string="\x00#",
         comment_end_string="#\x00",
         keep_trailing_newline=True,
+        finalize=plain,
     )
     environment.globals.clear()
     kept = {name: environment.filters[name] for name in _FILTERS}

@@ -14,6 +14,9 @@ CWD: Final = f"{WORK}/run"
 BROUGHT: Final = "/usr/local/lib/labctl/workloads"
 """Files that workloads bring into an image."""
 
+DATA_DISK_BYTES: Final = 256 << 20
+"""Size of each data disk; natively it is a file."""
+
 NOBODY: Final = 64_917
 """User and group of programs that need no privilege: in the range that Debian reserves for
 packages, which get theirs on demand (Debian policy, 9.2.2)."""

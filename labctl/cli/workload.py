@@ -13,7 +13,7 @@ from labctl.cli.common import Group, console, listing, print_json, state_paths
 if TYPE_CHECKING:
     from labctl.host.accelerator import Requested
     from labctl.run.commands.try_reading import Read
-    from labctl.workloads.workload import Workload
+    from labctl.workloads.workload import Parameters, Workload
 
 SCHEMA = 1
 _SHOWN_LINES = 20
@@ -32,14 +32,14 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_command(as_json: bool) -> None:
     """List all workloads: labctl's own, and those of the lab folder."""
-    from labctl.cli.workload_facts import description_of, origin_of
+    from labctl.cli.workload_facts import origin_of
     from labctl.workloads.registry import checkers
 
     known = checkers()
     rows = [
         {
             "name": name,
-            "description": description_of(known[name]),
+            "description": known[name].file.description,
             "primary": known[name].primary,
             "from": origin_of(known.file_of(name)),
         }
@@ -148,7 +148,7 @@ def try_command(
     if recorded:
         if side is not None:
             raise UsageError(f"--from reads what a run left, and --{side} runs it: give one")
-        return _show_read(*_read_recorded(program, recorded), as_json=as_json)
+        return _show_read(*_read_recorded(program, recorded, parameters), as_json=as_json)
     return _tried(context, program, parameters, side or "native", duration, accel, as_json, quiet)
 
 
@@ -206,17 +206,15 @@ def _tried(
     return ExitCode.FOUND if found.failure else code
 
 
-def _read_recorded(program: Workload, recorded: tuple[Path, ...]) -> tuple[Read, dict[str, Any]]:
+def _read_recorded(
+    program: Workload, recorded: tuple[Path, ...], parameters: Parameters
+) -> tuple[Read, dict[str, Any]]:
     from labctl.cli.workload_facts import output_of
     from labctl.run.commands.try_reading import read_recorded
-    from labctl.workloads.declared import DeclaredWorkload
 
-    if not isinstance(program, DeclaredWorkload):
-        raise UsageError(
-            f"'{program.name}' is read by labctl's own Python, not by a declaration",
-            hint="'labctl workload try' without --from runs it.",
-        )
-    return read_recorded(program, output_of(program, recorded)), {"workload": program.name}
+    return read_recorded(program, output_of(program, recorded), parameters), {
+        "workload": program.name
+    }
 
 
 def _show_read(read: Read, facts: dict[str, Any], *, as_json: bool) -> int:

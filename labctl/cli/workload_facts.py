@@ -15,18 +15,11 @@ from labctl.run.commands.try_reading import Read
 from labctl.run.commands.try_run import commands_of
 from labctl.study.study import OneProgram, StudyWorkload
 from labctl.workloads.declarations import load_declaration
-from labctl.workloads.declared import DeclaredWorkload
-from labctl.workloads.marked import Output
+from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import Value, metric_names
 from labctl.workloads.registry import workload
-from labctl.workloads.workload import (
-    BooleanParameter,
-    ChoiceParameter,
-    Parameter,
-    Parameters,
-    Setting,
-    Workload,
-)
+from labctl.workloads.setting import BooleanParameter, ChoiceParameter, Parameter
+from labctl.workloads.workload import Parameters, Setting, Workload
 
 _SIDES: Mapping[str, tuple[str, ...]] = {"native": ("/data/data.img",), "guest": ("/dev/vdb",)}
 """Sides, and where each has its data disk in an example."""
@@ -42,17 +35,17 @@ _MOST_BYTES = 64 << 20
 def facts_of(program: Workload) -> dict[str, Any]:
     """Return all that is known of a workload, as JSON has it. Raises UsageError for commands that
     can't be made."""
-    declared = program.declared if isinstance(program, DeclaredWorkload) else None
+    file = program.file
     parameters = program.check_parameters({})
     left_out = program.left_out(parameters)
     return {
         "name": program.name,
-        "description": description_of(program),
+        "description": file.description,
         "operation": program.operation,
         "primary": program.primary,
         "durations": program.durations,
-        "packages": list(declared.packages) if declared else [],
-        "files": list(declared.files) if declared else [],
+        "packages": list(file.packages),
+        "files": list(file.files),
         "binaries": list(program.binaries),
         "parameters": [
             {
@@ -65,7 +58,7 @@ def facts_of(program: Workload) -> dict[str, Any]:
         ],
         "metrics": [
             {"name": name, "unit": str(one.unit), "better": str(one.better)}
-            for name, one in (metric_names(declared.metrics) if declared else {}).items()
+            for name, one in metric_names(file.metrics).items()
         ],
         "sides": {
             side: {"left_out": left_out[side]}
@@ -151,11 +144,10 @@ def asked_for(program: Workload, parameters: Parameters, duration_s: float) -> O
     )
 
 
-def output_of(program: DeclaredWorkload, recorded: Iterable[Path]) -> Output:
+def output_of(program: Workload, recorded: Iterable[Path]) -> Output:
     """Return the output that files hold: a file that a metric reads by its name, else stdout.
     Raises UsageError for two that are neither, and for what is too large."""
-    declared = program.declared
-    wanted = [name for metric in declared.metrics.values() for name in metric.files]
+    wanted = [name for metric in program.file.metrics.values() for name in metric.files]
     files: dict[str, bytes] = {}
     stdout: str | None = None
     for path in recorded:
@@ -210,15 +202,7 @@ def found_workload(name: str) -> Workload:
     return workload(name)
 
 
-def description_of(program: Workload) -> str:
-    """Return what a workload does, in a line."""
-    if isinstance(program, DeclaredWorkload):
-        return program.declared.description
-    return f"does '{program.operation}'"
-
-
 def origin_of(path: Path | None) -> str:
-    """Return where a workload comes from. `path`: of its file, None for one of Python."""
-    if path is None:
-        return "built in"
-    return "declared" if path.is_relative_to(shipped_data()) else "yours"
+    """Return where a workload comes from. `path`: of its file."""
+    is_own = path is not None and path.is_relative_to(shipped_data())
+    return "built in" if is_own else "yours"

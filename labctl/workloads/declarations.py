@@ -14,16 +14,16 @@ from labctl.base.places_inside import brought_folder
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
-from labctl.workloads.declared import DeclaredWorkload
+from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names
-from labctl.workloads.repeated import SHELL
-from labctl.workloads.workload import (
+from labctl.workloads.setting import (
     BooleanParameter,
     ChoiceParameter,
     IntegerParameter,
     NumberParameter,
     Parameter,
 )
+from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (
     MOST_TEXT,
     ConditionalFile,
@@ -34,8 +34,8 @@ from labctl.workloads.workload_file import (
 
 OWN_VARIABLES = frozenset(
     {
-        *("vcpus", "threads", "cpus", "first_cpu", "duration", "operations", "work", "cwd"),
-        *("files", "data_path", "data_paths", "server", "peer", "skip_s"),
+        *("vcpus", "threads", "cpus", "first_cpu", "duration", "operations", "window"),
+        *("work", "cwd", "files", "data_path", "data_paths", "server", "peer", "skip_s"),
     }
 )
 """Names that labctl fills in."""
@@ -46,47 +46,40 @@ OWN_METRICS = ("elapsed", "user_s", "system_s", "cpu_use", "work_per_s")
 _MOST_INTEGER = 2**62
 
 
-def load_declaration(path: Path, name: str | None = None) -> DeclaredWorkload:
+def load_declaration(path: Path, name: str | None = None) -> Workload:
     """Return the workload that a file declares. Raises UsageError naming file, line and key."""
     return declare(name or path.name.removesuffix(".yaml"), load_mapping(path), path)
 
 
-def declare(name: str, mapping: YamlMapping, path: Path) -> DeclaredWorkload:
+def declare(name: str, mapping: YamlMapping, path: Path) -> Workload:
     """Return the workload of a mapping read from `path`, with the contents of files that it names
     beside it. Raises UsageError naming file, line and key."""
     return _declared(name, _with_contents(mapping, path), path, mapping)
 
 
-def of_definition(name: str, definition: Mapping[str, Any]) -> DeclaredWorkload:
+def of_definition(name: str, definition: Mapping[str, Any]) -> Workload:
     """Return the workload that a run's plan holds. Raises UsageError for one that isn't whole."""
     return _declared(name, definition, Path(f"the run's workload '{name}'"), definition)
 
 
 def _declared(
     name: str, definition: Mapping[str, Any], path: Path, mapping: Mapping[str, Any]
-) -> DeclaredWorkload:
+) -> Workload:
     # Validated as it was written, whose keys have lines.
     as_written = YamlMapping(definition)
     as_written.lines = getattr(mapping, "lines", {})
     file = validate(DeclaredFile, as_written, path)
     checked = _Checked(path, mapping, file, name)
     checked.check()
-    return DeclaredWorkload(
+    own = OWN_METRICS if file.times else ()
+    return Workload(
         name=name,
-        operation=file.operation,
-        durations=_durations(file),
-        parameters=tuple(checked.parameter(key, one) for key, one in file.parameters.items()),
-        binaries=tuple(dict.fromkeys(_binaries(file, name))),
-        primary=file.primary,
-        rate_metric=_rate(file),
-        calibratable=file.constant_instructions,
-        uses_data_disk=file.data_disk is not None,
-        places_itself=file.places_itself,
-        schedules_itself=file.schedules_itself,
-        deciding=tuple(dict.fromkeys([*metric_names(file.metrics), *OWN_METRICS])),
-        tracers=tuple(file.needs.tracers),
-        declared=file,
+        file=file,
         definition=_plain(definition),
+        parameters=tuple(checked.parameters()),
+        binaries=tuple(dict.fromkeys(_binaries(file, name))),
+        rate_metric=_rate(file),
+        deciding=tuple(dict.fromkeys([*metric_names(file.metrics), *own])),
     )
 
 
@@ -141,13 +134,16 @@ class _Checked:
             for pattern in patterns:
                 self._check_pattern(pattern, key)
         known = metric_names(file.metrics)
-        choices = {*known, *OWN_METRICS}
+        choices = {*known, *(OWN_METRICS if file.times else ())}
         self._known(file.primary, choices, "primary")
         if file.rate is not None:
             self._known(file.rate, choices, "rate")
         if "work_per_s" in (file.primary, file.rate) and file.trial.work is None:
             self._fail("'work_per_s' needs 'work', the operations of a run", "trial")
-        is_latency = file.primary in known and file.primary not in file.metrics
+        is_latency = any(
+            metric.as_ == "percentiles" and file.primary in metric_names({name: metric})
+            for name, metric in file.metrics.items()
+        )
         if is_latency and file.trial.loop == "closed":
             self._fail(
                 f"'{file.primary}' is a closed loop's latency, which leaves out what a stall hid",
@@ -156,8 +152,19 @@ class _Checked:
                 "program keeps a schedule.",
             )
 
-    def parameter(self, name: str, one: ParameterFile) -> Parameter:
-        """Return a declared parameter; raises UsageError."""
+    def parameters(self) -> Iterator[Parameter]:
+        """Yield the declared parameters. Raises UsageError, for a warm-up with others, too."""
+        declared = {name: self._declared(name, one) for name, one in self._file.parameters.items()}
+        for name, value in self._file.trial.warm_up.parameters.items():
+            place = ("trial", "warm_up", "parameters", name)
+            if name not in declared:
+                self._fail(f"there is no parameter '{name}'", *place, hint=nearest(name, declared))
+            if not isinstance(value, str):
+                with self._placed(*place):
+                    declared[name].check(self._name, value)
+        yield from declared.values()
+
+    def _declared(self, name: str, one: ParameterFile) -> Parameter:
         kinds = [
             kind
             for kind in ("integer", "number", "choice", "boolean")
@@ -231,7 +238,7 @@ class _Checked:
                     *("serve", number, "ready"),
                 )
             if one.on == "peer":
-                peers += 1
+                peers += one.when is None
                 if given[0] not in ("tcp", "udp"):
                     self._fail("a peer's server is ready by 'tcp' or 'udp'", "serve", number)
         if peers > 1:
@@ -307,6 +314,8 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
     for name, value in file.trial.warm_up.parameters.items():
         if isinstance(value, str):
             yield ("trial", "warm_up", "parameters", name), value
+    for number, refusal in enumerate(file.refuse):
+        yield ("refuse", number, "message"), refusal.message
 
 
 def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -316,6 +325,9 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield ("command", number, "when"), item.when
     for number, refusal in enumerate(file.refuse):
         yield ("refuse", number, "when"), refusal.when
+    for number, server in enumerate(file.serve):
+        if server.when is not None:
+            yield ("serve", number, "when"), server.when
     for number, side in enumerate(file.sides):
         if side.when is not None:
             yield ("sides", number, "when"), side.when
@@ -326,17 +338,10 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
         yield ("data_disk", "writes"), file.data_disk.writes
 
 
-def _durations(file: DeclaredFile) -> str:
-    trial = file.trial
-    if trial.kind == "once":
-        return "its own: one run of fixed work"
-    if trial.step_s == 1:
-        return "whole seconds"
-    return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
-
-
 def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     """Yield the programs that its commands name, as they name them."""
+    if file.trial.kind == "repeat":
+        yield SHELL
     first = file.command[0]
     named = [first if not isinstance(first, ConditionalFile) else ""]
     named += [server.argv[0] for server in file.serve]
@@ -344,8 +349,6 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     for name in named:
         if name and names_in(name) <= {"files"}:
             yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")
-    if file.trial.kind == "repeat":
-        yield SHELL
     yield from file.binaries
 
 

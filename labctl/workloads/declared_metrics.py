@@ -9,8 +9,9 @@ from labctl.base.errors import BrokenError
 from labctl.base.expressions import evaluate
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.marked import Output, runs_of, runs_that_begin
+from labctl.workloads.loops import Output, runs_of, runs_that_begin
 from labctl.workloads.metric_file import (
+    ReadingFile,
     Values,
     combine,
     decoded,
@@ -19,6 +20,9 @@ from labctl.workloads.metric_file import (
     operations_of,
     read_runs,
     readings,
+    source_of,
+    told_rates,
+    told_with,
     total_operations,
     windows_in,
 )
@@ -36,20 +40,36 @@ def readings_of(
     """Yield every metric of a trial. `rate`: the metric of operations per second. Raises
     BrokenError naming the raw file, for runs that failed without a status, too."""
     runs = stored_runs(file, raw)
-    check_outputs(file, runs, str(raw.path))
-    skip_s = file.trial.skip_s
-    values = read_runs(file.metrics, runs, skip_s=skip_s)
-    yield from readings(combine(file.metrics, values))
+    try:
+        yield from _readings(file, raw, runs, parameters, rate)
+    except BrokenError as error:
+        raise BrokenError(f"{raw.path}: {error.message}", hint=error.hint) from error
+
+
+def _readings(
+    file: DeclaredFile,
+    raw: TrialFolder,
+    runs: Sequence[Output],
+    parameters: Mapping[str, Any],
+    rate: str | None,
+) -> Iterator[Reading]:
+    check_outputs(file, runs)
+    metrics = told_with(file.metrics, parameters)
+    values = read_runs(metrics, runs, skip_s=file.trial.skip_s)
+    yield from readings(combine(metrics, values))
     operations = total_operations(file.operations, runs)
+    source = _source(file.operations)
     if operations is None and file.trial.work is not None:
         operations = len(runs) * work_of(file, parameters)
     if operations is not None and operations <= 0:
-        raise BrokenError(f"{raw.path}: the program did no operation")
+        raise BrokenError(f"{source}: the program did no operation")
     if operations is not None:
-        yield sample("operations", operations, source=STDOUT)
-    yield from _of_runner(raw, len(runs), operations if file.trial.work is not None else None)
+        yield sample("operations", operations, source=source)
+    if file.times:
+        yield from _of_runner(raw, len(runs), operations if file.trial.work is not None else None)
     if rate is not None:
-        yield from batch_errors(_windows(file, rate, runs, values), rate, STDOUT)
+        windows = _windows(file, rate, runs, values)
+        yield from batch_errors(windows, rate, _source(file.windows))
 
 
 def window_rates_of(
@@ -58,12 +78,18 @@ def window_rates_of(
     """Return operations per second of each window of a warm-up command; [] where no metric is
     one, or labctl's own clock would have to say it."""
     runs = _runs(file, stdout, None, files)
+    check_outputs(file, runs)
     if file.windows is not None:
         windows = [window for run in runs for window in windows_in(file.windows, run)]
+        if not windows:
+            raise BrokenError(f"{_source(file.windows)}: it tells no window")
         return [window.operations / window.seconds for window in windows]
     needed = needed_for(file.metrics, rate) if rate is not None else {}
     if rate is None or not needed:
         return []
+    told = told_rates(file.metrics, rate, runs)
+    if told is not None:
+        return told
     found = [values[rate] for values in read_runs(needed, runs)]
     if missing := [why for why in found if isinstance(why, str)]:
         raise BrokenError(f"{STDOUT}: {missing[0]}")
@@ -83,16 +109,17 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
     folder = raw.path / "files"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     files = {name: (folder / name).read_bytes() for name in names}
+    stdout, stderr = raw.read_text(STDOUT), raw.read_text(STDERR)
     try:
-        return _runs(file, raw.read_text(STDOUT), raw.read_text(STDERR), files)
+        return _runs(file, stdout, stderr, files)
     except BrokenError as error:
-        raise BrokenError(f"{raw.path / STDOUT}: {error.message}") from error
+        raise BrokenError(f"{raw.path}/{error.message}") from error
 
 
-def check_outputs(file: DeclaredFile, runs: Sequence[Output], where: str) -> None:
+def check_outputs(file: DeclaredFile, runs: Sequence[Output]) -> None:
     """Raise BrokenError for what a successful run's output must not hold."""
     for pattern, line in matches_in(file.absent, *runs).items():
-        raise BrokenError(f"{where}: the output has what it must not ({pattern!r}): {line}")
+        raise BrokenError(f"the output has what it must not ({pattern!r}): {line}")
 
 
 def _windows(
@@ -120,11 +147,19 @@ def _runs(
 ) -> list[Output]:
     stdout, stderr = decoded(stdout), None if stderr is None else decoded(stderr)
     begins = file.trial.begins
-    if begins is not None:
-        return [Output(text, stderr or "") for text in runs_that_begin(begins, stdout)]
-    if file.trial.kind == "repeat":
-        return runs_of(stdout, stderr)
+    try:
+        if begins is not None:
+            return [Output(text, stderr or "") for text in runs_that_begin(begins, stdout)]
+        if file.trial.kind == "repeat":
+            return runs_of(stdout, stderr)
+    except BrokenError as error:
+        raise BrokenError(f"{STDOUT}: {error.message}") from error
     return [Output(stdout, stderr or "", files)]
+
+
+def _source(reading: ReadingFile | None) -> str:
+    """Return the raw file that something is read from."""
+    return STDOUT if reading is None else source_of(reading.source)
 
 
 def _of_runner(raw: TrialFolder, runs: int, operations: float | None) -> Iterator[Reading]:
@@ -136,9 +171,9 @@ def _of_runner(raw: TrialFolder, runs: int, operations: float | None) -> Iterato
         user_s, system_s = float(told["rusage"]["utime_s"]), float(told["rusage"]["stime_s"])
         cpu_s = user_s + system_s + float(told.get("servers_s", 0.0))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BrokenError(f"{raw.path / RUNNER}: says no duration or no CPU time") from error
+        raise BrokenError(f"{RUNNER}: says no duration or no CPU time") from error
     if not 0 < seconds < float("inf"):
-        raise BrokenError(f"{raw.path / RUNNER}: a duration of {seconds} s")
+        raise BrokenError(f"{RUNNER}: a duration of {seconds} s")
     yield sample("elapsed", seconds / runs, source=RUNNER)
     yield sample("user_s", user_s, source=RUNNER)
     yield sample("system_s", system_s, source=RUNNER)

@@ -1,20 +1,106 @@
-"""Tell what labctl's loops of programs with a fixed amount of work repeat."""
+"""Repeat a program with a fixed amount of work until its time is up, and take its output apart.
+
+A loop is a shell's own words: nothing is forked between two runs but for files that metrics are
+read from, which `cat` prints and `rm` removes. Where nothing in the output says where a run begins,
+labctl marks each run; a record separator (ASCII 30) begins a mark, since programs print none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from labctl.workloads import marked, repeated
+from labctl.base.errors import BrokenError
 
-_LOOPS = {
-    marked.for_seconds((), 1, ())[2]: len(marked.for_seconds((), 1, ())),
-    repeated.for_seconds((), 1)[2]: len(repeated.for_seconds((), 1)),
-}
-"""Words of each loop, and how many of an argv are its own."""
+SHELL = "/usr/bin/dash"
+
+_MARK = "\x1e"
+_RUN = re.compile(rf"{_MARK}run\n")
+_FILE = re.compile(rf"{_MARK}file ([^\n/]+)\n")
+# /proc/uptime counts hundredths of a second, and nobody can set it.
+_NOW = 'now() { read -r up _ < /proc/uptime; now="${up%.*}${up#*.}"; }'
+_FOR_TIME = (
+    f'{_NOW}; now; end=$((now + $0)); while "$@" || exit; now; [ "$now" -lt "$end" ]; do :; done'
+)
+_TIMES = 'left=$0; while [ "$left" -gt 0 ]; do "$@" || exit; left=$((left - 1)); done'
+_FILES = (
+    'for f in $files; do [ -f "$f" ] || continue; printf \'\\036file %s\\n\' "$f"; '
+    'cat "$f"; rm "$f"; done'
+)
+_EACH = f"printf '\\036run\\n'; printf '\\036run\\n' >&2; \"$@\" || exit; {_FILES}"
+_MARKED_FOR_TIME = (
+    f"files=$0; {_NOW}; now; end=$((now + $1)); shift; "
+    f'while {_EACH}; now; [ "$now" -lt "$end" ]; do :; done'
+)
+_MARKED_TIMES = (
+    f'files=$0; left=$1; shift; while [ "$left" -gt 0 ]; do {_EACH}; left=$((left - 1)); done'
+)
+_OWN_WORDS = {_FOR_TIME: 4, _MARKED_FOR_TIME: 5}
+"""Loops for a time, and how many words of their argv are their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Hold what one run of a program left: its output as text, and its files."""
+
+    stdout: str
+    stderr: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def for_seconds(
+    argv: Sequence[str], seconds: float, marked: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Run `argv` again and again, at least once, until that long is over; end with the status of a
+    run that fails. `marked`: the files that each marked run leaves, globs too; None: no marks."""
+    length = str(round(seconds * 100))
+    if marked is None:
+        return (SHELL, "-c", _FOR_TIME, length, *argv)
+    return (SHELL, "-c", _MARKED_FOR_TIME, " ".join(marked), length, *argv)
+
+
+def times(argv: Sequence[str], count: int, marked: Sequence[str] | None) -> tuple[str, ...]:
+    """Run `argv` that often."""
+    if marked is None:
+        return (SHELL, "-c", _TIMES, str(count), *argv)
+    return (SHELL, "-c", _MARKED_TIMES, " ".join(marked), str(count), *argv)
 
 
 def repeated_argv(argv: Sequence[str]) -> tuple[str, ...] | None:
     """Return the argv that a loop runs again and again; None of a command that is no loop."""
-    if len(argv) > 2 and argv[0] == repeated.SHELL and argv[2] in _LOOPS:
-        return tuple(argv[_LOOPS[argv[2]] :])
+    if len(argv) > 2 and argv[0] == SHELL and argv[2] in _OWN_WORDS:
+        return tuple(argv[_OWN_WORDS[argv[2]] :])
     return None
+
+
+def runs_of(stdout: str, stderr: str | None) -> list[Output]:
+    """Return each marked run's output, in order. `stderr`: None where it wasn't kept. Raises
+    BrokenError for what the loop didn't print."""
+    before, *runs = _RUN.split(stdout)
+    errors = [""] * len(runs) if stderr is None else _RUN.split(stderr)[1:]
+    if before or not runs or len(runs) != len(errors):
+        raise BrokenError(
+            f"expected a mark before each run's output, found {len(runs)} in its standard output "
+            f"and {len(errors)} in its standard error"
+        )
+    return [_of_run(out, err) for out, err in zip(runs, errors, strict=True)]
+
+
+def _of_run(stdout: str, stderr: str) -> Output:
+    printed, *parts = _FILE.split(stdout)
+    names, texts = parts[::2], parts[1::2]
+    return Output(
+        stdout=printed,
+        stderr=stderr,
+        files={name: text.encode() for name, text in zip(names, texts, strict=True)},
+    )
+
+
+def runs_that_begin(begins: str, stdout: str) -> list[str]:
+    """Return each run's output by how it begins. Raises BrokenError for what comes before the
+    first."""
+    starts = [found.start() for found in re.finditer(begins, stdout, re.M)]
+    if not starts or stdout[: starts[0]].strip():
+        raise BrokenError(f"expected {begins!r} at the start of each run, found {stdout[:80]!r}")
+    return [stdout[a:b] for a, b in zip(starts, [*starts[1:], len(stdout)], strict=True)]

@@ -13,11 +13,12 @@ from labctl.base.errors import BrokenError, LabctlError, UsageError
 from labctl.base.metrics.table import metric_of
 from labctl.base.units import Unit
 from labctl.store.samples import Reading, Sample, Unavailable, base_name
+from labctl.workloads.readers import named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
 from labctl.workloads.readers.names import MetricName, check_metrics, names_of, used_names
 from labctl.workloads.readers.output import Output, decoded
 from labctl.workloads.readers.quantity import NoValueError
-from labctl.workloads.readers.run import Run, windows_of
+from labctl.workloads.readers.run import Run, source_of, windows_of
 from labctl.workloads.readers.value import Value, Values
 from labctl.workloads.windows import RateWindow
 
@@ -39,6 +40,9 @@ __all__ = [
     "read_run",
     "read_runs",
     "readings",
+    "source_of",
+    "told_rates",
+    "told_with",
     "total_operations",
     "windows_in",
 ]
@@ -83,6 +87,21 @@ def needed_for(metrics: Mapping[str, MetricFile], made: str) -> dict[str, Metric
             needed[name] = metrics[name]
             left += used_names(metrics[name])
     return needed
+
+
+def told_with(
+    metrics: Mapping[str, MetricFile], parameters: Mapping[str, object]
+) -> dict[str, MetricFile]:
+    """Return declarations whose readers' arguments have a trial's parameters filled in. Raises
+    UsageError."""
+    return {
+        name: metric.model_copy(
+            update={"arguments": named.filled(metric.reader, metric.arguments, parameters)}
+        )
+        if metric.arguments
+        else metric
+        for name, metric in metrics.items()
+    }
 
 
 def read_run(metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0) -> Values:
@@ -130,9 +149,13 @@ def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values
     rate says nothing of several."""
     if not runs:
         raise BrokenError("the trial has no run")
-    keys = dict.fromkeys(key for run in runs for key in run)
-    if len(runs) > 1:
-        keys = {key: None for key in keys if base_name(key) != "batch_error"}
+    if len(runs) == 1:
+        return dict(runs[0])
+    keys = [
+        key
+        for key in dict.fromkeys(key for run in runs for key in run)
+        if base_name(key) != "batch_error"
+    ]
     lacking = "a run has no such value."
     return {key: _combined(key, [run.get(key, lacking) for run in runs]) for key in keys}
 
@@ -160,15 +183,31 @@ def operations_of(file: ReadingFile, runs: Sequence[Output]) -> list[float]:
         try:
             found.append(run.operations(file))
         except NoValueError as error:
-            raise BrokenError(f"operations: {error}") from error
+            raise BrokenError(f"{source_of(file.source)}: operations: {error}") from error
         except BrokenError as error:
-            raise BrokenError(f"operations: {error.message}", hint=error.hint) from error
+            said = f"{source_of(file.source)}: operations: {error.message}"
+            raise BrokenError(said, hint=error.hint) from error
     return found
 
 
 def total_operations(file: ReadingFile | None, runs: Sequence[Output]) -> float | None:
     """Return the operations of all runs; None where no reader is declared. Raises BrokenError."""
     return None if file is None else sum(operations_of(file, runs))
+
+
+def told_rates(
+    metrics: Mapping[str, MetricFile], made: str, outputs: Sequence[Output]
+) -> list[float] | None:
+    """Return the rates of the windows in a warm-up's runs that the reader of metric `made` tells
+    apart; None where it tells one for each run. Raises BrokenError."""
+    found: list[float] = []
+    for metric in needed_for(metrics, made).values():
+        for run in Run.of([metric], outputs):
+            rates = run.rates(metric)
+            if rates is None:
+                return None
+            found += rates
+    return found
 
 
 def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> list[RateWindow]:
@@ -178,9 +217,10 @@ def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> lis
     try:
         windows = windows_of(file, run)
     except NoValueError as error:
-        raise BrokenError(f"windows: {error}") from error
+        raise BrokenError(f"{source_of(file.source)}: windows: {error}") from error
     except BrokenError as error:
-        raise BrokenError(f"windows: {error.message}", hint=error.hint) from error
+        said = f"{source_of(file.source)}: windows: {error.message}"
+        raise BrokenError(said, hint=error.hint) from error
     begun_s, kept = 0.0, []
     for window in windows:
         if begun_s >= skip_s - 1e-9:
@@ -212,8 +252,14 @@ def _read(metrics: Mapping[str, MetricFile], run: Run) -> Values:
         try:
             values |= _one(name, metrics[name], run, values)
         except LabctlError as error:
-            raise BrokenError(f"metric '{name}': {error.message}", hint=error.hint) from error
+            said = f"{_place(metrics[name])}metric '{name}': {error.message}"
+            raise BrokenError(said, hint=error.hint) from error
     return values
+
+
+def _place(metric: MetricFile) -> str:
+    """Return the raw file of a metric for errors; a reader of one program's report names it."""
+    return f"{source_of(metric.source)}: " if metric.reader is None and metric.given() else ""
 
 
 def _one(name: str, metric: MetricFile, run: Run, values: Values) -> Values:

@@ -1,5 +1,5 @@
-"""Find workloads by the name that a study's `program` has: Python's here, declared ones by their
-file, or by the definition that a run's plan holds."""
+"""Find workloads by the name that a study's `program` has: by their file, or by the definition that
+a run's plan holds."""
 
 from __future__ import annotations
 
@@ -10,25 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labctl.base.errors import UsageError
-from labctl.base.paths import data_files
+from labctl.base.paths import data_files, shipped_data
 from labctl.base.yamlfile import nearest
 from labctl.base.yamltext import YamlMapping
 from labctl.store.jsonfile import canonical
 from labctl.workloads import declarations
-from labctl.workloads.cyclictest import CYCLICTEST
-from labctl.workloads.fio_fsync import FIO_FSYNC
-from labctl.workloads.fio_random import FIO_RANDOM
-from labctl.workloads.hackbench import HACKBENCH
-from labctl.workloads.iperf3 import IPERF3
-from labctl.workloads.oslat import OSLAT
-from labctl.workloads.osnoise import OSNOISE
-from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
-from labctl.workloads.random_access import RANDOM_ACCESS
-from labctl.workloads.sockperf import SOCKPERF
-from labctl.workloads.stress_ng import STRESS_NG_FORK, STRESS_NG_MMAP
-from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
-from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
-from labctl.workloads.timerlat import TIMERLAT
 from labctl.workloads.workload import Workload
 
 FOLDER = "benchmarks/workloads"
@@ -36,8 +22,8 @@ FOLDER = "benchmarks/workloads"
 
 
 class Declared(Protocol):
-    """Name a program, as a study or a plan does. `definition`: what its file said, None for
-    Python's."""
+    """Name a program, as a study or a plan does. `definition`: what its file said; None in plans
+    of older versions."""
 
     @property
     def program(self) -> str: ...
@@ -53,16 +39,14 @@ class Programs(Mapping[str, Workload]):
         self._files = data_files(FOLDER)
 
     def __getitem__(self, name: str) -> Workload:
-        if name in self._files:
-            path = self._files[name]
-            return _read(path, path.stat().st_mtime_ns)
-        return _PYTHON[name]
+        path = self._files[name]
+        return _read(path, path.stat().st_mtime_ns)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*_PYTHON, *self._files}))
+        return iter(sorted(self._files))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self._files)
 
     def define(self, name: str, mapping: YamlMapping, path: Path) -> Workload:
         """Return the workload that a study defines itself; raises UsageError as a file's reader
@@ -74,30 +58,8 @@ class Programs(Mapping[str, Workload]):
         return workload_of(declared)
 
     def file_of(self, name: str) -> Path | None:
-        """Return the file that declares it; None for one of Python."""
+        """Return the file that declares it; None where no file does."""
         return self._files.get(name)
-
-
-_PYTHON: Mapping[str, Workload] = {
-    found.name: found
-    for found in (
-        SYSBENCH_CPU,
-        SYSBENCH_MEMORY,
-        RANDOM_ACCESS,
-        STRESS_NG_FORK,
-        STRESS_NG_MMAP,
-        FIO_RANDOM,
-        FIO_FSYNC,
-        CYCLICTEST,
-        OSLAT,
-        TIMERLAT,
-        OSNOISE,
-        HACKBENCH,
-        PERF_SCHED_PIPE,
-        SOCKPERF,
-        IPERF3,
-    )
-}
 
 
 def checkers() -> Programs:
@@ -120,10 +82,12 @@ def workload_of(declared: Declared) -> Workload:
 
 
 def defined(program: str, definition: Mapping[str, Any] | None) -> Workload:
-    """Return the workload of a definition that a run keeps; None: the one of that name. Raises
-    UsageError for a name that nobody knows, and for a definition that isn't one."""
+    """Return the workload of a definition that a run keeps; None (plans of older versions had no
+    definition of labctl's own): the one that labctl brings. Raises UsageError for a name that
+    nobody knows, and for a definition that isn't one."""
     if definition is None:
-        return workload(program)
+        path = shipped_data() / FOLDER / f"{program}.yaml"
+        return _read(path, path.stat().st_mtime_ns) if path.is_file() else workload(program)
     return _defined(program, canonical(definition))
 
 

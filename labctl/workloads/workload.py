@@ -1,363 +1,407 @@
-"""Define what a workload is: a command for either side, and a parser of what it leaves behind."""
+"""Define what a workload is: a command for either side, and a parser of what it leaves behind, as
+its file declares both (`workload_file.py`)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from labctl.base.command import Command, CommandResult, Server
-from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.command import Command, CommandResult, Ready, Server
 from labctl.base.errors import UsageError
-from labctl.base.yamlfile import nearest
+from labctl.base.expressions import evaluate, fill_in, plain
+from labctl.base.last_words import last_words
+from labctl.base.places_inside import CWD, DATA_DISK_BYTES, NOBODY, WORK, brought_folder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
-from labctl.workloads.failures import last_words
+from labctl.workloads import loops
+from labctl.workloads.declared_metrics import readings_of, window_rates_of
+from labctl.workloads.setting import (
+    Parameter,
+    Parameters,
+    Peer,
+    Setting,
+    check_parameters,
+    peer_of,
+)
+from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile
 
-Value = int | float | str
-Parameters = Mapping[str, Value]
+__all__ = ["Parameters", "Peer", "Setting", "Workload"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntegerParameter:
-    name: str
-    default: int
-    minimum: int
-    maximum: int
-    description: str
-    power_of_two: bool = False
-
-    def check(self, program: str, value: object) -> int:
-        # True is an int to Python, and nobody means it by one.
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._error(program, value)
-        if not self.minimum <= value <= self.maximum:
-            raise self._error(program, value)
-        if self.power_of_two and value & (value - 1):
-            raise self._error(program, value)
-        return value
-
-    def _error(self, program: str, value: object) -> UsageError:
-        kind = "power of two" if self.power_of_two else "whole number"
-        return UsageError(
-            f"workload '{program}': '{self.name}' is {value!r}, "
-            f"not a {kind} from {self.minimum} to {self.maximum}",
-            hint=f"{self.name}: {self.description}; {self.default} when left out.",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceParameter:
-    name: str
-    default: str
-    choices: tuple[str, ...]
-    description: str
-
-    def check(self, program: str, value: object) -> str:
-        if not isinstance(value, str) or value not in self.choices:
-            raise UsageError(
-                f"workload '{program}': '{self.name}' is {value!r}",
-                hint=nearest(str(value), self.choices),
-            )
-        return value
+LOCALHOST = "127.0.0.1"
+ONCE_LIMIT_S = 600.0
+WARM_UP_RUNS = 3
+"""Runs of a warm-up window of a program that is repeated."""
+_CAPABILITIES = {
+    "realtime": ("sys_nice",),
+    "memlock": ("ipc_lock",),
+    "perf": ("perfmon",),
+    "tracing": ("sys_admin", "dac_override"),
+    "net-admin": ("net_admin", "net_raw"),
+    "raw-disk": ("dac_override",),
+}
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberParameter:
-    name: str
-    default: float
-    minimum: float
-    maximum: float
-    description: str
+class Workload:
+    """Run a program as its file declares it. Commands are the same on both sides, except for the
+    paths of the data disk, the peer and the CPUs.
 
-    def check(self, program: str, value: object) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not self.minimum <= float(str(value)) <= self.maximum:
-            raise UsageError(
-                f"workload '{program}': '{self.name}' is {value!r}, "
-                f"not a number from {self.minimum:g} to {self.maximum:g}",
-                hint=f"{self.name}: {self.description}; {self.default:g} when left out.",
-            )
-        return float(str(value))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BooleanParameter:
-    name: str
-    default: bool
-    description: str
-
-    def check(self, program: str, value: object) -> bool:
-        if not isinstance(value, bool):
-            raise UsageError(
-                f"workload '{program}': '{self.name}' is {value!r}, neither true nor false",
-                hint=f"{self.name}: {self.description}.",
-            )
-        return value
-
-
-Parameter = IntegerParameter | NumberParameter | ChoiceParameter | BooleanParameter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Describe one use of a workload. `parameters` are whole (from `check_parameters`).
-
-    `data_paths`: the data disks as the machine sees them, block devices in the guest and regular
-    files natively; none for a workload that needs none. `peer`: the address at which the machine
-    finds its peer; None where it has none. `cpus`: those that the machine runs it on, by the
-    machine's own numbers; None for the first `vcpus` of them.
+    `file`: the checked file; `definition`: the same as it was read, which travels with a run.
+    `binaries`: what it executes, as paths in the image's tree, whose hashes are compared.
+    `rate_metric`: the metric of operations per second; None where more isn't better. `deciding`:
+    metrics that may be primary beside these two. `chosen`: parameters of the trial that is parsed
+    (`with_parameters`); empty for the defaults.
     """
 
-    parameters: Parameters
-    vcpus: int
-    duration_s: float
-    data_paths: tuple[str, ...] = ()
-    peer: str | None = None
-    cpus: CpuSet | None = None
-
-    @property
-    def cpu_list(self) -> str:
-        """Return as many of its CPUs as a guest has vCPUs, for programs that pin their own
-        threads.
-        """
-        cpus = range(self.vcpus) if self.cpus is None else sorted(self.cpus)[: self.vcpus]
-        return format_cpus(cpus)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """Describe the server that a workload talks to: it runs on the host, out of the image's tree,
-    with a network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
-
-    command: Command
-    protocol: str
-    port: int
-
-
-class Workload(Protocol):
-    """Define a program with parameters. Commands are the same on both sides, except for the paths
-    of the data disk, the peer and the CPUs."""
-
-    @property
-    def name(self) -> str: ...
+    name: str
+    file: DeclaredFile
+    definition: Mapping[str, Any]
+    parameters: tuple[Parameter, ...]
+    binaries: tuple[str, ...]
+    rate_metric: str | None
+    deciding: tuple[str, ...]
+    chosen: Parameters = field(default_factory=dict)
 
     @property
     def operation(self) -> str:
         """Return what one of its operations is, for docs/workloads.md."""
+        return self.file.operation
 
     @property
     def durations(self) -> str:
         """Return how long it can run, in words, as `check_duration` has it."""
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]: ...
-
-    @property
-    def binaries(self) -> tuple[str, ...]:
-        """Return what it executes, as paths in the image's tree: their hashes are compared."""
+        trial = self.file.trial
+        if trial.kind == "once":
+            return "its own: one run of fixed work"
+        if trial.step_s == 1:
+            return "whole seconds"
+        if not trial.step_s:
+            return f"{trial.least_s:g} s or more"
+        return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
 
     @property
     def primary(self) -> str:
         """Return the metric that a study should decide on when it has no reason for another."""
-
-    @property
-    def rate_metric(self) -> str | None:
-        """Return the metric that holds operations per second; None where more isn't better."""
-
-    @property
-    def deciding(self) -> tuple[str, ...]:
-        """Return metrics that may be primary beside these two."""
-
-    @property
-    def definition(self) -> Mapping[str, Any] | None:
-        """Return what its file declares; None for one that is written in Python."""
+        return self.file.primary
 
     @property
     def calibratable(self) -> bool:
         """Return whether user instructions per operation are a constant: no lock, no spin, no
         I/O."""
+        return self.file.constant_instructions
 
     @property
-    def uses_data_disk(self) -> bool: ...
+    def uses_data_disk(self) -> bool:
+        return self.file.data_disk is not None
 
     @property
     def places_itself(self) -> bool:
         """Return whether its main thread chooses its own CPUs among those that it is given."""
+        return self.file.places_itself
 
     @property
     def schedules_itself(self) -> bool:
         """Return whether it sets its own scheduling policy."""
-
-    def left_out(self, parameters: Parameters) -> Mapping[str, str]:
-        """Return the sides (native, guest) that can't run it, with the reason."""
+        return self.file.schedules_itself
 
     @property
     def tracers(self) -> tuple[str, ...]:
         """Return what it needs of the tracers of the kernel that it runs under, by ftrace's
         names."""
+        return tuple(self.file.needs.tracers)
+
+    @property
+    def where(self) -> str:
+        return f"workload '{self.name}'"
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
         """Return all parameters, defaults filled in; raises UsageError."""
+        found = check_parameters(self.name, self.parameters, given)
+        for refusal in self.file.refuse:
+            if evaluate(refusal.when, found, f"{self.where}: refuse"):
+                said = fill_in(refusal.message, found, self.where)
+                raise UsageError(f"{self.where}: {said}", hint=refusal.hint)
+        return found
 
     def check_duration(self, duration_s: float) -> None:
         """Raise UsageError when the program can't run for exactly that long."""
+        trial = self.file.trial
+        if trial.kind == "once":
+            return
+        steps = duration_s / trial.step_s if trial.step_s else 0.0
+        if duration_s < trial.least_s or abs(steps - round(steps)) > 1e-6:
+            nearest = max(trial.least_s, round(steps) * trial.step_s)
+            raise UsageError(
+                f"{self.where} cannot run for {duration_s:g} s: it takes {self.durations}",
+                hint=f"Give it {nearest:g} s.",
+            )
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
+        disk = self.file.data_disk
+        if disk is None or isinstance(disk.writes, bool):
+            return disk is not None and bool(disk.writes)
+        return bool(evaluate(disk.writes, parameters, f"{self.where}: data_disk.writes"))
+
+    def left_out(self, parameters: Parameters) -> Mapping[str, str]:
+        """Return the sides (native, guest) that can't run it, with the reason."""
+        where = f"{self.where}: sides"
+        return {
+            one.side: one.reason
+            for one in self.file.sides
+            if one.when is None or evaluate(one.when, parameters, where)
+        }
 
     def peer(self, parameters: Parameters) -> Peer | None:
-        """Return whom it talks to over the network; None for a workload that sends nothing."""
+        """Return whom it talks to over the network; None for a workload that sends nothing. Raises
+        UsageError where the file says several."""
+        found = [*self._served("peer", parameters)]
+        if not found:
+            return None
+        if len(found) > 1:
+            raise UsageError(f"{self.where}: one server may run on the peer, not {len(found)}")
+        server = found[0]
+        values = dict(parameters) | {"server": "0.0.0.0", "peer": "0.0.0.0"}  # noqa: S104
+        port = server.ready.tcp or server.ready.udp
+        assert port is not None  # the file was checked
+        return Peer(
+            command=Command(argv=self._filled(server.argv, values, "serve")),
+            protocol="udp" if server.ready.udp else "tcp",
+            port=port,
+        )
 
     def servers(self, setting: Setting) -> tuple[Server, ...]:
         """Return what runs on the machine itself, from before the warm-up to after the window."""
+        values = self._variables(setting, setting.duration_s)
+        return tuple(
+            self._server(one, values) for one in self._served("machine", setting.parameters)
+        )
 
-    def command(self, setting: Setting) -> Command: ...
+    def _served(self, on: str, parameters: Parameters) -> Iterator[ServeFile]:
+        for one in self.file.serve:
+            where = f"{self.where}: serve"
+            if one.on == on and (one.when is None or evaluate(one.when, parameters, where)):
+                yield one
+
+    def command(self, setting: Setting) -> Command:
+        """Return the command of a trial. Raises UsageError for a duration or a machine that it
+        can't run with."""
+        self.check_duration(setting.duration_s)
+        trial = self.file.trial
+        argv = self._argv(self._variables(setting, setting.duration_s))
+        if trial.kind == "repeat":
+            argv = loops.for_seconds(argv, setting.duration_s, self._marked())
+        return self._command(setting, argv)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         """Return the same load in one or more windows of about `window_s` each. `rate`: the
         operations per second of the window before (what `window_rates` said of it), None for the
         first."""
+        trial, warm = self.file.trial, self.file.trial.warm_up
+        values = self._variables(setting, setting.duration_s, window_s=window_s)
+        if warm.parameters:
+            given = {
+                name: _number(fill_in(value, values, f"{self.where}: warm_up"))
+                if isinstance(value, str)
+                else value
+                for name, value in warm.parameters.items()
+            }
+            setting = replace(setting, parameters={**setting.parameters, **given})
+        if trial.kind == "repeat":
+            argv = self._argv(self._variables(setting, window_s, window_s=window_s))
+            runs = warm.runs or WARM_UP_RUNS
+            return self._command(setting, loops.times(argv, runs, self._marked()))
+        steps = max(1, round(window_s / trial.step_s)) if trial.step_s else 0
+        duration_s = max(trial.least_s, steps * trial.step_s if steps else window_s)
+        operations = 0
+        if trial.counts:
+            operations = self._window_operations(setting, window_s, rate, values)
+            duration_s = 0
+        values = self._variables(setting, duration_s, operations=operations, window_s=window_s)
+        return self._command(setting, self._argv(values))
+
+    def _window_operations(
+        self, setting: Setting, window_s: float, rate: float | None, values: Mapping[str, Any]
+    ) -> int:
+        trial, vcpus = self.file.trial, setting.vcpus
+        if rate is not None:
+            wanted = rate * window_s
+        elif isinstance(first := trial.first_operations, str):
+            wanted = float(evaluate(first, values, f"{self.where}: trial.first_operations"))
+        else:
+            wanted = float(first or 0)
+        if trial.counts == "each":
+            return vcpus * max(1, round(wanted / vcpus))
+        return max(vcpus, round(wanted))
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         """Return the same work done exactly `operations` times by one thread, for counting its
         instructions; None where the workload isn't calibratable."""
+        if not self.calibratable:
+            return None
+        values = self._variables(setting, 0, operations=operations) | {"threads": 1}
+        return self._command(setting, self._argv(values))
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         """Return operations per second of each window of a warm-up command, in order; [] where
-        `rate_metric` is None.
-
-        Raises BrokenError when the output isn't the program's.
-        """
+        `rate_metric` is None. Raises BrokenError when the output isn't the program's."""
+        return window_rates_of(self.file, self.rate_metric, stdout, files)
 
     def why_failed(self, result: CommandResult) -> str | None:
         """Return why a run counts for nothing, by its status; None for one that succeeded."""
+        if result.returncode in self.file.exit_status:
+            return None
+        text = (result.stdout + b"\n" + result.stderr).decode(errors="replace")
+        meant = [
+            meaning
+            for pattern, meaning in self.file.explain.items()
+            if re.search(pattern, text, re.M)
+        ]
+        said = last_words(result.stderr or result.stdout, lines=3) or "it printed nothing"
+        return "; ".join([f"{self.name} ended with status {result.returncode}: {said}", *meant])
 
     def with_parameters(self, given: Mapping[str, object]) -> Workload:
         """Return the workload as a trial had it, for `parse`. Raises UsageError."""
+        return replace(self, chosen=self.check_parameters(given))
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
         """Yield every metric of a trial, `operations` among them where `rate_metric` isn't None.
+        Raises BrokenError naming the raw file."""
+        parameters = self.chosen or self.check_parameters({})
+        return readings_of(self.file, raw, parameters, self.rate_metric)
 
-        Raises BrokenError naming the raw file.
-        """
-
-    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
-        """Return what a program of a fixed pace would have reported of all its periods, those that
-        it missed and skipped included (open_loop.py); of other programs nothing.
-
-        Raises BrokenError naming the raw file.
-        """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadBase:
-    """Provide what most workloads have in common, and the others override: they use no data disk
-    and no peer, take whole seconds, and their instructions per operation are no constant."""
-
-    name: str
-    operation: str
-    durations: str = "whole seconds"
-    parameters: tuple[Parameter, ...] = ()
-    binaries: tuple[str, ...]
-    primary: str
-    rate_metric: str | None = None
-    deciding: tuple[str, ...] = ("latency_p50", "latency_p95", "latency_p99")
-    definition: Mapping[str, Any] | None = None
-    calibratable: bool = False
-    uses_data_disk: bool = False
-    places_itself: bool = False
-    schedules_itself: bool = False
-    tracers: tuple[str, ...] = ()
-
-    def check_parameters(self, given: Mapping[str, object]) -> Parameters:
-        return check_parameters(self.name, self.parameters, given)
-
-    def check_duration(self, duration_s: float) -> None:
-        check_whole_seconds(self.name, duration_s)
-
-    def writes_data_disk(self, parameters: Parameters) -> bool:
-        return False
-
-    def peer(self, parameters: Parameters) -> Peer | None:
-        return None
-
-    def left_out(self, parameters: Parameters) -> Mapping[str, str]:
-        return {}
-
-    def servers(self, setting: Setting) -> tuple[Server, ...]:
-        return ()
-
-    def exact_command(self, setting: Setting, operations: int) -> Command | None:
-        return None
-
-    def why_failed(self, result: CommandResult) -> str | None:
-        if result.returncode == 0:
-            return None
-        said = last_words(result.stderr)
-        return f"{self.binaries[-1]} ended with status {result.returncode}: {said}"
-
-    def with_parameters(self, given: Mapping[str, object]) -> Self:
-        return self
-
-    def periods(self, raw: TrialFolder, parameters: Parameters) -> Iterator[Reading]:
-        return iter(())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher(WorkloadBase):
-    """Define a program that watches for whole seconds and has no rate: it warms up by the shortest
-    run that it knows."""
-
-    def watching(self, setting: Setting, seconds: int) -> Command:
-        """Return what runs it for so long."""
-        raise NotImplementedError
-
-    def command(self, setting: Setting) -> Command:
-        self.check_duration(setting.duration_s)
-        return self.watching(setting, int(setting.duration_s))
-
-    def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
-        return self.watching(setting, 1)
-
-    def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        return []
-
-
-def check_parameters(
-    program: str, declared: tuple[Parameter, ...], given: Mapping[str, object]
-) -> dict[str, Value]:
-    """Return every declared parameter's value, defaults filled in; raises UsageError."""
-    names = [parameter.name for parameter in declared]
-    for name in given:
-        if name not in names:
-            raise UsageError(
-                f"workload '{program}' has no parameter '{name}'", hint=nearest(name, names)
-            )
-    return {p.name: p.check(program, given.get(p.name, p.default)) for p in declared}
-
-
-def check_whole_seconds(program: str, duration_s: float) -> None:
-    """Check that the duration is whole seconds, for programs that take no other; raise
-    UsageError.
-    """
-    if duration_s < 1 or duration_s != int(duration_s):
-        raise UsageError(
-            f"workload '{program}' cannot run for {duration_s:g} s: it takes whole seconds only",
-            hint=f"Give it {max(1, round(duration_s))} s.",
+    def _command(self, setting: Setting, argv: tuple[str, ...]) -> Command:
+        values = self._variables(setting, setting.duration_s)
+        trial = self.file.trial
+        limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
+        if trial.kind == "until-stopped":
+            ends = f"{setting.duration_s:g}"
+            argv = ("/usr/bin/timeout", "--preserve-status", "--signal=INT", ends, *argv)
+        return Command(
+            argv=argv,
+            environment=self._environment(values),
+            user=self._user,
+            capabilities=self._capabilities,
+            scratch_mib=self._scratch_mib,
+            setup=tuple(self._filled(one, values, "setup") for one in self.file.setup),
+            after=tuple(self._filled(one, values, "after") for one in self.file.after),
+            files=() if trial.kind == "repeat" else self._files(),
+            timeout_s=limit_s,
         )
 
+    def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
+        return Server(
+            argv=self._filled(one.argv, values, "serve"),
+            environment=self._environment(values),
+            user=self._user,
+            capabilities=self._capabilities,
+            ready=self._ready(one.ready, values),
+            stop=one.stop,
+            grace_s=one.grace_s,
+        )
 
-def peer_of(setting: Setting, program: str) -> str:
-    """Return the peer's address; raises UsageError where the machine has no link to one."""
-    if setting.peer is None:
-        raise UsageError(f"workload '{program}' needs a peer and was given none")
-    return setting.peer
+    def _ready(self, ready: ReadyFile, values: Mapping[str, Any]) -> Ready:
+        kind, value = next(
+            (kind, found)
+            for kind in ("tcp", "udp", "unix", "log", "command")
+            if (found := getattr(ready, kind)) is not None
+        )
+        if kind == "command":
+            value = self._filled(value, values, "serve.ready")
+        elif kind in ("unix", "log"):
+            value = fill_in(value, values, f"{self.where}: serve.ready")
+        return Ready(kind=kind, value=value, timeout_s=ready.timeout_s)
+
+    @property
+    def _user(self) -> int | None:
+        return None if self.file.user == "root" else NOBODY
+
+    @property
+    def _capabilities(self) -> tuple[str, ...]:
+        wanted = (name for one in self.file.privileges for name in _CAPABILITIES.get(one, ()))
+        return tuple(dict.fromkeys(wanted))
+
+    @property
+    def _scratch_mib(self) -> int:
+        """Return the limit for each file of a run; natively a data disk is one."""
+        data_mib = DATA_DISK_BYTES >> 20 if self.uses_data_disk else 0
+        return max(self.file.scratch_mib, data_mib)
+
+    def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
+        own = {
+            name: fill_in(text, values, f"{self.where}: env.{name}")
+            for name, text in self.file.env.items()
+        }
+        return {**_ENVIRONMENT, "HOME": WORK, **own}
+
+    def _argv(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        argv: list[str] = []
+        for number, item in enumerate(self.file.command, start=1):
+            where = f"{self.where}: command, item {number}"
+            if not isinstance(item, ConditionalFile):
+                argv.append(fill_in(item, values, where))
+            elif evaluate(item.when, values, where):
+                argv += self._filled(item.argv, values, f"command, item {number}")
+        return tuple(argv)
+
+    def _filled(self, argv: list[str], values: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        return tuple(fill_in(item, values, f"{self.where}: {key}") for item in argv)
+
+    def _variables(
+        self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
+    ) -> dict[str, Any]:
+        """Return what expressions may use; docs/workloads.md lists it."""
+        peer = setting.peer
+        if peer is None and any(one.on == "peer" for one in self.file.serve):
+            peer = peer_of(setting, self.name)
+        if self.uses_data_disk and not setting.data_paths:
+            raise UsageError(f"{self.where} needs a data disk and was given none")
+        return {
+            **setting.parameters,
+            "vcpus": setting.vcpus,
+            "threads": setting.vcpus,
+            "cpus": setting.cpu_list,
+            "first_cpu": int(setting.cpu_list.replace("-", ",").split(",")[0]),
+            "duration": plain(duration_s),
+            "window": window_s,
+            "operations": operations,
+            "work": WORK,
+            "cwd": CWD,
+            "files": brought_folder(self.name),
+            "data_path": setting.data_paths[0] if setting.data_paths else "",
+            "data_paths": list(setting.data_paths),
+            "server": peer or LOCALHOST,
+            "peer": peer or "",
+            "skip_s": self.file.trial.skip_s,
+        }
+
+    def _files(self) -> tuple[str, ...]:
+        declared = self.file
+        read = (name for metric in declared.metrics.values() for name in metric.files)
+        beside = (
+            one.file
+            for one in (declared.operations, declared.windows)
+            if one is not None and one.file is not None
+        )
+        return tuple(dict.fromkeys([*read, *beside, *declared.keep]))
+
+    def _marked(self) -> tuple[str, ...] | None:
+        """Return the files of each run of a repeated program, where labctl marks its runs."""
+        return self._files() if self.file.trial.begins is None else None
 
 
-def integer(parameters: Parameters, name: str) -> int:
-    """Return a parameter that `check_parameters` has made sure is an integer."""
-    value = parameters[name]
-    if not isinstance(value, int):
-        raise TypeError(f"parameter {name} is {value!r}")
-    return value
+def _number(text: str) -> int | float | str:
+    """Return a filled-in text as the number that it is."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

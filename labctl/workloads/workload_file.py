@@ -49,6 +49,8 @@ class RefusalFile(FileModel):
     when: Text
     """A bare expression over the parameters: true is an error."""
     message: Text
+    hint: Text | None = None
+    """Remedy: what to ask for instead."""
 
 
 class BuildFile(FileModel):
@@ -81,6 +83,8 @@ class ReadyFile(FileModel):
 class ServeFile(FileModel):
     argv: Argv
     ready: ReadyFile
+    when: Text | None = None
+    """A bare expression over the parameters; without it always."""
     on: Literal["machine", "peer"] = "machine"
     """The measured machine itself, or its peer over labctl's link."""
     stop: Literal["TERM", "INT", "QUIT"] = "TERM"
@@ -89,7 +93,7 @@ class ServeFile(FileModel):
 
 class WarmUpFile(FileModel):
     parameters: dict[Name, int | float | bool | str] = {}
-    """Values in the warm-up; text may be a `{{ }}` over the trial's own."""
+    """Values in the warm-up; text may be a `{{ }}` over the trial's own: no limit holds then."""
     runs: Annotated[int, Field(ge=1, le=50)] | None = None
     """Number of unmeasured runs: 3 for programs that are repeated, 1 for others without windows."""
     none: Text | None = None
@@ -100,8 +104,8 @@ class TrialFile(FileModel):
     kind: Literal["duration", "repeat", "once", "until-stopped"] = "duration"
     """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
     the time is up. `once`: one run of fixed work. `until-stopped`: ended by a signal."""
-    step_s: Seconds = 1.0
-    """`{{ duration }}` is a multiple of this."""
+    step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)] = 1.0
+    """`{{ duration }}` is a multiple of this; 0: any length from `least_s` on."""
     least_s: Seconds = 1.0
     work: int | Text | None = None
     """Operations of one run of fixed work: a number or a bare expression."""
@@ -109,9 +113,11 @@ class TrialFile(FileModel):
     """Beginning of the output of each run of a repeated program, as a regular expression;
     without it labctl marks the runs."""
     first_operations: int | Text | None = None
-    """Operations of the first warm-up window, where `counts`: a number or a bare expression."""
-    counts: bool = False
-    """True if `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit)."""
+    """Operations of the first warm-up window, where `counts`: a number or a bare expression, also
+    over `window`, its seconds."""
+    counts: bool | Literal["each"] = False
+    """True if `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit); `each`:
+    as many for each vCPU."""
     limit_s: Seconds | None = None
     """Seconds after which a run of fixed work is killed; 600 for `once`."""
     skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -183,6 +189,9 @@ class DeclaredFile(FileModel):
     keep: list[Item] = []
     """Files that are stored although no metric reads them."""
     metrics: MetricsFile = {}
+    times: bool = True
+    """False if labctl's own clock and CPU accounts are no metrics of it (`elapsed`, `user_s`,
+    `system_s`, `cpu_use`, `work_per_s`)."""
     operations: ReadingFile | None = None
     """Number of operations of a run."""
     windows: ReadingFile | None = None

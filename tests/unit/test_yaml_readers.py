@@ -25,10 +25,11 @@ from labctl.study.plan import make_plan
 from labctl.study.published_file import read_published
 from labctl.study.study import load_study
 from labctl.study.tunings import load_tuning, load_tunings
-from labctl.workloads.registry import checkers
-from labctl.workloads.stress_ng import STRESS_NG_FORK
+from labctl.workloads.registry import checkers, workload
 from tests.unit.domain import hosts
 from tests.unit.workloads.trials import recorded
+
+STRESS_NG_FORK = workload("stress-ng-fork")
 
 Read = Callable[[Path], object]
 

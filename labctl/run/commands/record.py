@@ -11,13 +11,13 @@ from pathlib import Path
 import labctl
 from labctl.base.errors import HostError
 from labctl.base.paths import lab, shipped_data
+from labctl.base.places_inside import DATA_DISK_BYTES
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_picture import layout_json, picture
 from labctl.run.planning.own_domain import XML
 from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.run.resources.disks import DATA_SIZE_BYTES
 from labctl.store.jsonfile import write_bytes
 from labctl.store.records.run_record import (
     Extended,
@@ -115,7 +115,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
         collect=str(plan.collect),
         vcpus=plan.guest.vcpus,
         memory_mib=plan.guest.memory_mib,
-        data_disk_bytes=plan.guest.data_disks * DATA_SIZE_BYTES,
+        data_disk_bytes=plan.guest.data_disks * DATA_DISK_BYTES,
         skipped=dict(plan.skipped),
         warnings=planned.warnings,
         notes=(),

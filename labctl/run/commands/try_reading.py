@@ -10,10 +10,9 @@ from labctl.base.errors import LabctlError
 from labctl.run.trials.parse import believable
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.declared import DeclaredWorkload
 from labctl.workloads.declared_metrics import check_outputs, stored_runs
-from labctl.workloads.marked import Output
-from labctl.workloads.metric_file import Explained, explain_run
+from labctl.workloads.loops import Output
+from labctl.workloads.metric_file import Explained, explain_run, told_with
 from labctl.workloads.workload import Parameters, Workload
 
 
@@ -40,9 +39,8 @@ def read_output(program: Workload, folder: TrialFolder, parameters: Parameters) 
     runs: list[Any] = []
     try:
         with believable("the output"):
-            if isinstance(program, DeclaredWorkload):
-                runs = list(stored_runs(program.declared, folder))
-                metrics = explained(program, runs[0])
+            runs = list(stored_runs(program.file, folder))
+            metrics = explained(program, runs[0], parameters)
             found = list(program.with_parameters(parameters).parse(folder))
     except LabctlError as error:
         said = "\n".join(filter(None, (error.message, error.hint)))
@@ -51,16 +49,16 @@ def read_output(program: Workload, folder: TrialFolder, parameters: Parameters) 
     return Read(metrics=metrics, values=values, runs=max(1, len(runs)))
 
 
-def read_recorded(program: DeclaredWorkload, output: Output) -> Read:
+def read_recorded(program: Workload, output: Output, parameters: Parameters) -> Read:
     """Return the same of one run's output that somebody recorded."""
     try:
-        check_outputs(program.declared, [output], "the recorded output")
+        check_outputs(program.file, [output])
     except LabctlError as error:
-        return Read(metrics=explained(program, output), error=error.message)
-    return Read(metrics=explained(program, output))
+        return Read(metrics=explained(program, output, parameters), error=error.message)
+    return Read(metrics=explained(program, output, parameters))
 
 
-def explained(program: DeclaredWorkload, output: Output) -> dict[str, Explained]:
+def explained(program: Workload, output: Output, parameters: Parameters) -> dict[str, Explained]:
     """Return how each metric is read of one run."""
-    declared = program.declared
-    return explain_run(declared.metrics, output, skip_s=declared.trial.skip_s)
+    metrics = told_with(program.file.metrics, parameters)
+    return explain_run(metrics, output, skip_s=program.file.trial.skip_s)

@@ -10,11 +10,11 @@ from typing import Any
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
+from labctl.base.last_words import last_words
 from labctl.base.tuning import Network, Tuning
 from labctl.domain.session import RunningGuest
 from labctl.host.link import tap
 from labctl.run.guests.lab import Lab
-from labctl.workloads.failures import last_words
 
 RAW = "network.json"
 

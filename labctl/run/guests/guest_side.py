@@ -10,10 +10,10 @@ from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.last_words import last_words
 from labctl.base.tuning import GuestSide
 from labctl.host.settings.tunables import selected
 from labctl.run.guests import guest_tuned
-from labctl.workloads.failures import last_words
 
 RAW = "guest-side.json"
 

@@ -15,7 +15,7 @@ from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.jsontext import parse_json
-from labctl.workloads.failures import last_words
+from labctl.base.last_words import last_words
 
 _LOG = "/var/log/tuned/tuned.log"
 _STARTED = "/run/tuned/started"

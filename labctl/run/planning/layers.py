@@ -9,8 +9,8 @@ from labctl.guest.add_layer import refuse_what_cannot_be_layered
 from labctl.guest.layer import Brought, Build, joined
 from labctl.guest.recipe import Recipe
 from labctl.study.study import StudyWorkload
-from labctl.workloads.declared import DeclaredWorkload
 from labctl.workloads.registry import workload_of
+from labctl.workloads.workload import Workload
 
 
 def with_what_is_needed(recipe: Recipe, workloads: Mapping[str, StudyWorkload]) -> Recipe:
@@ -19,9 +19,8 @@ def with_what_is_needed(recipe: Recipe, workloads: Mapping[str, StudyWorkload]) 
     parts = []
     for declared in workloads.values():
         program = workload_of(declared)
-        if isinstance(program, DeclaredWorkload):
-            packages = set(program.declared.packages) - set(recipe.spec.packages)
-            parts.append((tuple(packages), _brought(program)))
+        packages = set(program.file.packages) - set(recipe.spec.packages)
+        parts.append((tuple(packages), _brought(program)))
     layer = joined(parts)
     if not layer:
         return recipe
@@ -33,8 +32,7 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
     """Raise UsageError for workloads that bring files into an image, which a user's own VM is
     not."""
     for name, declared in workloads.items():
-        program = workload_of(declared)
-        if isinstance(program, DeclaredWorkload) and _brought(program) is not None:
+        if _brought(workload_of(declared)) is not None:
             raise UsageError(
                 f"workload '{name}' brings files, and '{domain}' gets none",
                 hint="Put its programs into that VM and name them in 'command', or leave --domain "
@@ -42,8 +40,8 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
             )
 
 
-def _brought(program: DeclaredWorkload) -> Brought | None:
-    file = program.declared
+def _brought(program: Workload) -> Brought | None:
+    file = program.file
     build = file.build
     if not file.files and build is None:
         return None

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
+from labctl.base.places_inside import DATA_DISK_BYTES
 from labctl.base.process import run
 
-DATA_SIZE_BYTES = 256 * 1024 * 1024
 _IMAGE_BYTES = 3 * 1024 * 1024 * 1024
 """Tree, qcow2 and the raw disk that a build makes on the way."""
 _CHUNK = 4 * 1024 * 1024
@@ -57,7 +57,7 @@ def remove_disks(disks: Disks) -> None:
 def disk_bytes_needed(memory_bytes: int, *, data_disks: int, image_is_built: bool) -> int:
     """Return what a sweep may write to the state folder: the data disks and their pristine copy,
     save files, and an image that is yet to be built."""
-    data_bytes = (data_disks + 1) * DATA_SIZE_BYTES
+    data_bytes = (data_disks + 1) * DATA_DISK_BYTES
     return data_bytes + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
 
 
@@ -77,7 +77,7 @@ def make_empty(path: Path, form: str) -> None:
     """Make an empty disk of the data disk's size in that format."""
     path.unlink(missing_ok=True)
     run(
-        ["qemu-img", "create", "-q", "-f", form, path, str(DATA_SIZE_BYTES)],
+        ["qemu-img", "create", "-q", "-f", form, path, str(DATA_DISK_BYTES)],
         deadline=Deadline.after(30, "making an empty disk"),
         hint="Free some space, or name another folder with --state-dir.",
     )
@@ -141,7 +141,7 @@ class DataDisks:
             try:
                 aside.unlink(missing_ok=True)
                 with open(aside, "xb") as file:
-                    for _ in range(DATA_SIZE_BYTES // _CHUNK):
+                    for _ in range(DATA_DISK_BYTES // _CHUNK):
                         file.write(os.urandom(_CHUNK))
                     file.flush()
                     os.fsync(file.fileno())
@@ -205,9 +205,9 @@ def _is_whole(path: Path) -> bool:
     except FileNotFoundError:
         return False
     # A qcow2 holds tables beside the data.
-    is_long_enough = found.st_size >= DATA_SIZE_BYTES
-    is_as_long = is_long_enough if path.suffix == ".qcow2" else found.st_size == DATA_SIZE_BYTES
-    return is_as_long and found.st_blocks * 512 >= DATA_SIZE_BYTES
+    is_long_enough = found.st_size >= DATA_DISK_BYTES
+    is_as_long = is_long_enough if path.suffix == ".qcow2" else found.st_size == DATA_DISK_BYTES
+    return is_as_long and found.st_blocks * 512 >= DATA_DISK_BYTES
 
 
 def _cannot_write(path: Path, error: OSError) -> HostError:

@@ -54,7 +54,6 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
     parameters = record.parsed_with.get("parameters") or {}
     own = list(program.with_parameters(parameters).parse(folder))
-    periods = program.periods(folder, parameters)
     trial = RawTrial(
         folder=folder,
         traces=Traces(folder),
@@ -64,7 +63,7 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         calibratable=program.calibratable,
         rate_metric=program.rate_metric,
         own=own,
-        readings=[*own, *periods],
+        readings=list(own),
     )
     for source in SOURCES:
         # All of it, before the next looks at what there is.

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from labctl.base.channel import Serving
 from labctl.base.errors import HostError, LabctlError
+from labctl.base.last_words import last_words
 from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
@@ -22,7 +23,6 @@ from labctl.run.trials.warmup import warm_up
 from labctl.run.trials.window import measured_window, new_data, setting_of, store_output
 from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from labctl.workloads.failures import last_words
 
 
 def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder) -> TrialRecord:

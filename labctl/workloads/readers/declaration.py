@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -57,6 +58,11 @@ Pattern = Annotated[
     str, StringConstraints(min_length=1, max_length=MOST_PATTERN), AfterValidator(_check_pattern)
 ]
 Path = Annotated[str, StringConstraints(min_length=1, max_length=400), AfterValidator(_check_path)]
+Paths = Annotated[
+    dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)], Path],
+    Field(min_length=1, max_length=20),
+]
+"""Paths by the names that a formula has for them."""
 UnitWord = Annotated[str, AfterValidator(_check_unit)]
 Quantity = Annotated[
     str | Annotated[float, Field(allow_inf_nan=False)], AfterValidator(_check_quantity)
@@ -116,9 +122,10 @@ class SourceFile(FileModel):
     """`stdout`, `stderr`, or a file that the command leaves, globs too."""
     regex: Pattern | None = None
     """A regular expression, multi-line, with a group `value`, and `unit` where it is printed."""
-    json_path: Annotated[Path | None, Field(alias="json")] = None
-    """A path to a number: `jobs[0].read.iops`, `a."95.0"`, `[name=fork]`, `[*]`."""
-    yaml_path: Annotated[Path | None, Field(alias="yaml")] = None
+    json_path: Annotated[Path | Paths | None, Field(alias="json")] = None
+    """A path to a number: `jobs[0].read.iops`, `a."95.0"`, `[name=fork]`, `[*]`; or the paths of
+    several by name, for a `formula`."""
+    yaml_path: Annotated[Path | Paths | None, Field(alias="yaml")] = None
     csv: CsvFile | None = None
     hdr: HdrFile | None = None
     whole: Pattern | None = None
@@ -130,6 +137,12 @@ class SourceFile(FileModel):
     def file(self) -> str | None:
         """Return the file that it reads, maybe a glob; None for what the command prints."""
         return None if self.source in (STDOUT, STDERR) else self.source
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Return the paths that a formula is over, by name; empty of one path alone."""
+        path = self.json_path or self.yaml_path
+        return path if isinstance(path, dict) else {}
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -186,8 +199,15 @@ class MetricFile(SourceFile):
             raise ValueError("'arguments' belong to a 'reader'")
         if self.better is None:
             raise ValueError("'better' is missing: higher, lower or neither")
-        if self.formula is not None and given not in ([], ["regex"]):
-            raise ValueError(f"'formula' is over a regex's groups or other metrics, not {given[0]}")
+        if self.paths and self.formula is None:
+            raise ValueError(f"'{given[0]}' names several numbers: a 'formula' makes one of them")
+        if self.formula is not None and not self.paths and given not in ([], ["regex"]):
+            raise ValueError(
+                "'formula' is over a regex's groups, over several paths by name, or over other "
+                f"metrics, not over {given[0]}"
+            )
+        if self.paths:
+            self._check_formula_over(self.paths, "paths")
         if self.regex is not None:
             self._check_groups(self.regex)
         if self.unit is None and not self.has_printed_unit:
@@ -242,14 +262,18 @@ class MetricFile(SourceFile):
         compiled = re.compile(pattern, re.MULTILINE)
         names = compiled.groupindex
         if self.formula is not None:
-            unknown = sorted(names_in(self.formula, bare=True) - set(names))
-            if unknown:
-                raise ValueError(
-                    f"the formula names '{unknown[0]}' and the regex has the groups "
-                    f"{', '.join(names) or 'without names'}"
-                )
+            self._check_formula_over(names, "groups")
         elif "value" not in names and not (compiled.groups == 1 and not names):
             raise ValueError("the regex has no group 'value': write (?P<value>…) around the number")
+
+    def _check_formula_over(self, names: Mapping[str, object], what: str) -> None:
+        assert self.formula is not None
+        unknown = sorted(names_in(self.formula, bare=True) - set(names))
+        if unknown:
+            raise ValueError(
+                f"the formula names '{unknown[0]}', and there are the {what} "
+                f"{', '.join(names) or 'without names'}"
+            )
 
     def _check_same_kind(self, limit: str | float | None) -> None:
         scale = quantity(limit)[1] if isinstance(limit, str) else None
@@ -278,4 +302,6 @@ class ReadingFile(SourceFile):
             )
         if self.hdr is not None:
             raise ValueError("'hdr' holds latencies, no operations")
+        if self.paths:
+            raise ValueError(f"'{given[0]}' names several numbers, which only a metric takes")
         return self

@@ -103,6 +103,16 @@ def logged(text: str, where: str) -> dict[int, float]:
     return rates
 
 
+def whole_rate(text: str, where: str) -> float:
+    """Return the rate of a whole run: a guest that the host let run for less than a window at a
+    time logs none of them. Raises BrokenError for a run without I/O."""
+    job = read_job(text, where)
+    rate = sum(number(job, where, direction, "iops") for direction in ("read", "write"))
+    if rate <= 0:
+        raise BrokenError(f"{where}: fio did no I/O at all")
+    return rate
+
+
 def read_job(text: str, where: str) -> Mapping[str, Any]:
     """Return the only job of a report; raises BrokenError when it failed, or when there is
     another.

@@ -97,7 +97,9 @@ def by_regex(metric: MetricFile, parts: Sequence[Part], matches: Matches) -> Fou
 
 
 def by_path(metric: MetricFile, parts: Sequence[Part]) -> Found:
-    """Return the numbers at a path of JSON or YAML."""
+    """Return the numbers at a path of JSON or YAML, or a formula's over those at several."""
+    if metric.paths:
+        return _by_paths(metric, parts)
     nodes = nodes_at(metric, parts)
     numbers = [plain_number(node, metric.thousands) for node in nodes]
     assert metric.scale is not None
@@ -105,11 +107,36 @@ def by_path(metric: MetricFile, parts: Sequence[Part]) -> Found:
     return Found(np.array(numbers), metric.scale, _step(texts), tuple(texts[:_SHOWN]))
 
 
-def nodes_at(one: SourceFile, parts: Sequence[Part]) -> list[Any]:
-    """Return the values at a declaration's path, of all its files."""
+def _by_paths(metric: MetricFile, parts: Sequence[Part]) -> Found:
+    assert metric.formula is not None
+    assert metric.scale is not None
+    numbers: list[float] = []
+    shown: list[str] = []
+    for part in parts:
+        root = tree(metric, part)
+        found = {name: _only_at(root, path) for name, path in metric.paths.items()}
+        numbers.append(calculated(metric.formula, found))
+        shown.append(", ".join(f"{name} {number:g}" for name, number in found.items()))
+    return Found(np.array(numbers), metric.scale, 0.0, tuple(shown[:_SHOWN]))
+
+
+def _only_at(root: Any, path: str) -> float:
+    nodes = values_at(root, path)
+    if len(nodes) != 1:
+        raise BrokenError(f"'{path}' names {len(nodes)} values where one was expected")
+    return plain_number(nodes[0])
+
+
+def nodes_at(one: SourceFile, parts: Sequence[Part], *, may_be_empty: bool = False) -> list[Any]:
+    """Return the values at a declaration's path, of all its files. Raises BrokenError, for none at
+    all unless they `may_be_empty`."""
     path = one.json_path or one.yaml_path
-    assert path is not None
-    return [node for part in parts for node in values_at(tree(one, part), path)]
+    assert isinstance(path, str)
+    return [
+        node
+        for part in parts
+        for node in values_at(tree(one, part), path, may_be_empty=may_be_empty)
+    ]
 
 
 def tree(one: SourceFile, part: Part) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.expressions import fill_in
 from labctl.base.latencies import CLOSED, LARGEST
 from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
@@ -28,12 +30,16 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Describe a reader. `file`: where its program leaves the report unless it is told otherwise,
-    None for stdout; `choices` and `numbers`: what it may be told; `beside`: the argument that names
-    a second file that may be there, with its default."""
+    """Describe a reader. `others`: the metrics of a choice in place of `metrics`; `rates`: the
+    rates of the windows of a warm-up, where the report has a single one; `file`: where its program
+    leaves the report unless it is told otherwise, None for stdout; `choices` and `numbers`: what it
+    may be told; `beside`: the argument that names a second file that may be there, with its
+    default."""
 
     read: Callable[[Text, Text | None, Arguments], Iterator[Reading]]
     metrics: tuple[str, ...]
+    others: Mapping[Argument, tuple[str, ...]] = field(default_factory=dict)
+    rates: Callable[[Text | None, Text | None], list[float]] | None = None
     file: str | None = None
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     numbers: tuple[str, ...] = ()
@@ -49,6 +55,33 @@ def files(reader: str, arguments: Arguments, file: str | None) -> tuple[str, ...
     return tuple(name for name in found if name is not None)
 
 
+def metrics_of(reader: str, arguments: Arguments) -> tuple[str, ...]:
+    """Return the metrics that a reader makes when it is told that."""
+    named = READERS[reader]
+    chosen = (named.others[value] for value in arguments.values() if value in named.others)
+    return next(chosen, named.metrics)
+
+
+def filled(reader: str | None, arguments: Arguments, variables: Mapping[str, object]) -> Arguments:
+    """Return arguments with the `{{ }}` of numbers filled in. Raises UsageError."""
+    if reader is None:
+        return arguments
+    numbers = READERS[reader].numbers
+    return {
+        key: _whole(key, fill_in(value, variables, f"reader '{reader}'"))
+        if key in numbers and isinstance(value, str)
+        else value
+        for key, value in arguments.items()
+    }
+
+
+def _whole(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"'{key}' becomes {text!r}, not a whole number") from error
+
+
 def check_arguments(reader: str, arguments: Arguments) -> None:
     """Raise ValueError for what the reader can't be told."""
     named = READERS[reader]
@@ -60,10 +93,17 @@ def check_arguments(reader: str, arguments: Arguments) -> None:
         if key in named.choices and value not in named.choices[key]:
             choices = ", ".join(named.choices[key])
             raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not one of {choices}")
-        if key in named.numbers and (isinstance(value, bool) or not isinstance(value, int)):
+        if key in named.numbers and not _is_number(value):
             raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a whole number")
         if key in texts and (not isinstance(value, str) or "/" in value):
             raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a file's name")
+
+
+def _is_number(value: Argument) -> bool:
+    """Return whether it is a whole number, or becomes one by a parameter."""
+    if isinstance(value, str):
+        return "{{" in value
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _sysbench(report: Text, _: Text | None, arguments: Arguments) -> Iterator[Reading]:
@@ -81,6 +121,15 @@ def _fio(report: Text, log: Text | None, arguments: Arguments) -> Iterator[Readi
         log.source if log is not None else "",
     )
     return fio.flushes(left) if arguments.get("of") == "flushes" else fio.random(left)
+
+
+def _fio_rates(report: Text | None, log: Text | None) -> list[float]:
+    logged = fio.logged(log.text, log.where) if log is not None else {}
+    if logged:
+        return list(logged.values())
+    if report is None:
+        raise BrokenError("fio left neither its log of windows nor its report")
+    return [fio.whole_rate(report.text, report.where)]
 
 
 def _cyclictest(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
@@ -117,6 +166,8 @@ READERS: Mapping[str, Named] = {
     "fio": Named(
         read=_fio,
         metrics=("iops", "bandwidth", "operations", *_LATENCIES),
+        others={"flushes": ("iops", "operations", *_LATENCIES)},
+        rates=_fio_rates,
         file="fio.json",
         choices={"of": ("requests", "flushes")},
         beside=("log", "windows_iops.log"),
@@ -129,7 +180,8 @@ READERS: Mapping[str, Named] = {
     "oslat": Named(read=_oslat, metrics=("noise", "stalls", LARGEST), file="oslat.json"),
     "rtla": Named(
         read=_rtla,
-        metrics=("noise", "stalls", "wakeups", *_LATENCIES, *open_loop.METRICS),
+        metrics=("wakeups", *_LATENCIES, *open_loop.METRICS),
+        others={"osnoise": ("noise", "stalls", LARGEST)},
         choices={"tool": ("timerlat", "osnoise")},
         numbers=("interval_us",),
     ),

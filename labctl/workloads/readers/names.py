@@ -36,7 +36,8 @@ class MetricName:
 def names_of(name: str, metric: MetricFile) -> dict[str, MetricName]:
     """Return the metrics that one declaration makes; those with labels are left out."""
     if metric.reader is not None:
-        rows = {made: metric_of(made) for made in named.READERS[metric.reader].metrics}
+        made_by_reader = named.metrics_of(metric.reader, metric.arguments)
+        rows = {made: metric_of(made) for made in made_by_reader}
         return {made: MetricName(row.unit, row.better) for made, row in rows.items() if row}
     unit = metric.scale.unit if metric.scale is not None else None
     unit = {"share": Unit.FRACTION, "count": Unit.COUNT}.get(metric.as_, unit)

@@ -69,9 +69,9 @@ def parse_path(path: str) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def values_at(root: Any, path: str) -> list[Any]:
+def values_at(root: Any, path: str, *, may_be_empty: bool = False) -> list[Any]:
     """Return what lies at a path, in order. Raises BrokenError that names the missing step and what
-    is there."""
+    is there, and for an empty list unless it `may_be_empty`."""
     nodes, gone = [root], ""
     for step in parse_path(path):
         gone += _shown(step)
@@ -81,7 +81,7 @@ def values_at(root: Any, path: str) -> list[Any]:
             if len(following) > _MOST_VALUES:
                 raise BrokenError(f"'{gone}' names more than {_MOST_VALUES} values")
         nodes = following
-    if not nodes:
+    if not nodes and not may_be_empty:
         raise BrokenError(f"'{gone.lstrip('.')}' names nothing: the list is empty")
     return nodes
 

@@ -77,9 +77,9 @@ class Run:
         check_whole(metric, parts, self.matches)
         if metric.hdr is not None:
             return values_of_bins(
-                name, metric, hdr.by_log(metric.hdr, parts, _source(metric.source))
+                name, metric, hdr.by_log(metric.hdr, parts, source_of(metric.source))
             )
-        return values_of(name, metric, self._found(metric, parts), _source(parts[0].name))
+        return values_of(name, metric, self._found(metric, parts), source_of(parts[0].name))
 
     def shown(self, metric: MetricFile) -> tuple[str, ...]:
         """Return the first matches as they stand in the output."""
@@ -93,6 +93,15 @@ class Run:
             return self._found(metric, parts).shown
         except NoValueError:
             return ()
+
+    def rates(self, metric: MetricFile) -> list[float] | None:
+        """Return the rates of a run's windows that a metric's reader tells apart; None where it
+        tells one of the whole run. Raises BrokenError."""
+        rates = named.READERS[metric.reader].rates if metric.reader is not None else None
+        if rates is None:
+            return None
+        texts = [self._text(file) for file in metric.files]
+        return rates(texts[0], texts[1] if len(texts) > 1 else None)
 
     def operations(self, file: ReadingFile) -> float:
         """Return the operations of the run."""
@@ -140,7 +149,7 @@ class Run:
                 numbers[key] = value.value
         number = calculated(metric.formula, numbers) * metric.scale.factor
         sources = [v.source for v in known.values() if isinstance(v, Value)]
-        source = sources[0] if sources else _source(STDOUT)
+        source = sources[0] if sources else source_of(STDOUT)
         values: Values = {name: Value(number, metric.scale.unit, metric.direction, source)}
         check(metric, values)
         return values
@@ -165,11 +174,12 @@ class Run:
         if name not in (STDOUT, STDERR) and name not in self.output.files:
             return None
         (part,) = parts_of(self.output, name)
-        return named.Text(part.text, part.name, _source(name))
+        return named.Text(part.text, source_of(name), source_of(name))
 
 
 def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
-    """Return the windows of a run, in order. Raises BrokenError for one without length."""
+    """Return the windows of a run, in order; none of an empty list. Raises BrokenError for one
+    without length."""
     parts = parts_of(run.output, file.source)
     check_whole(file, parts, run.matches)
     if file.regex is not None:
@@ -180,7 +190,8 @@ def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
             seconds, done = columns.pairs(file, part, file.seconds, file.operations)
             pairs += list(zip(seconds.tolist(), done.tolist(), strict=True))
     else:
-        pairs = [_of_node(file, node) for node in nodes_at(file, parts)]
+        nodes = nodes_at(file, parts, may_be_empty=True)
+        pairs = [_of_node(file, node) for node in nodes]
     if len(pairs) > MOST_WINDOWS:
         raise BrokenError(f"{len(pairs)} windows, and {MOST_WINDOWS} are the most")
     for length_s, operations in pairs:
@@ -211,6 +222,6 @@ def _of_node(file: ReadingFile, node: object) -> tuple[float, float]:
     return seconds, plain_number(values_at(node, file.operations)[0])
 
 
-def _source(name: str) -> str:
+def source_of(name: str) -> str:
     """Return a text's path in a trial's folder."""
     return f"{name}.txt" if name in (STDOUT, STDERR) else f"files/{name}"

@@ -12,7 +12,7 @@ from labctl.run.commands import try_workload as module
 from labctl.run.commands.try_reading import read_recorded
 from labctl.run.commands.try_run import Tried
 from labctl.workloads.declarations import load_declaration
-from labctl.workloads.marked import Output
+from labctl.workloads.loops import Output
 from tests.unit.cli.conftest import Labctl
 
 COUNTER = """\
@@ -37,7 +37,7 @@ def counter(tmp_path: Path) -> Path:
 def test_the_list_says_where_each_workload_comes_from(labctl: Labctl) -> None:
     rows = json.loads(labctl("workload", "list", "--json").out)["workloads"]
     by_name = {row["name"]: row for row in rows}
-    assert by_name["hackbench"]["from"] == "declared"
+    assert by_name["hackbench"]["from"] == "built in"
     assert by_name["hackbench"]["primary"] == "messages_per_s"
     assert by_name["cyclictest"]["from"] == "built in"
     assert "redis answers GETs" in labctl("workload", "list").out
@@ -160,7 +160,7 @@ def test_what_ran_and_printed_is_shown_within_limits(
             stdout=output.stdout.encode(),
             stderr=b"",
             failure="counter ended with status 3",
-            read=read_recorded(program, output),
+            read=read_recorded(program, output, {}),
         )
 
     monkeypatch.setattr(module, "try_workload", tried)

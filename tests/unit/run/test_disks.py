@@ -19,7 +19,7 @@ SIZE = 1024 * 1024
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataDisks:
-    monkeypatch.setattr(disks, "DATA_SIZE_BYTES", SIZE)
+    monkeypatch.setattr(disks, "DATA_DISK_BYTES", SIZE)
     monkeypatch.setattr(disks, "_CHUNK", SIZE // 4)
     disk = DataDisks(tmp_path / "data")
     disk.make()
@@ -158,7 +158,7 @@ def test_a_qcow2_that_cannot_be_made_leaves_no_half_file(
 def test_a_full_disk_is_said_with_a_remedy_and_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disks, "DATA_SIZE_BYTES", SIZE)
+    monkeypatch.setattr(disks, "DATA_DISK_BYTES", SIZE)
     monkeypatch.setattr(disks, "_CHUNK", SIZE // 4)
 
     def full(descriptor: int) -> None:

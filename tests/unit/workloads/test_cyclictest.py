@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.cyclictest import CYCLICTEST
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+CYCLICTEST = workload("cyclictest")
 
 ONE = "cyclictest-2.40-1-thread.json"
 TWO = "cyclictest-2.40-2-threads.json"

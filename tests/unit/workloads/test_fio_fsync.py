@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.fio_fsync import FIO_FSYNC
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+FIO_FSYNC = workload("fio-fsync")
 
 NATIVE = "fio-3.33-fdatasync.json"
 GUEST = "fio-3.33-fdatasync-tcg-guest.json"

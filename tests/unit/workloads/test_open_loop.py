@@ -15,12 +15,14 @@ from labctl.base.errors import BrokenError
 from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
-from labctl.workloads.cyclictest import CYCLICTEST
 from labctl.workloads.open_loop import METRICS, MeasuredThread, every_period, readings
+from labctl.workloads.readers import rtla
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.timerlat import TIMERLAT
 from tests.unit.example import EXAMPLE
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+CYCLICTEST = workload("cyclictest")
+TIMERLAT = workload("timerlat")
 
 INTERVAL_US = 1000
 
@@ -151,7 +153,7 @@ def test_the_recorded_run_has_the_periods_of_its_trials() -> None:
     found = Counter()
     for folder in RunFolder(EXAMPLE).trial_folders():
         if folder.has("files/cyclictest.json"):
-            made = list(CYCLICTEST.periods(folder, {}))
+            made = list(CYCLICTEST.parse(folder))
             cycles = sum(
                 entry["cycles"]
                 for entry in json.loads(folder.read_text("files/cyclictest.json"))[
@@ -171,7 +173,7 @@ def test_cyclictest_goes_by_the_interval_that_it_was_run_with(tmp_path: Path) ->
     threads = json.loads(text)["thread"].values()
     hidden = sum(int(us) // 200 * n for t in threads for us, n in t["histogram"].items())
     assert hidden > 0
-    found = values(list(CYCLICTEST.periods(folder, {"interval_us": 1000})))
+    found = values(list(CYCLICTEST.parse(folder)))
     assert found["periods"] == sum(t["cycles"] for t in threads) + hidden
 
 
@@ -179,7 +181,7 @@ def test_cyclictest_goes_by_the_interval_that_it_was_run_with(tmp_path: Path) ->
 def test_without_an_interval_no_period_is_known(tmp_path: Path, line: str) -> None:
     report = {**json.loads(recorded("cyclictest-2.40-1-thread.json")), "cmdline:": line}
     folder = trial(tmp_path, files__cyclictest_json=json.dumps(report))
-    assert "no interval" in reasons(list(CYCLICTEST.periods(folder, {})))[OPEN_MEAN]
+    assert "no interval" in reasons(list(CYCLICTEST.parse(folder)))[OPEN_MEAN]
 
 
 @pytest.mark.parametrize("text", ["", "{}", recorded("cyclictest-2.40-1-thread.json")[:900]])
@@ -187,7 +189,7 @@ def test_output_that_is_not_whole_is_an_error_that_names_the_file(
     tmp_path: Path, text: str
 ) -> None:
     with pytest.raises(BrokenError, match=r"files/cyclictest\.json"):
-        list(CYCLICTEST.periods(trial(tmp_path, files__cyclictest_json=text), {}))
+        list(CYCLICTEST.parse(trial(tmp_path, files__cyclictest_json=text)))
 
 
 def test_a_maximum_below_a_bin_is_no_report_of_cyclictest(tmp_path: Path) -> None:
@@ -195,11 +197,11 @@ def test_a_maximum_below_a_bin_is_no_report_of_cyclictest(tmp_path: Path) -> Non
     report["thread"]["0"]["max"] = 1
     folder = trial(tmp_path, files__cyclictest_json=json.dumps(report))
     with pytest.raises(BrokenError, match="a maximum of 1 us"):
-        list(CYCLICTEST.periods(folder, {}))
+        list(CYCLICTEST.parse(folder))
 
 
 def _timerlat(folder: Path, text: str, **parameters: int) -> list[Reading]:
-    return list(TIMERLAT.periods(trial(folder, stdout_txt=text), parameters))
+    return list(TIMERLAT.with_parameters(parameters).parse(trial(folder, stdout_txt=text)))
 
 
 def _rtla(irq: int, thread: int, over: int, longest: int) -> str:
@@ -222,15 +224,14 @@ def test_timerlats_recorded_run_hides_how_long_its_longest_stalls_were(tmp_path:
     assert "histogram_us" in reasons(_timerlat(tmp_path, text, interval_us=1000))[OPEN_MEAN]
 
 
-def test_timerlat_without_its_interval_knows_no_period(tmp_path: Path) -> None:
-    found = reasons(_timerlat(tmp_path, _rtla(501, 500, 1, 60_500)))
+def test_timerlat_without_its_interval_knows_no_period() -> None:
+    found = reasons(list(rtla.periods(_rtla(501, 500, 1, 60_500), "x", "x", None)))
     assert "no interval" in found[OPEN_MEAN]
 
 
-def test_those_that_put_periods_back_are_those_that_skip_them(tmp_path: Path) -> None:
+def test_those_that_put_periods_back_are_those_that_skip_them() -> None:
     """And are judged by what is so found, as far as they have a say in it."""
     by_mean = {name for name in checkers() if workload(name).primary == OPEN_MEAN}
     assert by_mean == SKIP_PERIODS
-    empty = trial(tmp_path)
-    for name in set(checkers()) - SKIP_PERIODS:
-        assert not list(workload(name).periods(empty, {}))
+    making = {name for name in checkers() if OPEN_MEAN in workload(name).deciding}
+    assert making == SKIP_PERIODS

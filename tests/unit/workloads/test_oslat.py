@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.oslat import OSLAT
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import recorded, trial, values
+
+OSLAT = workload("oslat")
 
 NATIVE = "oslat-2.40-native.json"
 GUEST = "oslat-2.40-tcg-guest.json"

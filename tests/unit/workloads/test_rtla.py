@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.osnoise import OSNOISE
-from labctl.workloads.timerlat import TIMERLAT
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting, Workload
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+OSNOISE = workload("osnoise")
+TIMERLAT = workload("timerlat")
 
 LATENCY = "rtla-6.1-timerlat-rt-tcg-guest.txt"
 NOISE = "rtla-6.1-osnoise-rt-tcg-guest.txt"

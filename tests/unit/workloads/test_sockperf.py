@@ -4,10 +4,13 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.sockperf import PORT, SOCKPERF
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
+SOCKPERF = workload("sockperf")
+
+PORT = 11111
 GUEST = "sockperf-3.7-ping-pong-tcg.csv"
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+SYSBENCH_CPU = workload("sysbench-cpu")
 
 ONE = "sysbench-1.0.20-1-thread.txt"
 LONG = (ONE, "sysbench-1.0.20-2-threads.txt", "sysbench-1.0.20-tcg-guest.txt")

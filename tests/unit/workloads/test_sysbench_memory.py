@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
+from labctl.workloads.registry import workload
 from labctl.workloads.workload import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
+
+SYSBENCH_MEMORY = workload("sysbench-memory")
 
 SMALL = "sysbench-1.0.20-memory-1-mib.txt"
 LARGE = "sysbench-1.0.20-memory-16-mib-2-threads.txt"

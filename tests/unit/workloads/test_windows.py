@@ -9,14 +9,16 @@ from statistics import fmean, stdev
 
 import pytest
 
-from labctl.workloads.fio_random import FIO_RANDOM
-from labctl.workloads.perf_sched_pipe import PERF_SCHED_PIPE
-from labctl.workloads.random_access import RANDOM_ACCESS
-from labctl.workloads.sysbench_cpu import SYSBENCH_CPU
-from labctl.workloads.sysbench_memory import SYSBENCH_MEMORY
+from labctl.workloads.registry import workload
 from labctl.workloads.windows import RateWindow, batch_errors
 from labctl.workloads.workload import Setting, Workload
 from tests.unit.workloads.trials import recorded, trial, values
+
+FIO_RANDOM = workload("fio-random")
+PERF_SCHED_PIPE = workload("perf-sched-pipe")
+RANDOM_ACCESS = workload("random-access")
+SYSBENCH_CPU = workload("sysbench-cpu")
+SYSBENCH_MEMORY = workload("sysbench-memory")
 
 
 def errors(windows: list[RateWindow]) -> dict[int, float]:

@@ -19,7 +19,7 @@ def recorded(name: str) -> str:
 def trial(folder: Path, **files: str) -> TrialFolder:
     """A trial folder; underscores in a name stand for the slash and the dot: files__fio_json."""
     made = TrialFolder(folder)
-    for name, text in files.items():
+    for name, text in {"stdout_txt": "", "stderr_txt": "", **files}.items():
         path, _, suffix = name.replace("__", "/").rpartition("_")
         made.write_raw(f"{path}.{suffix}", text)
     return made

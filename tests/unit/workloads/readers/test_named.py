@@ -1,18 +1,15 @@
-"""A reader by name tells what the workload's class tells of the same output."""
+"""Readers of one program's own report, by name."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from labctl.base.errors import BrokenError
-from labctl.store.samples import Sample, Unavailable
-from labctl.workloads.metric_file import metric_names, read_run, readings
-from labctl.workloads.registry import workload
+from labctl.workloads.metric_file import read_run
 from tests.unit.workloads.readers.outputs import Left, metrics
-from tests.unit.workloads.trials import recorded, trial
+from tests.unit.workloads.trials import recorded
 
 CASES = [
     ("sysbench-cpu", "sysbench-1.0.20-2-threads.txt", "stdout", {"rate": "printed"}),
@@ -34,40 +31,6 @@ READERS = {
     **dict.fromkeys(("fio-random", "fio-fsync"), "fio"),
     **dict.fromkeys(("timerlat", "osnoise"), "rtla"),
 }
-
-
-def _left(name: str, fixture: str, file: str) -> Left:
-    text = recorded(fixture)
-    if file == "stdout":
-        return Left(stdout=text)
-    files = {file: text.encode()}
-    if name == "fio-random":
-        log = recorded("fio-3.33-randread-windows-tcg-guest.log")
-        files["windows_iops.log"] = log.encode()
-    return Left(files=files)
-
-
-@pytest.mark.parametrize(("name", "fixture", "file", "arguments"), CASES)
-def test_a_reader_tells_what_the_class_tells(
-    tmp_path: Path, name: str, fixture: str, file: str, arguments: Mapping[str, Any]
-) -> None:
-    left = _left(name, fixture, file)
-    written = {
-        f"files__{n.replace('.', '_')}": data.decode() for n, data in left.files.items()
-    } or {"stdout_txt": left.stdout}
-    folder = trial(tmp_path, **written)
-    program = workload(name)
-    expected = [*program.parse(folder), *program.periods(folder, {"interval_us": 1000})]
-    reader = READERS.get(name, name)
-    declared = metrics(report={"reader": reader, "arguments": dict(arguments)})
-    found = list(readings(read_run(declared, left)))
-    assert sorted(map(_told, found)) == sorted(map(_told, expected))
-    bare = {one.metric.partition("{")[0] for one in found}
-    assert bare - {"bin_width", "batch_error"} <= set(metric_names(declared))
-
-
-def _told(one: Sample | Unavailable) -> str:
-    return repr(one.to_json())
 
 
 @pytest.mark.parametrize(("name", "fixture", "file", "arguments"), CASES)
