@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +26,6 @@ from labctl.trace import files
 from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.repeated import Repeated
 from labctl.workloads.workload import Setting
 
 UNIT = Path(__file__).parents[1]
@@ -112,9 +110,7 @@ def _read(data: bytes, file: str, parse: Callable[[TrialFolder], Iterator[object
 
 def _parser(program: str) -> Callable[[TrialFolder], Iterator[object]]:
     """All that a workload makes of its output."""
-    found = workload(program)
-    found = found.with_parameters(found.check_parameters({}))
-    return lambda raw: chain(found.parse(raw), found.periods(raw, {"interval_us": 1000}))
+    return workload(program).with_parameters({}).parse
 
 
 def _outputs(program: str) -> list[Path]:
@@ -209,7 +205,7 @@ def test_a_workload_s_output_that_is_cut_tells_nothing_else(
 ) -> None:
     """But for programs that print one run after the other: nobody knows of a last one that is
     missing."""
-    if isinstance(workload(program), Repeated):
+    if workload(program).file.trial.kind == "repeat":
         return
     recorded = data.draw(st.sampled_from(_outputs(program)))
     whole, file, parse = recorded.read_bytes(), _file_of(program, recorded), _parser(program)
