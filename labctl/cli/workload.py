@@ -229,8 +229,9 @@ def _show_read(read: Read, facts: dict[str, Any], *, as_json: bool) -> int:
     for name, metric in read.metrics.items():
         from labctl.cli.workload_facts import shown_value
 
-        matched = ", ".join(map(_one_line, metric.shown)) or "nothing"
-        click.echo(f"\n{name}{runs}: matched {matched}")
+        # A reader of a program's whole report matches nothing by itself.
+        matched = f" matched {', '.join(map(_one_line, metric.shown))}" if metric.shown else ""
+        click.echo(f"\n{name}{runs}:{matched}")
         for key, value in metric.values.items():
             click.echo(f"  {key} = {shown_value(value)}")
         if metric.error:

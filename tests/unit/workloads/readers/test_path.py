@@ -1,10 +1,12 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from labctl.base.errors import BrokenError
+from labctl.workloads.metric_file import Value, read_run
 from labctl.workloads.readers.path import parse_path, values_at
-from tests.unit.workloads.readers.outputs import metric, read
+from tests.unit.workloads.readers.outputs import Left, metric, metrics, read
 from tests.unit.workloads.trials import recorded
 
 TREE = {
@@ -117,3 +119,36 @@ def test_numbers_that_json_holds_as_text_count() -> None:
     assert read(metric(json="a"), '{"a": "12.5"}') == {"it": 12.5}
     with pytest.raises(BrokenError, match="expected a number there, found True"):
         read(metric(json="a"), '{"a": true}')
+
+
+def test_a_formula_is_over_several_paths() -> None:
+    rate = {
+        "json": {"count": "done.ops", "seconds": "done.s"},
+        "formula": "count / seconds",
+        "unit": "1/s",
+        "better": "higher",
+    }
+    text = '{"done": {"ops": 9, "s": 2}}'
+    found = read_run(metrics(rate=rate), Left(stdout=text))["rate"]
+    assert isinstance(found, Value)
+    assert found.value == 4.5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"formula": None}, "names several numbers: a 'formula'"),
+        ({"formula": "count / time"}, "the formula names 'time', and there are the paths count"),
+        ({"json": "done.ops"}, "'formula' is over a regex's groups, over several paths by name"),
+    ],
+)
+def test_paths_and_their_formula_belong_together(change: dict[str, object], said: str) -> None:
+    keys = {"json": {"count": "done.ops"}, "formula": "2 * count", "unit": "1/s"}
+    with pytest.raises(ValidationError, match=said):
+        metrics(rate={**keys, "better": "higher", **change})
+
+
+def test_each_of_several_paths_names_one_number() -> None:
+    keys = {"json": {"n": "all[*]"}, "formula": "2 * n", "unit": "count", "better": "higher"}
+    with pytest.raises(BrokenError, match="names 2 values where one was expected"):
+        read_run(metrics(twice=keys), Left(stdout='{"all": [1, 2]}'))

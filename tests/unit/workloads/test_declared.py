@@ -1,0 +1,220 @@
+"""What a workload's file says, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from labctl.base.command import CommandResult
+from labctl.base.errors import UsageError
+from labctl.base.expressions import fill_in
+from labctl.base.places_inside import DATA_DISK_BYTES
+from labctl.workloads.declarations import load_declaration
+from labctl.workloads.registry import defined, workload
+from labctl.workloads.workload import Setting, Workload
+from tests.unit.workloads.trials import trial, values
+
+RATE = {"regex": r"rate (\d+)", "unit": "1/s", "better": "higher"}
+
+
+def _declared(**keys: Any) -> Workload:
+    plain = {"description": "d", "command": ["run"], "metrics": {"rate": RATE}, "primary": "rate"}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "own.yaml"
+        path.write_text(json.dumps({**plain, **keys}))  # which YAML holds
+        return load_declaration(path)
+
+
+def _setting(program: Workload, *, vcpus: int = 2, seconds: float = 2, **given: object) -> Setting:
+    return Setting(
+        parameters=program.check_parameters(given),
+        vcpus=vcpus,
+        duration_s=seconds,
+        data_paths=("/dev/vdb",) if program.uses_data_disk else (),
+        peer="198.18.0.1",
+    )
+
+
+NUMBER = {"integer": 4, "from": 1, "to": 9, "description": "a number"}
+
+
+def test_a_warm_up_has_the_length_of_its_window_and_a_trial_has_none() -> None:
+    program = _declared(command=["run", "{{ window }}", "{{ duration }}"])
+    setting = _setting(program)
+    assert program.command(setting).argv == ("run", "0", "2")
+    assert program.warmup_command(setting, 0.1, None).argv == ("run", "0.1", "1")
+
+
+def test_whole_numbers_stand_without_a_point() -> None:
+    assert fill_in("{{ 16 / 16 }} {{ 10 / 16 }} {{ 3.0 }}", {}, "x") == "1 0.625 3"
+
+
+@pytest.mark.parametrize(
+    ("counts", "rate", "expected"),
+    [
+        (True, None, "12"),  # 2.4 of 5 each
+        (True, 77.0, "8"),
+        (True, 1.0, "3"),
+        ("each", None, "12"),
+        ("each", 77.0, "9"),
+        ("each", 1.0, "3"),
+    ],
+)
+def test_a_warm_up_window_is_a_number_of_operations(
+    counts: bool | str, rate: float | None, expected: str
+) -> None:
+    program = _declared(
+        trial={"counts": counts, "first_operations": "40 * vcpus * window"},
+        command=["run", "{{ operations }}", "{{ duration }}"],
+    )
+    setting = _setting(program, vcpus=3)
+    assert program.command(setting).argv == ("run", "0", "2")
+    assert program.warmup_command(setting, 0.1, rate).argv == ("run", expected, "0")
+
+
+def test_a_length_without_steps_is_any_from_the_least_on() -> None:
+    program = _declared(trial={"step_s": 0, "least_s": 0.1})
+    assert program.durations == "0.1 s or more"
+    program.check_duration(0.12345)
+    with pytest.raises(UsageError, match=r"0\.1 s or more") as caught:
+        program.check_duration(0.05)
+    assert caught.value.hint == "Give it 0.1 s."
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    refuse = [{"when": "n > 5", "message": "'n' is {{ n }}", "hint": "Give 5 or less."}]
+    program = _declared(parameters={"n": NUMBER}, refuse=refuse)
+    with pytest.raises(UsageError, match="'n' is 6") as caught:
+        program.check_parameters({"n": 6})
+    assert caught.value.hint == "Give 5 or less."
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [({"m": 1}, r"there is no parameter 'm'"), ({"n": 10}, "'n' is 10, not a whole number")],
+)
+def test_a_warm_up_with_other_parameters_is_refused(
+    parameters: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        _declared(parameters={"n": NUMBER}, trial={"warm_up": {"parameters": parameters}})
+
+
+def test_a_warm_up_s_parameter_that_is_filled_in_may_be_beyond_its_limit() -> None:
+    """A seed of a trial may be the largest, and its warm-up takes another."""
+    program = _declared(
+        parameters={"n": NUMBER},
+        trial={"warm_up": {"parameters": {"n": "{{ n + 1 }}"}}},
+        command=["run", "{{ n }}"],
+    )
+    assert program.warmup_command(_setting(program, n=9), 0.1, None).argv == ("run", "10")
+
+
+PEERS = [
+    {"argv": ["serve"], "when": "n > 5", "on": "peer", "ready": {"tcp": 5}},
+    {"argv": ["serve", "-u"], "when": "n <= 5", "on": "peer", "ready": {"udp": 7}},
+]
+
+
+def test_a_server_may_depend_on_a_parameter() -> None:
+    program = _declared(parameters={"n": NUMBER}, serve=PEERS)
+    udp, tcp = (program.peer(program.check_parameters({"n": n})) for n in (1, 9))
+    assert udp is not None
+    assert tcp is not None
+    assert (udp.protocol, udp.port, udp.command.argv) == ("udp", 7, ("serve", "-u"))
+    assert (tcp.protocol, tcp.port, tcp.command.argv) == ("tcp", 5, ("serve",))
+
+
+def test_two_servers_at_once_do_not_run_on_the_peer() -> None:
+    both = [{**one, "when": "n > 0"} for one in PEERS]
+    program = _declared(parameters={"n": NUMBER}, serve=both)
+    with pytest.raises(UsageError, match="one server may run on the peer"):
+        program.peer(program.check_parameters({}))
+    with pytest.raises(UsageError, match="one server may run on the peer"):
+        _declared(serve=[{**one, "when": None} for one in PEERS])
+
+
+def test_a_server_on_the_machine_runs_when_its_condition_holds() -> None:
+    serve = [{"argv": ["serve"], "when": "n > 5", "ready": {"tcp": 5}}]
+    program = _declared(parameters={"n": NUMBER}, serve=serve)
+    assert not program.servers(_setting(program))
+    assert [one.argv for one in program.servers(_setting(program, n=9))] == [("serve",)]
+
+
+def test_labctl_s_own_times_are_metrics_unless_the_file_says_no(tmp_path: Path) -> None:
+    raw = trial(tmp_path, stdout_txt="rate 5\n")
+    raw.write_raw_json(
+        "runner.json", {"duration_s": 2.0, "rusage": {"utime_s": 1.0, "stime_s": 0.5}}
+    )
+    own = {"elapsed": 2.0, "user_s": 1.0, "system_s": 0.5, "cpu_use": 0.75}
+    assert values(list(_declared().parse(raw))) == {"rate": 5, **own}
+    without = _declared(times=False)
+    assert values(list(without.parse(raw))) == {"rate": 5}
+    assert without.deciding == ("rate",)
+    with pytest.raises(UsageError, match="no metric 'elapsed'"):
+        _declared(times=False, primary="elapsed")
+
+
+def test_a_file_may_be_as_large_as_the_data_disk_which_natively_is_one() -> None:
+    program = _declared(data_disk={"writes": True})
+    assert program.command(_setting(program)).scratch_mib == DATA_DISK_BYTES >> 20
+    assert _declared().command(_setting(_declared())).scratch_mib == 64
+
+
+def test_a_failure_that_the_file_explains_is_explained() -> None:
+    # As rtla 6.1 says it on a kernel without CONFIG_OSNOISE_TRACER.
+    failed = CommandResult(
+        returncode=1,
+        stdout=b"",
+        stderr=b"Failed to apply CPUs config\nCould not apply config\n",
+        files={},
+        duration_s=0.1,
+        counts={},
+    )
+    for name in ("timerlat", "osnoise"):
+        said = workload(name).why_failed(failed)
+        assert said is not None
+        assert "Could not apply config" in said
+        assert "CONFIG_TIMERLAT_TRACER=y" in said
+        assert "linux-image-rt-amd64" in said
+
+
+def test_labctl_s_own_have_no_more_rights_than_they_need() -> None:
+    rights = {}
+    for name in ("sysbench-cpu", "iperf3", "cyclictest", "fio-random", "timerlat"):
+        program = workload(name)
+        command = program.command(_setting(program))
+        rights[name] = "root" if command.user is None else command.capabilities
+    assert rights == {
+        "sysbench-cpu": (),
+        "iperf3": (),
+        "cyclictest": ("sys_nice", "ipc_lock"),
+        "fio-random": ("dac_override",),
+        "timerlat": "root",  # rtla refuses everybody else
+    }
+
+
+def test_a_run_without_a_definition_is_of_labctl_s_own_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all were before workloads were files; one of a lab folder with that name is another."""
+    own = defined("hackbench", None)
+    folder = tmp_path / "benchmarks" / "workloads"
+    folder.mkdir(parents=True)
+    (tmp_path / ".labctl-lab").touch()
+    (folder / "hackbench.yaml").write_text(
+        "description: another\ncommand: [other]\ntimes: true\nprimary: elapsed\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert workload("hackbench").file.description == "another"
+    assert defined("hackbench", None).definition == own.definition
+
+
+def test_a_run_keeps_the_definition_that_it_was_made_with() -> None:
+    program = workload("stress-ng-mmap")
+    changed = {**program.definition, "description": "as it was then"}
+    assert defined("stress-ng-mmap", changed).file.description == "as it was then"
