@@ -282,6 +282,7 @@ class Served:
 
 
 SERVERS: list[Served] = []
+BEFORE_SERVERS: set[int] = set()
 
 
 def tail_of(path: str, most: int) -> bytes:
@@ -396,13 +397,17 @@ def beside(command: int) -> int:
     return total
 
 
-def end_orphans() -> None:
-    """End what commands left behind in sessions of their own: they are this program's children
-    now (PR_SET_CHILD_SUBREAPER)."""
-    kept = {server.pid for server in SERVERS}
+def children() -> set[int]:
+    """Return this program's children but for its servers. What a command leaves in a session of its
+    own becomes one (PR_SET_CHILD_SUBREAPER)."""
+    own = {pid for pid, parent in parents().items() if parent == os.getpid()}
+    return own - {server.pid for server in SERVERS}
+
+
+def end_orphans(kept: set[int]) -> None:
+    """End what commands left behind, but for processes that were there before."""
     for _ in range(100):
-        left = [pid for pid, parent in parents().items() if parent == os.getpid()]
-        left = [pid for pid in left if pid not in kept]
+        left = children() - kept
         if not left:
             return
         for pid in left:
@@ -411,6 +416,15 @@ def end_orphans() -> None:
                 os.waitpid(pid, 0)
             except (ProcessLookupError, ChildProcessError):
                 pass
+
+
+def reap_orphans() -> None:
+    """Reap what was left behind on purpose, as a recorder is, and has ended since."""
+    for pid in children():
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            pass
 
 
 def is_ready(server: Served, folder: str) -> bool:
@@ -450,7 +464,9 @@ def has_socket(pid: int, kind: str, port: int) -> bool:
 
 def serve(request: dict[str, Any]) -> list[int]:
     """Start servers one after the other, each when the one before is ready."""
-    stop_servers()
+    if SERVERS:
+        stop_servers()
+    BEFORE_SERVERS.update(children())
     work = request["work"]
     user = request["servers"][0].get("user") if request["servers"] else None
     make_folder(work, user)
@@ -508,7 +524,8 @@ def stop_servers() -> list[dict[str, Any]]:
                 "output": base64.b64encode(tail_of(server.output, LAST_OUTPUT)).decode(),
             }
         )
-    end_orphans()
+    end_orphans(BEFORE_SERVERS)
+    BEFORE_SERVERS.clear()
     return ended[::-1]
 
 
@@ -559,6 +576,8 @@ def start_child(request: dict[str, Any], folder: str, output: str | None = None)
 
 def execute(connection: Connection, request: dict[str, Any]) -> None:
     folder = folder_of(request)
+    # Commands of labctl's own may leave something running, as a recorder.
+    kept = None if request.get("work") is None else children()
     try:
         for argv in request.get("setup", ()):
             run_step("setup", argv, request, folder)
@@ -590,7 +609,10 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             os.killpg(pid, signal.SIGKILL)  # what the command left running behind it
         except ProcessLookupError:
             pass
-        end_orphans()
+        if kept is None:
+            reap_orphans()
+        else:
+            end_orphans(kept)
         for argv in request.get("after", ()) if status == 0 else ():
             run_step("after", argv, request, folder)
         connection.send(

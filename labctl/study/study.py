@@ -199,7 +199,7 @@ class OneProgram:
     workload: StudyWorkload
     words: tuple[str, ...] = ()
     definition: Mapping[str, Any] = field(default_factory=dict)
-    """What the command line declares, for a file that says the same."""
+    """Mapping that a file with the same workload would hold."""
 
     @property
     def file_text(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -92,15 +94,42 @@ def test_endless_output_ends_at_the_limit_and_says_so(runner: Runner) -> None:
 def test_a_command_that_hangs_is_killed_with_what_it_started_in_another_session(
     runner: Runner,
 ) -> None:
-    command = shell("setsid sh -c 'echo $$ > /proc/self/fd/1; exec sleep 100' & exec sleep 100")
+    sleep = own_sleep()
+    command = shell(f"setsid {' '.join(sleep)} & exec sleep 100")
     with pytest.raises(BrokenError, match="was killed after"):
         runner.channel.run(replace(command, timeout_s=0.5), seconds=20)
-    (left,) = [
-        int(p.name)
-        for p in Path("/proc").iterdir()
-        if p.name.isdigit() and _argv(p) == ["sleep", "100"] and not is_gone(int(p.name))
-    ] or [0]
-    assert left == 0
+    assert running(sleep) == []
+
+
+def test_what_labctl_starts_beside_a_program_outlives_it(runner: Runner) -> None:
+    recorder, left = own_sleep(), own_sleep()
+    start = Command(argv=("sh", "-c", f"setsid {' '.join(recorder)} >log 2>&1 & sleep 0.2"))
+    runner.channel.run(start, seconds=20)
+    server = Server(
+        argv=("sh", "-c", "echo up; exec sleep 100"),
+        ready=Ready(kind="log", value="up"),
+        environment=PATH,
+    )
+    with runner.channel.serving([server]):
+        runner.channel.run(shell(f"setsid {' '.join(left)} >log 2>&1 & sleep 0.2"), seconds=20)
+    assert running(left) == []
+    (pid,) = running(recorder)
+    os.kill(pid, signal.SIGTERM)
+    for _ in range(100):
+        runner.channel.run(Command(argv=("true",)), seconds=20)
+        if not Path(f"/proc/{pid}").exists():
+            break
+    assert not Path(f"/proc/{pid}").exists(), "nobody reaped it"
+
+
+def own_sleep() -> list[str]:
+    """Return a command that is this test's own and no other's."""
+    return ["sleep", f"100.{secrets.randbelow(10**9)}"]
+
+
+def running(argv: list[str]) -> list[int]:
+    processes = (path for path in Path("/proc").iterdir() if path.name.isdigit())
+    return [int(p.name) for p in processes if _argv(p) == argv and not is_gone(int(p.name))]
 
 
 def _argv(process: Path) -> list[str]:
