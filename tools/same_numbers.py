@@ -1,10 +1,11 @@
 """Compare what two versions of labctl report of the same runs.
 
-`python -m tools.same_numbers FIRST [LAST] [--run FOLDER]...` reports the recorded example, the runs
-of older versions, copies of the example that lack or doubt something, and imported runs of known
-effects by the code of both commits, and compares their JSON: numbers, codes, order and missing
-values must be the same. Sentences may differ, and so may the names of keys where `RENAMED` lists
-them. What only the later version says is counted and shown, and is no difference.
+`python -m tools.same_numbers FIRST [LAST] [--run FOLDER]... [--reparse]` reports the recorded
+example, the runs of older versions, copies of the example that lack or doubt something, and
+imported runs of known effects by the code of both commits, and compares their JSON: numbers, codes,
+order and missing values must be the same. Sentences may differ, and so may the names of keys where `RENAMED` lists
+them. What only the later version says is counted and shown, and is no difference. With `--reparse`
+each code reads the raw files of the recorded runs again first.
 """
 
 from __future__ import annotations
@@ -145,6 +146,15 @@ def doubtful(example: Path, results: Path) -> Iterator[Path]:
     yield odd
 
 
+def reparsed(tree: Path, run: Path) -> Path:
+    """Return a copy of a run whose samples a tree's labctl has read from the raw files again."""
+    copy = Path(shutil.copytree(run, tree.with_name(f"{tree.name}-runs") / run.name))
+    done = labctl(tree, "run", "reparse", copy)
+    if done.returncode != 0:
+        click.echo(f"{run.name}: 'run reparse' ends with {done.returncode}: {done.stderr.strip()}")
+    return copy
+
+
 def reported(tree: Path, run: Path, command: tuple[str, ...]) -> Any:
     """Return what a tree's labctl reports of a run: JSON as it is, CSV as rows, or its refusal's
     exit status."""
@@ -161,7 +171,8 @@ def reported(tree: Path, run: Path, command: tuple[str, ...]) -> Any:
 @click.argument("first")
 @click.argument("last", default="HEAD")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path, exists=True))
-def main(first: str, last: str, runs: tuple[Path, ...]) -> None:
+@click.option("--reparse", is_flag=True, help="Read the recorded runs' raw files again, by each.")
+def main(first: str, last: str, runs: tuple[Path, ...], reparse: bool) -> None:
     """Compare the reports of FIRST's and LAST's code; exits with 1 where they differ."""
     worst = 0
     with (
@@ -175,22 +186,30 @@ def main(first: str, last: str, runs: tuple[Path, ...]) -> None:
         with RunFolder.find(old / "results", "example").unpacked() as recorded:
             example = Path(shutil.copytree(recorded.path, results / "example"))
         versions = sorted(new.glob("tests/unit/fixtures/versions/*/"))
-        subjects = [
+        recorded_runs = [
             example,
             *(shutil.copytree(path, results / path.name) for path in versions if path.is_dir()),
+            *(shutil.copytree(path, results / path.name) for path in runs),
+        ]
+        others = [
             *doubtful(example, results),
             *(imported(old, results, seed) for seed in SEEDS),
             *(imported(old, results, seed, "--interleaved") for seed in SEEDS),
-            *(shutil.copytree(path, results / path.name) for path in runs),
         ]
-        for path in subjects:
+        trees = (old, new)
+        subjects = [(path, (path, path)) for path in others]
+        for path in recorded_runs:
+            copies = [reparsed(tree, path) for tree in trees] if reparse else [path, path]
+            subjects.append((path, (copies[0], copies[1])))
+        for path, folders in subjects:
             for command in REPORTED:
-                one, other = (reported(tree, Path(path), command) for tree in (old, new))
+                pairs = zip(trees, folders, strict=True)
+                one, other = (reported(tree, folder, command) for tree, folder in pairs)
                 found = list(differences(one, other))
                 wrong = [place for place, added in found if not added]
                 worst = worst or int(bool(wrong))
                 click.echo(
-                    f"{Path(path).name}, {' '.join(command)}: "
+                    f"{path.name}, {' '.join(command)}: "
                     f"{len(wrong)} differences, {len(found) - len(wrong)} added"
                 )
                 for place in wrong[:10]:

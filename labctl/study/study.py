@@ -49,7 +49,7 @@ class StudyWorkload:
     """The loss that a recommendation must exclude (METHOD 25), a share as `margin` is; None:
     `margin`."""
     definition: Mapping[str, Any] | None = None
-    """Declaration of the program's file; None for one that is written in Python."""
+    """Declaration of the program's file; None in plans of older versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what plan.json holds. Studies declared no loss once, and workloads had no

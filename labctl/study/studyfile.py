@@ -50,7 +50,7 @@ class Program(Protocol):
 
     @property
     def definition(self) -> Mapping[str, Any] | None:
-        """Return what its file declares; None for one that is written in Python."""
+        """Return what its file declares."""
 
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
         """Return all parameters, defaults filled in; raises UsageError."""

@@ -62,7 +62,7 @@ class PlannedWorkload(Record):
     uses_data_disk: Flag = False
     no_worse_than: Number | None = None
     definition: dict[str, Any] | None = None
-    """Declaration of the program's file; None for one that is written in Python."""
+    """Declaration of the program's file; None in plans of older versions."""
 
 
 @with_config(_SLOTS)
