@@ -3,9 +3,9 @@
 `python -m tools.same_numbers FIRST [LAST] [--run FOLDER]... [--reparse]` reports the recorded
 example, the runs of older versions, copies of the example that lack or doubt something, and
 imported runs of known effects by the code of both commits, and compares their JSON: numbers, codes,
-order and missing values must be the same. Sentences may differ, and so may the names of keys where `RENAMED` lists
-them. What only the later version says is counted and shown, and is no difference. With `--reparse`
-each code reads the raw files of the recorded runs again first.
+order and missing values must be the same. Sentences may differ, and so may the names of keys where
+`RENAMED` lists them. What only the later version says is counted and shown, and is no difference.
+With `--reparse` each code first reads the raw files of the recorded runs again.
 """
 
 from __future__ import annotations
