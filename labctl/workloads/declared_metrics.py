@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.expressions import evaluate
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
-from labctl.workloads.loops import Output, runs_of, runs_that_begin
+from labctl.workloads import loops
 from labctl.workloads.metric_file import (
+    Output,
     ReadingFile,
     Values,
     combine,
@@ -32,6 +34,26 @@ from labctl.workloads.workload_file import DeclaredFile
 STDOUT = "stdout.txt"
 STDERR = "stderr.txt"
 RUNNER = "runner.json"
+
+
+class _Stored:
+    """Read what the only run of a trial left; only what metrics are read from must be there."""
+
+    def __init__(self, raw: TrialFolder) -> None:
+        self._raw = raw
+
+    @cached_property
+    def stdout(self) -> str:
+        return decoded(self._raw.read_text(STDOUT))
+
+    @cached_property
+    def stderr(self) -> str:
+        return decoded(self._raw.read_text(STDERR))
+
+    @cached_property
+    def files(self) -> Mapping[str, bytes]:
+        folder = self._raw.path / "files"
+        return {path.name: path.read_bytes() for path in sorted(folder.glob("*"))}
 
 
 def readings_of(
@@ -106,12 +128,11 @@ def work_of(file: DeclaredFile, parameters: Mapping[str, Any]) -> float:
 
 def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
     """Return the output of each run of a trial. Raises BrokenError naming the raw file."""
-    folder = raw.path / "files"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    files = {name: (folder / name).read_bytes() for name in names}
+    if file.trial.kind != "repeat":
+        return [_Stored(raw)]
     stdout, stderr = raw.read_text(STDOUT), raw.read_text(STDERR)
     try:
-        return _runs(file, stdout, stderr, files)
+        return _runs(file, stdout, stderr, {})
     except BrokenError as error:
         raise BrokenError(f"{raw.path}/{error.message}") from error
 
@@ -149,12 +170,14 @@ def _runs(
     begins = file.trial.begins
     try:
         if begins is not None:
-            return [Output(text, stderr or "") for text in runs_that_begin(begins, stdout)]
+            return [
+                loops.Output(text, stderr or "") for text in loops.runs_that_begin(begins, stdout)
+            ]
         if file.trial.kind == "repeat":
-            return runs_of(stdout, stderr)
+            return [*loops.runs_of(stdout, stderr)]
     except BrokenError as error:
         raise BrokenError(f"{STDOUT}: {error.message}") from error
-    return [Output(stdout, stderr or "", files)]
+    return [loops.Output(stdout, stderr or "", files)]
 
 
 def _source(reading: ReadingFile | None) -> str:
