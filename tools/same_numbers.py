@@ -151,7 +151,8 @@ def reparsed(tree: Path, run: Path) -> Path:
     copy = Path(shutil.copytree(run, tree.with_name(f"{tree.name}-runs") / run.name))
     done = labctl(tree, "run", "reparse", copy)
     if done.returncode != 0:
-        click.echo(f"{run.name}: 'run reparse' ends with {done.returncode}: {done.stderr.strip()}")
+        said = done.stderr.strip().rpartition("\n")[2]
+        click.echo(f"{run.name}: 'run reparse' ends with {done.returncode}: {said}")
     return copy
 
 

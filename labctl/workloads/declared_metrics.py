@@ -65,7 +65,8 @@ def readings_of(
     try:
         yield from _readings(file, raw, runs, parameters, rate)
     except BrokenError as error:
-        raise BrokenError(f"{raw.path}: {error.message}", hint=error.hint) from error
+        place = "" if str(raw.path) in error.message else f"{raw.path}: "
+        raise BrokenError(f"{place}{error.message}", hint=error.hint) from error
 
 
 def _readings(
