@@ -219,6 +219,12 @@ class _Checked:
             self._names(names_in_text(text, self._place(*keys)), known, keys)
         for keys, text in _expressions(file):
             self._names(names_in_text(text, self._place(*keys), bare=True), known, keys)
+        for name, metric in file.metrics.items():
+            keys = ("metrics", name, "arguments")
+            for value in metric.arguments.values():
+                if isinstance(value, str):
+                    used = names_in_text(value, self._place(*keys))
+                    self._names(used, file.parameters, keys)
 
     def _names(self, used: Iterable[str], known: Collection[str], keys: tuple[Any, ...]) -> None:
         for name in sorted(used):

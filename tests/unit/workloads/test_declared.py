@@ -145,6 +145,21 @@ def test_a_server_on_the_machine_runs_when_its_condition_holds() -> None:
     assert [one.argv for one in program.servers(_setting(program, n=9))] == [("serve",)]
 
 
+def test_a_reader_s_argument_may_be_a_parameter_and_nothing_else() -> None:
+    report = {"reader": "rtla", "arguments": {"interval_us": "{{ n }}"}}
+    keys = {"metrics": {"report": report}, "primary": "wakeups"}
+    assert _declared(parameters={"n": NUMBER}, **keys).rate_metric is None
+    with pytest.raises(UsageError, match=r"'metrics\.report\.arguments': there is no 'n'"):
+        _declared(**keys)
+
+
+def test_a_reader_makes_the_metrics_of_what_it_is_told() -> None:
+    assert "noise" in workload("osnoise").deciding
+    assert "noise" not in workload("timerlat").deciding
+    assert "bandwidth" in workload("fio-random").deciding
+    assert "bandwidth" not in workload("fio-fsync").deciding
+
+
 def test_labctl_s_own_times_are_metrics_unless_the_file_says_no(tmp_path: Path) -> None:
     raw = trial(tmp_path, stdout_txt="rate 5\n")
     raw.write_raw_json(
