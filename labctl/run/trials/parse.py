@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from labctl import __version__
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, UsageError
 from labctl.collect.collector import RawTrial
 from labctl.collect.table import SOURCES
 from labctl.run.contained import contained
@@ -45,15 +45,17 @@ def believable(where: str) -> Iterator[None]:
 
 
 def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
+    told = record.parsed_with
     try:
-        program = defined(record.parsed_with["program"], record.parsed_with.get("definition"))
-        kind = record.parsed_with["kind"]
-        accelerator = record.parsed_with["accelerator"]
+        program = defined(told["program"], told.get("definition"))
+        program = program.with_parameters(told.get("parameters") or {})
+        kind, accelerator = told["kind"], told["accelerator"]
     except KeyError as error:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
+    except UsageError as error:
+        raise BrokenError(f"{folder.path / 'trial.json'}: {error.message}") from error
     # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
-    parameters = record.parsed_with.get("parameters") or {}
-    own = list(program.with_parameters(parameters).parse(folder))
+    own = list(program.parse(folder))
     trial = RawTrial(
         folder=folder,
         traces=Traces(folder),

@@ -47,9 +47,20 @@ def test_numbers_beyond_any_measure_make_a_trial_invalid_and_no_crash(
     folder = TrialFolder(tmp_path)
     text = recorded(name)
     assert was in text
+    folder.write_raw("stderr.txt", "")
     folder.write_raw(file, text.replace(was, now % ("9" * digits), 1))
     with pytest.raises(BrokenError, match=str(tmp_path)):
         parse.parse_trial(folder, _record(program))
+
+
+@pytest.mark.parametrize("change", [{"program": "oslad"}, {"parameters": {"priority": 99}}])
+def test_a_record_of_what_no_workload_is_makes_one_trial_invalid(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    record = _record("oslat")
+    record.parsed_with.update(change)
+    with pytest.raises(BrokenError, match=r"trial\.json: "):
+        parse.parse_trial(TrialFolder(tmp_path), record)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
