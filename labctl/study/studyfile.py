@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from labctl.base.errors import UsageError
-from labctl.base.latencies import CLOSED, OPEN
 from labctl.base.levels import Level
 from labctl.base.paths import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
@@ -42,8 +41,7 @@ class Program(Protocol):
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Return metrics that may be primary beside these two, and the same percentiles of
-        open-loop latencies where it has them."""
+        """Return metrics that may be primary beside these two."""
 
     @property
     def uses_data_disk(self) -> bool: ...
@@ -446,8 +444,6 @@ class _Checked:
     def _check_program(self, name: str, workload: WorkloadFile, program: Program) -> None:
         keys = ["workloads", name]
         metrics = {program.primary, program.rate_metric or program.primary, *program.deciding}
-        if program.primary.startswith(OPEN):
-            metrics.update(f"{OPEN}{name.removeprefix(CLOSED)}" for name in program.deciding)
         if workload.primary is not None:
             self._name(workload.primary, "metric", metrics, *keys, "primary")
         with self._placed(*keys, "duration_s"):

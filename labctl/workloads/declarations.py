@@ -10,12 +10,14 @@ from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.base.expressions import fill_in, names_in
+from labctl.base.latencies import LARGEST
 from labctl.base.places_inside import brought_folder
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names
+from labctl.workloads.readers.names import names_of
 from labctl.workloads.setting import (
     BooleanParameter,
     ChoiceParameter,
@@ -71,7 +73,6 @@ def _declared(
     file = validate(DeclaredFile, as_written, path)
     checked = _Checked(path, mapping, file, name)
     checked.check()
-    own = OWN_METRICS if file.times else ()
     return Workload(
         name=name,
         file=file,
@@ -79,7 +80,7 @@ def _declared(
         parameters=tuple(checked.parameters()),
         binaries=tuple(dict.fromkeys(_binaries(file, name))),
         rate_metric=_rate(file),
-        deciding=tuple(dict.fromkeys([*metric_names(file.metrics), *own])),
+        deciding=tuple(dict.fromkeys(_deciding(file))),
     )
 
 
@@ -141,7 +142,7 @@ class _Checked:
         if "work_per_s" in (file.primary, file.rate) and file.trial.work is None:
             self._fail("'work_per_s' needs 'work', the operations of a run", "trial")
         is_latency = any(
-            metric.as_ == "percentiles" and file.primary in metric_names({name: metric})
+            metric.as_ == "percentiles" and file.primary in names_of(name, metric)
             for name, metric in file.metrics.items()
         )
         if is_latency and file.trial.loop == "closed":
@@ -369,6 +370,18 @@ def _rate(file: DeclaredFile) -> str | None:
     if known is not None and known.unit in (Unit.PER_SECOND, Unit.BYTES_PER_SECOND):
         return file.primary if known.better is Better.HIGHER else None
     return None
+
+
+def _deciding(file: DeclaredFile) -> Iterator[str]:
+    """Yield the metrics that may be primary: those of the file, and of a reader's those that are
+    better in one direction and no maximum, which grows with the trial's length."""
+    for name, metric in file.metrics.items():
+        for made, known in names_of(name, metric).items():
+            is_ours = metric.reader is None
+            if is_ours or (known.better is not Better.NEITHER and made != LARGEST):
+                yield made
+    if file.times:
+        yield from OWN_METRICS
 
 
 def _plain(value: Any) -> Any:

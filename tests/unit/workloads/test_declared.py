@@ -233,3 +233,14 @@ def test_a_run_keeps_the_definition_that_it_was_made_with() -> None:
     program = workload("stress-ng-mmap")
     changed = {**program.definition, "description": "as it was then"}
     assert defined("stress-ng-mmap", changed).file.description == "as it was then"
+
+
+def test_a_maximum_and_a_number_of_samples_of_a_reader_decide_nothing() -> None:
+    deciding = set(workload("cyclictest").deciding)
+    assert {"latency_p95", "open_latency_mean", "open_latency_p99", "stall_time"} <= deciding
+    assert not {"latency_max", "wakeups", "periods"} & deciding
+
+
+def test_a_formula_over_other_metrics_may_decide() -> None:
+    each = {"formula": "1 / rate", "unit": "s", "better": "lower"}
+    assert set(_declared(metrics={"rate": RATE, "each": each}).deciding) >= {"rate", "each"}
