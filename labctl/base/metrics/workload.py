@@ -55,7 +55,7 @@ WORKLOAD = (
         "work_per_s",
         Unit.PER_SECOND,
         Better.HIGHER,
-        "a declared workload's fixed work over the measured window",
+        "a workload's fixed work (`trial.work`) over the measured window",
         title="work per second",
         counts=Counts.OPERATIONS,
         felt=True,
@@ -64,8 +64,9 @@ WORKLOAD = (
         "elapsed",
         Unit.SECONDS,
         Better.LOWER,
-        "a declared workload's window by the runner's clock; the mean of its runs where it is "
-        "repeated",
+        "the window by the runner's clock; the mean of its runs where the program is repeated. "
+        "This and the next three only where the workload's file has no `times: false`, as those "
+        "that labctl brings for rates and latencies",
         title="elapsed time",
         felt=True,
     ),
@@ -73,7 +74,7 @@ WORKLOAD = (
         "user_s",
         Unit.SECONDS,
         Better.NEITHER,
-        "a declared workload's CPU time in user mode, by rusage of all that it waited for",
+        "the workload's CPU time in user mode, by rusage of all that it waited for",
         title="CPU time in user mode",
     ),
     Metric(
