@@ -65,8 +65,7 @@ WORKLOAD = (
         Unit.SECONDS,
         Better.LOWER,
         "the window by the runner's clock; the mean of its runs where the program is repeated. "
-        "This and the next three only where the workload's file has no `times: false`, as those "
-        "that labctl brings for rates and latencies",
+        "Workloads whose file says `times: false` have neither this nor the next three",
         title="elapsed time",
         felt=True,
     ),
