@@ -358,9 +358,9 @@ class Workload:
         self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
     ) -> dict[str, Any]:
         """Return what expressions may use; docs/workloads.md lists it."""
-        peer = setting.peer
-        if peer is None and any(one.on == "peer" for one in self.file.serve):
-            peer = peer_of(setting, self.name)
+        server = LOCALHOST
+        if any(self._served("peer", setting.parameters)):
+            server = peer_of(setting, self.name)
         if self.uses_data_disk and not setting.data_paths:
             raise UsageError(f"{self.where} needs a data disk and was given none")
         return {
@@ -377,8 +377,8 @@ class Workload:
             "files": brought_folder(self.name),
             "data_path": setting.data_paths[0] if setting.data_paths else "",
             "data_paths": list(setting.data_paths),
-            "server": peer or LOCALHOST,
-            "peer": peer or "",
+            "server": server,
+            "peer": setting.peer or "",
             "skip_s": self.file.trial.skip_s,
         }
 

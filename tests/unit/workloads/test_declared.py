@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -158,6 +159,19 @@ def test_a_reader_makes_the_metrics_of_what_it_is_told() -> None:
     assert "noise" not in workload("timerlat").deciding
     assert "bandwidth" in workload("fio-random").deciding
     assert "bandwidth" not in workload("fio-fsync").deciding
+
+
+def test_a_client_finds_its_server_where_that_runs() -> None:
+    """Whatever other workloads of the study have a peer for."""
+    keys = {"parameters": {"n": NUMBER}, "command": ["ask", "{{ server }}"]}
+    on_peer, on_machine = PEERS[0], {"argv": ["serve"], "when": "n <= 5", "ready": {"tcp": 5}}
+    program = _declared(**keys, serve=[on_peer, on_machine])
+    assert program.command(_setting(program, n=9)).argv == ("ask", "198.18.0.1")
+    assert program.command(_setting(program, n=1)).argv == ("ask", "127.0.0.1")
+    alone = replace(_setting(program, n=1), peer=None)
+    assert program.command(alone).argv == ("ask", "127.0.0.1")
+    with pytest.raises(UsageError, match="needs a peer"):
+        program.command(replace(_setting(program, n=9), peer=None))
 
 
 def test_labctl_s_own_times_are_metrics_unless_the_file_says_no(tmp_path: Path) -> None:
