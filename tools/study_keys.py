@@ -9,12 +9,14 @@ from typing import Any
 from labctl.base.jsonschema import texts_of
 from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
-from labctl.study import factorfile, studyfile, tuningfile
+from labctl.study import conditionfile, factorfile, studyfile, tuningfile
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
     ("`roles`", studyfile.RolesFile),
     ("`workloads.NAME`", studyfile.WorkloadFile),
+    ("`conditions.NAME`", conditionfile.ConditionFile),
+    ("`conditions.NAME.neighbours`", conditionfile.NeighbourFile),
     ("`factors.NAME`", factorfile.FactorFile),
     ("`factors.NAME.levels.LEVEL`", factorfile.LevelFile),
     ("`stop`", studyfile.StopFile),
@@ -63,8 +65,9 @@ def _rows(model: type[FileModel]) -> Iterator[str]:
     schema = model.model_json_schema()
     texts = texts_of(model)
     for key, field in model.model_fields.items():
-        name = f"**`{key}`**" if field.is_required() else f"`{key}`"
-        takes = _takes(schema["properties"][key], schema.get("$defs", {}))
+        written = field.alias or key
+        name = f"**`{written}`**" if field.is_required() else f"`{written}`"
+        takes = _takes(schema["properties"][written], schema.get("$defs", {}))
         is_empty = field.is_required() or field.default in (None, "", [], {})
         shown = "" if is_empty else f"`{_as_yaml(field.default)}`"
         yield f"| {name} | {takes} | {shown} | {texts[key]} |"
@@ -73,7 +76,10 @@ def _rows(model: type[FileModel]) -> Iterator[str]:
 def _as_yaml(value: object) -> str:
     if isinstance(value, FileModel):
         return f"{{{', '.join(f'{key}: {_as_yaml(given)}' for key, given in value)}}}"
-    return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
+    # Of a mapping to nothing, the names alone are what one writes.
+    if isinstance(value, list | dict):
+        return f"[{', '.join(_as_yaml(one) for one in value)}]"
+    return str(value)
 
 
 def _takes(schema: Mapping[str, Any] | bool, defs: Mapping[str, Any]) -> str:

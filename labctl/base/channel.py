@@ -477,11 +477,13 @@ class Execution:
         self.is_started = True
         self._tell("go")
 
-    def wait_exited(self) -> None:
-        """Wait until the command has ended; the machine is sent nothing meanwhile."""
+    def wait_exited(self, within_s: float | None = None) -> None:
+        """Wait until the command has ended; the machine is sent nothing meanwhile. `within_s`: for
+        a command that was told to stop. Raises DeadlineError."""
         name = f"{self._machine}: '{self._command.argv[0]}'"
         # The runner kills the command after `seconds`; more means that the machine hangs.
-        self._answer("exited", Deadline.after(self._seconds + 30, name))
+        limit_s = self._seconds + 30 if within_s is None else within_s
+        self._answer("exited", Deadline.after(limit_s, name))
 
     def result(self) -> CommandResult:
         """Return the outcome; raises BrokenError for a command that was killed for taking too

@@ -75,6 +75,13 @@ def _published() -> dict[str, Any]:
     return schema_of(PublishedFile, "Published results that a study of labctl repeats")
 
 
+def _condition() -> dict[str, Any]:
+    from labctl.base.jsonschema import schema_of
+    from labctl.study.conditionfile import ConditionFile
+
+    return schema_of(ConditionFile, "A condition of labctl")
+
+
 def _workload() -> dict[str, Any]:
     from labctl.base.jsonschema import schema_of
     from labctl.workloads.workload_file import DeclaredFile
@@ -87,6 +94,7 @@ KINDS: Mapping[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "tuning": (_tuning, "domains/*.yaml"),
     "recipe": (_recipe, "guest-images/*.yaml"),
     "workload": (_workload, "benchmarks/workloads/*.yaml"),
+    "condition": (_condition, "benchmarks/conditions/*.yaml"),
     "policy": (_policy, "what 'labctl gate --policy' reads"),
     "published": (_published, "benchmarks/published/*.yaml"),
 }

@@ -14,7 +14,7 @@ from labctl.base.places_inside import brought_folder
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
-from labctl.workloads.declared import DeclaredWorkload
+from labctl.workloads.declared import TIMEOUT, DeclaredWorkload
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.repeated import SHELL
 from labctl.workloads.workload import (
@@ -346,6 +346,8 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
             yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")
     if file.trial.kind == "repeat":
         yield SHELL
+    if file.trial.kind == "until-stopped":
+        yield TIMEOUT
     yield from file.binaries
 
 

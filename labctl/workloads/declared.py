@@ -19,6 +19,7 @@ from labctl.workloads.failures import last_words
 from labctl.workloads.workload import Parameters, Peer, Setting, WorkloadBase, peer_of
 from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile
 
+TIMEOUT = "/usr/bin/timeout"
 LOCALHOST = "127.0.0.1"
 ONCE_LIMIT_S = 600.0
 WARM_UP_RUNS = 3
@@ -71,6 +72,25 @@ class DeclaredWorkload(WorkloadBase):
                 f"{trial.step_s:g} s, from {trial.least_s:g} s on",
                 hint=f"Give it {nearest:g} s.",
             )
+
+    def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:
+        declared = self.declared
+        if declared.data_disk is not None:
+            return "it uses the data disk, which is the measured machine's"
+        if any(one.on == "peer" for one in declared.serve):
+            return "it talks to a peer, and neighbours have no link to one"
+        if {"realtime", "root"} & {*declared.privileges} or declared.user == "root":
+            return "it asks for rights with which it could starve or change the host"
+        if declared.setup or declared.after:
+            return "its 'setup' and 'after' surround one run, and neighbours run again and again"
+        if native := self.left_out(parameters).get("native"):
+            return f"it doesn't run on the host: {native}"
+        if declared.trial.kind == "duration":
+            try:
+                self.check_duration(run_s)
+            except UsageError as error:
+                return f"its 'run_s' doesn't fit: {error.message}"
+        return None
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         disk = self.declared.data_disk
@@ -184,7 +204,7 @@ class DeclaredWorkload(WorkloadBase):
         limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
         if trial.kind == "until-stopped":
             ends = f"{setting.duration_s:g}"
-            argv = ("/usr/bin/timeout", "--preserve-status", "--signal=INT", ends, *argv)
+            argv = (TIMEOUT, "--preserve-status", "--signal=INT", ends, *argv)
         return Command(
             argv=argv,
             environment=self._environment(values),

@@ -40,9 +40,7 @@ def readings_of(
     skip_s = file.trial.skip_s
     values = read_runs(file.metrics, runs, skip_s=skip_s)
     yield from readings(combine(file.metrics, values))
-    operations = total_operations(file.operations, runs)
-    if operations is None and file.trial.work is not None:
-        operations = len(runs) * work_of(file, parameters)
+    operations = _operations(file, runs, parameters)
     if operations is not None and operations <= 0:
         raise BrokenError(f"{raw.path}: the program did no operation")
     if operations is not None:
@@ -50,6 +48,41 @@ def readings_of(
     yield from _of_runner(raw, len(runs), operations if file.trial.work is not None else None)
     if rate is not None:
         yield from batch_errors(_windows(file, rate, runs, values), rate, STDOUT)
+
+
+def operations_in(
+    file: DeclaredFile,
+    rate: str | None,
+    runs: tuple[str, str, Mapping[str, bytes]],
+    parameters: Mapping[str, Any],
+    seconds: float,
+) -> float:
+    """Return the operations of a program that ran for `seconds`: as it counts them, else by its
+    rate. `runs`: what it left: standard output, standard error, and files.
+
+    Raises BrokenError where that doesn't say.
+    """
+    outputs = _runs(file, *runs)
+    check_outputs(file, outputs, "its output")
+    operations = _operations(file, outputs, parameters)
+    if operations is not None:
+        return operations
+    needed = needed_for(file.metrics, rate) if rate is not None else {}
+    if rate is None or not needed:
+        raise BrokenError("the workload declares neither operations nor a rate")
+    value = combine(needed, read_runs(needed, outputs))[rate]
+    if isinstance(value, str):
+        raise BrokenError(f"'{rate}': {value}")
+    return value.value * seconds
+
+
+def _operations(
+    file: DeclaredFile, runs: Sequence[Output], parameters: Mapping[str, Any]
+) -> float | None:
+    """Return the operations of all runs; None where nothing is declared of them."""
+    if file.operations is None and file.trial.work is not None:
+        return len(runs) * work_of(file, parameters)
+    return total_operations(file.operations, runs)
 
 
 def window_rates_of(

@@ -29,6 +29,9 @@ _FOR_TIME = (
     f"files=$0; {_NOW}; now; end=$((now + $1)); shift; "
     f'while {_EACH}; now; [ "$now" -lt "$end" ]; do :; done'
 )
+# dash runs a trap when the command that it waits for has ended (POSIX, "Signals and Error
+# Handling").
+_UNTIL_TOLD = f"files=$0; told=; trap 'told=1' TERM; while {_EACH}; [ -z \"$told\" ]; do :; done"
 _TIMES = f'files=$0; left=$1; shift; while [ "$left" -gt 0 ]; do {_EACH}; left=$((left - 1)); done'
 
 
@@ -45,6 +48,12 @@ def for_seconds(argv: Sequence[str], seconds: float, files: Sequence[str]) -> tu
     """Run `argv` again and again, at least once, until that long is over; end with the status of a
     run that fails. `files`: those that each run leaves, globs too."""
     return (SHELL, "-c", _FOR_TIME, " ".join(files), str(round(seconds * 100)), *argv)
+
+
+def until_told(argv: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """Run `argv` again and again until SIGTERM to the shell itself, whose last run then still comes
+    to its end; end with the status of a run that fails."""
+    return (SHELL, "-c", _UNTIL_TOLD, " ".join(files), *argv)
 
 
 def times(argv: Sequence[str], count: int, files: Sequence[str]) -> tuple[str, ...]:

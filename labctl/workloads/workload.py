@@ -203,6 +203,10 @@ class Workload(Protocol):
     def check_duration(self, duration_s: float) -> None:
         """Raise UsageError when the program can't run for exactly that long."""
 
+    def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:
+        """Return why it can't run beside a trial, in runs of `run_s` where it runs for a duration;
+        None where it can."""
+
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
 
@@ -275,6 +279,9 @@ class WorkloadBase:
 
     def check_duration(self, duration_s: float) -> None:
         check_whole_seconds(self.name, duration_s)
+
+    def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:
+        return "it is written in Python, and neighbours run what a file declares"
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         return False

@@ -116,7 +116,8 @@ def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]
     """Yield what the run can't have here, and goes on without."""
     yield from planned.warnings
     yield from lacking(planned.plan.collect, at)
-    yield from without_clocks(planned.plan.conditions, planned.tunings.values())
+    if planned.is_noisy:
+        yield from without_clocks(planned.tunings.values())
     if planned.plan.collect is Level.TRACE:
         little = little_room(_forecast(planned, folder.path))
         if little:
@@ -145,8 +146,8 @@ def _root_clauses(planned: Planned) -> Iterator[str]:
         if names := [name for name, tuning in planned.tunings.items() if forces(tuning)]:
             yield f"{_some(names)} {what}"
     plan = planned.plan
-    if "neighbour" in plan.conditions:
-        yield "the condition 'neighbour' runs programs in the image's tree"
+    for name in planned.in_the_tree:
+        yield f"the condition '{name}' runs programs in the image's tree"
     if plan.collect is Level.TRACE:
         yield "'collect: trace' records what all CPUs do"
     if has_peers(plan):

@@ -19,7 +19,6 @@ from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
-from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +45,10 @@ class Attempts:
         """Run, parse and store an attempt. `traces`: whether there is room for what is recorded."""
         folder = self._folder.new_trial(trial.number, attempt)
         declared = self._plan.workloads[trial.cell["workload"]]
-        request = TrialRequest(
-            planned=trial,
+        request = TrialRequest.of(
+            self._plan,
+            trial,
             attempt=attempt,
-            workload=workload_of(declared),
-            declared=declared,
-            limits=self._plan.limits,
-            level=self._plan.collect,
             window_rates=self._window_rates,
             traces=traces,
             calibration=partial(self._calibrations.of, bench.kind, declared),

@@ -65,6 +65,32 @@ class PlannedWorkload(Record):
     """Declaration of the program's file; None for one that is written in Python."""
 
 
+class PlannedNeighbour(Record):
+    """Describe neighbours of one kind."""
+
+    program: Text
+    parameters: dict[str, Any] = {}
+    count: Whole | None = None
+    """Number of them; None for one per CPU of theirs."""
+    cpus: Text = "everywhere"
+    kind: Text = "process"
+    """Form in which each competes: a process, a cgroup, or guests."""
+    weight: Whole | None = None
+    quota_percent: Whole | None = None
+    memory_mib: Whole = 256
+    run_s: Number = 1.0
+    guests: Whole | None = None
+    definition: dict[str, Any] | None = None
+    """Declaration of the program's file."""
+
+
+class PlannedCondition(Record):
+    """Describe what runs beside trials of a condition."""
+
+    description: Text = ""
+    neighbours: tuple[PlannedNeighbour, ...] = ()
+
+
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedResult:
@@ -159,6 +185,8 @@ class PlanRecord(Record):
     skipped: dict[str, Text] = {}
     workloads: dict[str, PlannedWorkload] = {}
     conditions: tuple[Text, ...] = ()
+    neighbours: dict[str, PlannedCondition] = {}
+    """Conditions with neighbours, by name; none in plans of a labctl that had but one."""
     guest: PlannedGuest = PlannedGuest()
     limits: dict[str, Any] = {}
     trials: tuple[PlannedTrial, ...] = ()
@@ -169,6 +197,8 @@ class PlanRecord(Record):
     """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""
+    skipped_conditions: dict[str, Text] = {}
+    """Conditions that the host can't have, with the reason."""
     collect: Text | None = None
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
