@@ -56,9 +56,14 @@ def page() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
     for title, model in _PARTS:
-        rows = "\n".join(_rows(model))
-        parts.append(f"## {title}\n\n| key | takes | default | |\n|---|---|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n{table(model)}")
     return "\n".join(parts)
+
+
+def table(model: type[FileModel]) -> str:
+    """Return the keys of a model, each with what it takes and means, as a table of Markdown."""
+    rows = "\n".join(_rows(model))
+    return f"| key | takes | default | |\n|---|---|---|---|\n{rows}\n"
 
 
 def _rows(model: type[FileModel]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from labctl.workloads import marked, repeated
 
 _LOOPS = {
     marked.for_seconds((), 1, ())[2]: len(marked.for_seconds((), 1, ())),
+    marked.until_told((), ())[2]: len(marked.until_told((), ())),
     repeated.for_seconds((), 1)[2]: len(repeated.for_seconds((), 1)),
 }
 """Words of each loop, and how many of an argv are its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from labctl.store.records.plan_record import HOG
 from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.study.conditionfile import load_condition
 from labctl.study.plan import Plan
@@ -11,10 +12,6 @@ from labctl.study.study import Study
 from labctl.workloads.beside import Beside
 from labctl.workloads.registry import checkers
 from labctl.workloads.workload import Workload
-
-HOG = "neighbour"
-"""The only condition with neighbours that plans of an older labctl know, which hold no definition
-of it."""
 
 
 def condition_of(plan: Plan | Study, name: str) -> Condition | None:

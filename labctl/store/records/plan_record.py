@@ -65,6 +65,19 @@ class PlannedWorkload(Record):
     """Declaration of the program's file; None for one that is written in Python."""
 
 
+HOG = "neighbour"
+"""Only condition with neighbours that plans of an older labctl know. They hold no definition of
+it."""
+
+_PLACES = {
+    "everywhere": "everywhere",
+    "vcpus": "on the vCPUs' CPUs",
+    "siblings": "on the other threads of the vCPUs' cores",
+    "emulator": "on the emulator's CPUs",
+}
+"""CPUs by a name, in words."""
+
+
 class PlannedNeighbour(Record):
     """Describe neighbours of one kind."""
 
@@ -82,6 +95,22 @@ class PlannedNeighbour(Record):
     guests: Whole | None = None
     definition: dict[str, Any] | None = None
     """Declaration of the program's file."""
+
+    @property
+    def words(self) -> str:
+        """Return how many of what run where: "one cpu-hog per CPU, everywhere"."""
+        given = " ".join(f"{key}={value}" for key, value in self.parameters.items())
+        program = f"{self.program} {given}".rstrip()
+        many = f"one {program} per CPU" if self.count is None else f"{self.count} x {program}"
+        where = _PLACES.get(self.cpus, f"on CPUs {self.cpus}")
+        limits = []
+        if self.weight is not None:
+            limits.append(f"weight {self.weight}")
+        if self.quota_percent is not None:
+            limits.append(f"at most {self.quota_percent} % of a CPU")
+        each = f", each in a cgroup: {', '.join(limits)}" if limits else ""
+        inside = f", in each of {self.guests} guests" if self.guests is not None else ""
+        return f"{many}, {where}{each}{inside}"
 
 
 class PlannedCondition(Record):
