@@ -45,6 +45,9 @@ class Programs(Protocol):
 
     def __contains__(self, name: object, /) -> bool: ...
 
+    def define(self, name: str, mapping: YamlMapping, path: Path) -> Program:
+        """Return the workload of a definition; raises UsageError with file and line."""
+
 
 def _cpus(value: object) -> object:
     """Return CPUs by a name of PLACES or as a list, which is a number in YAML where it is one
@@ -71,6 +74,9 @@ class NeighbourFile(FileModel):
     workload: _Name
     """The workload that each of them runs: one that a file declares (docs/workloads.md), or one
     that the study defines itself."""
+    define: dict[str, Any] | None = None
+    """A workload that no file has, with the keys of one (docs/workloads.md); `workload` is then its
+    name."""
     parameters: dict[str, int | float | bool | str] = {}
     """The workload's own parameters; those left out have its defaults."""
     count: Annotated[int, Field(ge=1, le=MOST)] | Literal["per-cpu"] = PER_CPU
@@ -155,6 +161,9 @@ class Beside:
     def __contains__(self, name: object) -> bool:
         return name in self.own or name in self.programs
 
+    def define(self, name: str, mapping: YamlMapping, path: Path) -> Program:
+        return self.programs.define(name, mapping, path)
+
 
 class Conditions(Mapping[str, Condition]):
     """Hold the conditions of files and those that a study in the file `path` defines itself, by
@@ -190,14 +199,7 @@ class _Checked:
         place = ("neighbours", number)
         kind = Kind(one.kind)
         self._check_kind(one, kind, *place)
-        if one.workload not in self._programs:
-            self._fail(
-                f"no workload '{one.workload}'",
-                *(*place, "workload"),
-                hint=nearest(one.workload, self._programs),
-            )
-        with self._placed(*place, "workload"):
-            program = self._programs[one.workload]
+        program = self._program(one, *place)
         with self._placed(*place, "parameters"):
             parameters = dict(program.check_parameters(one.parameters))
         if why := program.why_no_neighbour(parameters, one.run_s):
@@ -215,6 +217,21 @@ class _Checked:
             guests=one.guests,
             definition=program.definition,
         )
+
+    def _program(self, one: NeighbourFile, *place: str | int) -> Program:
+        if one.define is not None:
+            mapping = self._mapping["neighbours"][place[-1]]["define"]
+            if not isinstance(mapping, YamlMapping):
+                mapping = YamlMapping(mapping)
+            return self._programs.define(one.workload, mapping, self._path)
+        if one.workload not in self._programs:
+            self._fail(
+                f"no workload '{one.workload}'",
+                *(*place, "workload"),
+                hint=nearest(one.workload, self._programs),
+            )
+        with self._placed(*place, "workload"):
+            return self._programs[one.workload]
 
     def _check_kind(self, one: NeighbourFile, kind: Kind, *place: str | int) -> None:
         limits = [key for key in ("weight", "quota_percent") if getattr(one, key) is not None]

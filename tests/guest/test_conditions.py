@@ -171,12 +171,18 @@ def test_each_of_several_workloads_is_told_apart_though_its_processes_come_and_g
         assert values["host_cpu{thread=other}"] < 0.3
 
 
+def test_servers_at_one_port_do_not_meet_and_answer_their_own_clients(run: Run) -> None:
+    trials = run.values("served")
+    assert len(trials) == 2
+    assert all(values["neighbour_ops_per_s"] > 0 for values in trials)
+
+
 def test_raw_files_alone_give_the_same_samples_again(run: Run) -> None:
-    before = [run.values(name) for name in ("half", "messages")]
+    before = [run.values(name) for name in ("half", "messages", "served")]
     (folder,) = run.sandbox.runs()
     done = run.sandbox.labctl("run", "reparse", folder.name)
     assert done.returncode == 0, done.stderr
-    assert [run.values(name) for name in ("half", "messages")] == before
+    assert [run.values(name) for name in ("half", "messages", "served")] == before
 
 
 def test_nothing_of_it_is_left(run: Run) -> None:

@@ -15,7 +15,8 @@ from labctl.store.records.plan_record import PlanRecord
 from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.study.conditionfile import condition_names, load_condition
 from labctl.study.plan import Plan, make_plan
-from labctl.study.study import Overrides, Study
+from labctl.study.study import Overrides, Study, load_study
+from labctl.workloads.registry import checkers
 from tests.unit.example import EXAMPLE
 
 from .small import PROGRAMS
@@ -67,6 +68,32 @@ def test_a_file_says_what_runs_how_often_where_and_as_what(tmp_path: Path) -> No
         ),
         Neighbour(program="sysbench-cpu", parameters={"max_prime": 2000}, cpus="3", run_s=0.5),
     )
+
+
+def test_a_neighbour_s_workload_may_stand_where_it_is_named(tmp_path: Path) -> None:
+    text = (
+        "description: mine\nneighbours:\n  - workload: spin\n    run_s: 2\n    define:\n"
+        "      description: spins\n      command: [/usr/bin/spin, '{{ duration }}']\n"
+        "      primary: elapsed\n"
+    )
+    (one,) = load_condition(write(tmp_path, text), checkers()).neighbours
+    assert one.program == "spin"
+    assert one.definition is not None
+    assert one.definition["command"] == ["/usr/bin/spin", "{{ duration }}"]
+    with pytest.raises(UsageError, match=r"mine\.yaml:8: .*'primary'"):
+        load_condition(write(tmp_path, text.replace("elapsed", "rate")), checkers())
+
+
+def test_a_study_s_own_condition_may_define_its_neighbour(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "title: Mine?\ntunings: [pinned]\nworkloads: [sysbench-cpu]\nconditions:\n  mine:\n"
+        "    description: mine\n    neighbours:\n      - workload: spin\n        define:\n"
+        "          description: spins\n          command: [/usr/bin/spin]\n"
+        "          primary: elapsed\n"
+    )
+    study = load_study(str(path), programs=checkers())
+    assert study.neighbours["mine"].neighbours[0].definition is not None
 
 
 def test_labctl_brings_a_quiet_host_and_a_hog_for_each_cpu() -> None:
