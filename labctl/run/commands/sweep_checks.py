@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
+from labctl.base.own_guests import MOST_NEIGHBOURS, guest_name, neighbour_seat
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind, Tuning
 from labctl.collect.collector import Here
@@ -23,7 +24,6 @@ from labctl.run.collectors.trace_room import (
 )
 from labctl.run.collectors.trace_room import warning as little_room
 from labctl.run.collectors.works_here import lacking, without_clocks
-from labctl.run.guests.lab import DOMAIN_NAMES
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
 from labctl.run.planning.reached import done
 from labctl.run.resources.disks import disk_bytes_needed
@@ -102,7 +102,7 @@ def _check_socket_paths(places: StatePaths) -> None:
     """Check the length of sockets' paths: at most 107 bytes (unix(7)), and libvirt's own are the
     longest.
     """
-    name = max(DOMAIN_NAMES, key=len)
+    name = guest_name(neighbour_seat(MOST_NEIGHBOURS))
     longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
     if len(longest.encode()) > _SOCKET_PATH_BYTES:
         raise UsageError(
