@@ -236,7 +236,11 @@ class Channel:
         ready_s = sum(server.ready.timeout_s for server in servers)
         deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
         wanted = [_of_server(server) for server in servers]
-        self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        told = self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        try:
+            serving.pids = [_whole(pid) for pid in told["pids"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _garbage(self.name, told) from error
         try:
             yield serving
         finally:
@@ -328,8 +332,9 @@ class EndedServer:
 
 @dataclass(slots=True)
 class Serving:
-    """Hold how servers ended, once they did."""
+    """Hold the servers' processes on their machine, and how they ended, once they did."""
 
+    pids: Sequence[int] = ()
     ended: Sequence[EndedServer] = ()
 
 

@@ -1,0 +1,66 @@
+"""Look at a clone, and make its state another than the other clones'."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.errors import BrokenError
+from labctl.base.process import thread_ids
+from labctl.domain.session import RunningGuest
+from labctl.host.cgroups import Layout, placement, placement_problems
+from labctl.workloads.failures import last_words
+
+_RESEED_S = 60.0
+
+# RNDADDENTROPY and RNDRESEEDCRNG (random(4), linux/random.h): what is only written to /dev/urandom
+# is used when the kernel next reseeds, up to a minute later.
+_RESEED = """\
+import fcntl, os, struct
+seed = bytes.fromhex(os.environ["SEED"])
+device = os.open("/dev/urandom", os.O_RDWR)
+fcntl.ioctl(device, 0x40085203, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
+fcntl.ioctl(device, 0x5207)
+"""
+
+
+def check_place(layout: Layout, running: RunningGuest, cpus: CpuSet) -> None:
+    """Raise BrokenError unless all threads of a guest have these CPUs, and compete as a measured
+    guest's do."""
+    problems = placement_problems(layout, placement(running.pid))
+    for tid in thread_ids(running.pid):
+        try:
+            allowed = os.sched_getaffinity(tid)
+        except ProcessLookupError:
+            continue  # a helper that has ended
+        if allowed != cpus:
+            problems.append(
+                f"its thread {tid} may run on CPU {format_cpus(allowed)}, asked was "
+                f"{format_cpus(cpus)}"
+            )
+    if problems:
+        raise BrokenError(f"the guest {running.name} is not as asked: {'; '.join(problems)}")
+
+
+def reseed(channel: Channel, seed: bytes) -> None:
+    """Begin the guest's random numbers anew: they would be the same in all clones. Raises
+    BrokenError with what the guest says when it can't."""
+    command = Command(argv=("python3", "-c", _RESEED), env={"SEED": seed.hex()})
+    result = channel.run(command, seconds=_RESEED_S)
+    if result.returncode != 0:
+        said = last_words(result.stderr)
+        raise BrokenError(f"{channel.name}: its random numbers can't begin anew: {said}")
+
+
+def cpu_ns(pid: int) -> int:
+    """Return the CPU time of a process with all threads that it has had, in ns. Raises BrokenError
+    when it is gone.
+
+    Its clock is numbered as the kernel has it (include/linux/posix-timers.h, CPUCLOCK_SCHED)."""
+    try:
+        return time.clock_gettime_ns((~pid << 3) | 2)
+    except OSError as error:
+        raise BrokenError(f"the guest of process {pid} is gone") from error
