@@ -14,6 +14,23 @@ QEMU_BYTES = 64 * MIB
 """Memory that QEMU itself takes beside its guest's."""
 
 
+def why_too_many(guests: int, memory_bytes: int, total_bytes: int) -> str | None:
+    """Return why a host with that much memory can't have so many guests, whatever else runs there;
+    None where it can."""
+    needed = needed_bytes(guests, memory_bytes)
+    if needed + HEADROOM_BYTES <= total_bytes:
+        return None
+    return (
+        f"{guests} guests of {memory_bytes // MIB} MiB need {needed // MIB} MiB and "
+        f"{HEADROOM_BYTES // MIB} MiB besides, and the host has {total_bytes // MIB} MiB"
+    )
+
+
+def needed_bytes(guests: int, memory_bytes: int) -> int:
+    """Return the memory that so many guests take with their QEMUs."""
+    return guests * (memory_bytes + QEMU_BYTES)
+
+
 def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> HostError | None:
     """Return why the host can't have so many more guests of that much memory; None where it can, or
     doesn't tell.
@@ -26,7 +43,7 @@ def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> Host
         return None
     ours = [machine for machine in running_machines(root) if machine.is_ours]
     promised = sum(max(0, memory_bytes - _resident(root, one.pid)) for one in ours)
-    needed = more * (memory_bytes + QEMU_BYTES)
+    needed = needed_bytes(more, memory_bytes)
     if available - promised >= needed + HEADROOM_BYTES:
         return None
     beside = f", of which {promised // MIB} MiB are promised to {len(ours)} guests that run"

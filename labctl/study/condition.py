@@ -73,6 +73,12 @@ class Condition:
     description: str
     neighbours: tuple[Neighbour, ...] = ()
 
+    @property
+    def guests(self) -> int:
+        """Return how many guests run beside a trial."""
+        of_kinds = (one.guests or 0 for one in self.neighbours if one.kind is Kind.GUESTS)
+        return sum(of_kinds)
+
     def record(self) -> PlannedCondition:
         return PlannedCondition.made(
             {

@@ -27,7 +27,7 @@ from labctl.host.doctor.check import (
 from labctl.host.doctor.reader import Reader
 from labctl.host.topology import read_topology
 from labctl.run.collectors.trace_room import TracedWindow, forecast
-from labctl.run.planning.conditions_here import unfit_conditions
+from labctl.run.planning.conditions_here import GuestsHere, unfit_conditions
 from labctl.run.planning.needed_tracers import Kernels, lacking, tracers_of
 from labctl.study.study import Study
 
@@ -111,7 +111,8 @@ def conditions(_: Reader, asked: StudyScope) -> Result:
     """Find out whether this host can have the neighbours of a study's conditions."""
     study, pins = _study(asked), asked.pins
     assert isinstance(pins, PinPlan)  # the check applies to nothing else
-    unfit = unfit_conditions(study.neighbours, read_topology(), {pins.strategy: pins}, ())
+    guests = GuestsHere.of(study.guest.memory_mib)
+    unfit = unfit_conditions(study.neighbours, read_topology(), {pins.strategy: pins}, (), guests)
     value = {name: unfit.get(name, "") for name in study.neighbours}
     if not unfit:
         return fine(f"nothing known lacks for {some(study.neighbours)}", value)

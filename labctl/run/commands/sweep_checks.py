@@ -24,12 +24,11 @@ from labctl.run.collectors.trace_room import (
 )
 from labctl.run.collectors.trace_room import warning as little_room
 from labctl.run.collectors.works_here import lacking, without_clocks
+from labctl.run.planning.guest_needs import GuestNeeds, guest_needs
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
 from labctl.run.planning.reached import done
-from labctl.run.resources.disks import disk_bytes_needed
 from labctl.store.run_folder import RunFolder
 
-MIB = 1024 * 1024
 _SOCKET_PATH_BYTES = 107
 
 _MOST_NAMES = 3
@@ -48,7 +47,7 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
     folder, which a new run has yet to make."""
     problems = _host_problems(request.places, planned)
     if planned.plan.collect is Level.TRACE and not path.exists():
-        besides = _disk_bytes(request.places, planned)
+        besides = _needs(request.places, planned).disk_bytes
         there_too = on_one_disk(path, request.places.root)
         refused = refusal(_forecast(planned, path, besides if there_too else 0))
         problems += [refused] if refused else []
@@ -65,22 +64,20 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
     """Return what would end the guests of a plan later on. Raises UsageError for a state folder
     that can't be one."""
     _check_socket_paths(places)
+    needs = _needs(places, planned)
     return preflight.preflight(
         state_folder=places.root,
-        disk_bytes=_disk_bytes(places, planned),
-        memory_bytes=planned.plan.guest.memory_mib * MIB,
+        disk_bytes=needs.disk_bytes,
+        memory_bytes=needs.memory_bytes,
         vcpus=len(planned.pin_plan.vcpus),
         has_link=has_peers(planned.plan),
         needs_root=_why_root(planned),
     )
 
 
-def _disk_bytes(places: StatePaths, planned: Planned) -> int:
+def _needs(places: StatePaths, planned: Planned) -> GuestNeeds:
     image = find(planned.recipe, places)
-    guest = planned.plan.guest
-    return disk_bytes_needed(
-        guest.memory_mib * MIB, data_disks=guest.data_disks, image_is_built=image is not None
-    )
+    return guest_needs(planned.plan.guest, planned.plan, image_is_built=image is not None)
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:

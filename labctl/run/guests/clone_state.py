@@ -55,12 +55,13 @@ def reseed(channel: Channel, seed: bytes) -> None:
         raise BrokenError(f"{channel.name}: its random numbers can't begin anew: {said}")
 
 
-def cpu_ns(pid: int) -> int:
-    """Return the CPU time of a process with all threads that it has had, in ns. Raises BrokenError
-    when it is gone.
+def cpu_ns(running: RunningGuest) -> int:
+    """Return the CPU time of a guest's QEMU with all threads that it has had, in ns. Raises
+    BrokenError when it is gone.
 
-    Its clock is numbered as the kernel has it (include/linux/posix-timers.h, CPUCLOCK_SCHED)."""
+    A process's clock is numbered as the kernel has it (include/linux/posix-timers.h,
+    CPUCLOCK_SCHED)."""
     try:
-        return time.clock_gettime_ns((~pid << 3) | 2)
+        return time.clock_gettime_ns((~running.pid << 3) | 2)
     except OSError as error:
-        raise BrokenError(f"the guest of process {pid} is gone") from error
+        raise BrokenError(f"the guest {running.name} is gone") from error

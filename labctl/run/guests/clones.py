@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,22 +66,25 @@ class Clone:
         }
 
 
+OpenRoom = Callable[[], AbstractContextManager["CloneRoom"]]
+"""Opens the room in which a trial's neighbours are made."""
+
+
 @dataclass(kw_only=True)
 class CloneRoom:
     """Make clones of a saved boot, each while the ones before it run. Make one with `clone_room`.
 
-    `tuning`: the one with which they are restored; `cpus`: those of all their threads."""
+    `tuning`: the one with which they are restored."""
 
     lab: Lab
     saved: SavedBoot
     tuning: Tuning
-    cpus: CpuSet
     seed: str
     stack: ExitStack
     clones: list[Clone] = field(default_factory=list)
 
-    def add(self) -> Clone:
-        """Restore one more; it answers when this returns.
+    def add(self, cpus: CpuSet) -> Clone:
+        """Restore one more; it answers when this returns. `cpus`: those of all its threads.
 
         Raises HostError with the numbers where the host has no memory left for it, BrokenError
         when it doesn't answer or isn't where it was asked to be.
@@ -89,7 +92,7 @@ class CloneRoom:
         number = len(self.clones)
         if number >= MOST_NEIGHBOURS:
             raise HostError(f"{number} clones of a guest are the most that labctl starts")
-        clone = self.stack.enter_context(self._clone(number))
+        clone = self.stack.enter_context(self._clone(number, cpus))
         self.clones.append(clone)
         return clone
 
@@ -102,17 +105,17 @@ class CloneRoom:
             raise problem
 
     @contextmanager
-    def _clone(self, number: int) -> Iterator[Clone]:
+    def _clone(self, number: int, cpus: CpuSet) -> Iterator[Clone]:
         self.check_memory(1)
         draw = random.Random(f"{self.seed}:{number}")
         with ExitStack() as stack:
             parts = stack.enter_context(
-                clone_parts(self.lab, self.saved, self.tuning, self.cpus, number)
+                clone_parts(self.lab, self.saved, self.tuning, cpus, number)
             )
             identity = identity_of(parts.xml)
             running = self._restored(parts, identity)
             stack.callback(running.end)
-            check_place(self.lab.layout, running, self.cpus)
+            check_place(self.lab.layout, running, cpus)
             waited_s = draw.uniform(0, TICK_S)
             time.sleep(waited_s)
             resumed_ns = time.monotonic_ns()
@@ -144,11 +147,14 @@ class CloneRoom:
         return self.lab.session.restore(copy, parts.xml, identity.name)
 
 
+def no_room() -> AbstractContextManager[CloneRoom]:
+    """Refuse what only a run that has saved a boot can have; raises HostError."""
+    raise HostError("guests as neighbours are copies of a saved guest, and there is none")
+
+
 @contextmanager
-def clone_room(
-    lab: Lab, saved: SavedBoot, tuning: Tuning, cpus: CpuSet, seed: str
-) -> Iterator[CloneRoom]:
+def clone_room(lab: Lab, saved: SavedBoot, tuning: Tuning, seed: str) -> Iterator[CloneRoom]:
     """Provide a room without clones; every clone that it has got by then is ended at the end, with
     what it has on disk."""
     with ExitStack() as stack:
-        yield CloneRoom(lab=lab, saved=saved, tuning=tuning, cpus=cpus, seed=seed, stack=stack)
+        yield CloneRoom(lab=lab, saved=saved, tuning=tuning, seed=seed, stack=stack)

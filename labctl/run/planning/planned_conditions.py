@@ -45,6 +45,11 @@ def programs_beside(plan: Plan | Study) -> list[Workload]:
     return [beside_of(one).program for one in neighbours_of(plan)]
 
 
+def most_guests(plan: Plan | Study) -> int:
+    """Return how many guests run beside a trial at most."""
+    return max((condition.guests for condition in noisy(plan)), default=0)
+
+
 def on_the_host(plan: Plan | Study) -> list[str]:
     """Return the conditions whose neighbours run in the image's tree on the host."""
     return [

@@ -11,7 +11,7 @@ from labctl.base.errors import UsageError
 from labctl.guest.images import find
 from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
-from labctl.run.planning.conditions_here import unfit_conditions
+from labctl.run.planning.conditions_here import GuestsHere, unfit_conditions
 from labctl.run.planning.fitting import (
     check_any_left,
     check_memory,
@@ -131,6 +131,7 @@ def _planned(
         topology,
         pin_plans,
         request.overrides.conditions or (),
+        GuestsHere.of(study.guest.memory_mib, keeps_network=own is not None and own.keep_network),
     )
     kernels = Kernels(recipe=recipe, image=image, is_own_domain=own is not None)
     plan = make_plan(

@@ -22,8 +22,10 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.host.cgroups import Cgroup, CpuLimits, group
 from labctl.host.native import NativeSession, runner_in
+from labctl.run.guests.clones import OpenRoom
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import RUNNER, runner_channel
+from labctl.run.guests.neighbour_guests import neighbour_guests
 from labctl.run.planning.conditions_here import cpus_of
 from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.workloads.beside import LIMIT_S, Beside
@@ -93,15 +95,21 @@ class Together:
 
 
 @contextmanager
-def neighbours(lab: Lab, condition: Condition | None) -> Iterator[Neighbours]:
-    """Start the neighbours of a condition; none without one. They enter the image's tree while the
-    caller works, and wait there."""
+def neighbours(lab: Lab, condition: Condition | None, room: OpenRoom) -> Iterator[Neighbours]:
+    """Start the neighbours of a condition; none without one. Processes enter the image's tree while
+    the caller works, and wait there; guests are made in a room that is opened for them."""
     found: list[Neighbours] = []
     with ExitStack() as stack:
-        for kind, declared in enumerate(condition.neighbours if condition else ()):
-            if declared.kind is Kind.GUESTS:
-                raise BrokenError("this labctl runs no neighbours as guests")
-            found.append(stack.enter_context(_on_the_host(lab, kind, declared)))
+        declared = list(enumerate(condition.neighbours if condition else ()))
+        # First: nothing that waits may see guests being restored.
+        if guests := [(kind, one) for kind, one in declared if one.kind is Kind.GUESTS]:
+            made = stack.enter_context(room())
+            for kind, one in guests:
+                cpus = cpus_of(one, lab.topology, lab.pin_plan)
+                found.append(stack.enter_context(neighbour_guests(made, kind, one, cpus)))
+        for kind, one in declared:
+            if one.kind is not Kind.GUESTS:
+                found.append(stack.enter_context(_on_the_host(lab, kind, one)))
         yield Together(found)
 
 

@@ -112,7 +112,7 @@ def _measure(
     with ExitStack() as stack:
         new_data(lab, bench, workload, setting)
         peer = stack.enter_context(serving(lab, workload, setting.parameters))
-        hogs = stack.enter_context(neighbours(lab, request.condition))
+        hogs = stack.enter_context(neighbours(lab, request.condition, request.room))
         servers = stack.enter_context(
             bench.channel.serving(workload.servers(setting), cpus=bench.cpus, sched=bench.sched)
         )

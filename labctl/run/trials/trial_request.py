@@ -7,6 +7,7 @@ from typing import Any
 
 from labctl.base.levels import Level
 from labctl.collect.collector import Calibration, uncalibrated
+from labctl.run.guests.clones import OpenRoom, no_room
 from labctl.run.planning.planned_conditions import condition_of
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.condition import Condition
@@ -28,6 +29,8 @@ class TrialRequest:
     limits: Limits
     condition: Condition | None = None
     """Neighbours of the trial; None: nothing runs beside it."""
+    room: OpenRoom = no_room
+    """Opens the room for neighbours that are guests."""
     level: Level
     window_rates: dict[tuple[str, str], float]
     """Machine's kind and workload to the operations per second that size a warm-up window; what

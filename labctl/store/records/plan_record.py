@@ -101,7 +101,8 @@ class PlannedNeighbour(Record):
         """Return how many of what run where: "one cpu-hog per CPU, everywhere"."""
         given = " ".join(f"{key}={value}" for key, value in self.parameters.items())
         program = f"{self.program} {given}".rstrip()
-        many = f"one {program} per CPU" if self.count is None else f"{self.count} x {program}"
+        cpu = "CPU" if self.guests is None else "vCPU"
+        many = f"one {program} per {cpu}" if self.count is None else f"{self.count} x {program}"
         where = _PLACES.get(self.cpus, f"on CPUs {self.cpus}")
         limits = []
         if self.weight is not None:

@@ -54,7 +54,7 @@ class Host:
             memory=saved, copy=saved.with_suffix(".copy"), disks={}, live=""
         )
         tuning: Any = None
-        return clone_room(lab, boot, tuning, CPUS, seed)
+        return clone_room(lab, boot, tuning, seed)
 
     @contextmanager
     def _parts(self, lab: Any, saved: Any, tuning: Any, cpus: Any, number: int) -> Iterator[Any]:
@@ -90,7 +90,7 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
 
 def test_each_is_restored_as_a_guest_of_its_own_and_ended_with_its_files(host: Host) -> None:
     with host.room() as room:
-        made = [room.add().to_json() for _ in range(3)]
+        made = [room.add(CPUS).to_json() for _ in range(3)]
         restored = [f"restore labctl-noisy-{n}" for n in (1, 2, 3)]
         assert [what for what in host.did if what.startswith("restore")] == restored
     assert host.did[-6:] == [
@@ -110,7 +110,7 @@ def test_none_shares_its_timers_phase_or_random_numbers_and_a_seed_gives_them_ag
     waits = []
     for seed in ("7:1", "7:1", "7:2"):
         with host.room(seed) as room:
-            waits.append([room.add().waited_s for _ in range(4)])
+            waits.append([room.add(CPUS).waited_s for _ in range(4)])
     assert waits[0] == waits[1]
     assert waits[0] != waits[2]
     assert len(set(waits[0])) == 4
@@ -123,9 +123,9 @@ def test_none_shares_its_timers_phase_or_random_numbers_and_a_seed_gives_them_ag
 def test_one_that_does_not_answer_is_ended_at_once_and_the_others_with_the_room(host: Host) -> None:
     host.silent = "labctl-noisy-2"
     with host.room() as room:
-        room.add()
+        room.add(CPUS)
         with pytest.raises(BrokenError, match="guest labctl-noisy-2 did not answer within 60 s"):
-            room.add()
+            room.add(CPUS)
     assert [what for what in host.did if what.startswith("end")] == [
         "end labctl-noisy-2",
         "end labctl-noisy-1",
@@ -136,7 +136,7 @@ def test_nothing_is_made_without_memory_for_it(host: Host) -> None:
     refusal = HostError("1 more guests of 512 MiB need 576 MiB")
     host.monkeypatch.setattr(module, "memory_problem", lambda more, memory: refusal)
     with pytest.raises(HostError, match="need 576 MiB"), host.room() as room:
-        room.add()
+        room.add(CPUS)
     assert host.did == []
 
 
@@ -147,7 +147,7 @@ def test_a_full_disk_ends_the_run_and_leaves_no_part_of_a_copy(host: Host) -> No
 
     host.monkeypatch.setattr(module, "copy_saved", full)
     with pytest.raises(HostError, match="No space left on device"), host.room() as room:
-        room.add()
+        room.add(CPUS)
     assert not (host.tmp_path / "boot-1.copy").exists()
 
 
@@ -163,9 +163,11 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
         clone_state.check_place(layout, running, frozenset({4096}))
 
 
-def test_the_cpu_time_of_a_process_is_all_of_its_threads() -> None:
-    before = clone_state.cpu_ns(os.getpid())
+def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:
+    running: Any = SimpleNamespace(pid=os.getpid(), name="labctl-noisy-1")
+    before = clone_state.cpu_ns(running)
     assert sum(range(300_000)) > 0
-    assert clone_state.cpu_ns(os.getpid()) > before
-    with pytest.raises(BrokenError, match="is gone"):
-        clone_state.cpu_ns(2**22)
+    assert clone_state.cpu_ns(running) > before
+    running.pid = 2**22
+    with pytest.raises(BrokenError, match="the guest labctl-noisy-1 is gone"):
+        clone_state.cpu_ns(running)
