@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
-from labctl.base.process import thread_ids
+from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches
+from labctl.domain.readback import read_threads
 from labctl.domain.session import RunningGuest
 from labctl.host.cgroups import Layout, placement, placement_problems
 from labctl.workloads.failures import last_words
@@ -28,19 +28,18 @@ fcntl.ioctl(device, 0x5207)
 
 
 def check_place(layout: Layout, running: RunningGuest, cpus: CpuSet) -> None:
-    """Raise BrokenError unless all threads of a guest have these CPUs, and compete as a measured
-    guest's do."""
-    problems = placement_problems(layout, placement(running.pid))
-    for tid in thread_ids(running.pid):
-        try:
-            allowed = os.sched_getaffinity(tid)
-        except ProcessLookupError:
-            continue  # a helper that has ended
-        if allowed != cpus:
-            problems.append(
-                f"its thread {tid} may run on CPU {format_cpus(allowed)}, asked was "
-                f"{format_cpus(cpus)}"
-            )
+    """Raise BrokenError unless all threads of a guest have these CPUs and the usual policy, and
+    compete as a measured guest's do."""
+    vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
+    expected = [
+        ExpectedThread(role=role, index=index, cpus=cpus, policy="other", priority=0)
+        for role, indices in ((EMULATOR, (0,)), (VCPU, vcpus), (IOTHREAD, iothreads))
+        for index in indices
+    ]
+    problems = [
+        *mismatches(expected, read_threads(running.pid, vcpus, iothreads)),
+        *placement_problems(layout, placement(running.pid)),
+    ]
     if problems:
         raise BrokenError(f"the guest {running.name} is not as asked: {'; '.join(problems)}")
 

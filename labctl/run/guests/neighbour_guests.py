@@ -74,7 +74,8 @@ class NeighbourGuests:
         """Let them go; return when all are busy. Raises BrokenError when one is gone."""
         for guest in self.guests:
             kill = Command(argv=("kill", f"-{START.name[3:]}", str(guest.serving.pids[-1])))
-            guest.clone.channel.run(kill, seconds=_ANSWER_S)
+            if guest.clone.channel.run(kill, seconds=_ANSWER_S).returncode != 0:
+                raise BrokenError(f"{self._name(guest)} ended before it was started")
             guest.begun_ns = guest.used_ns()
         settled = time.monotonic() + _SETTLED_S
         for guest in self.guests:
@@ -87,14 +88,16 @@ class NeighbourGuests:
         for guest in self.guests:
             self.outcome += self._ended(guest)
 
+    def _name(self, guest: _Guest) -> str:
+        return f"the neighbour {self.beside.program.name} in {guest.clone.identity.name}"
+
     def _is_busy(self, guest: _Guest) -> bool:
         return guest.used_ns() - guest.begun_ns > _BUSY_S * 1e9
 
     def _ended(self, guest: _Guest) -> list[dict[str, Any]]:
         guest.stack.close()
         cpu_s = (guest.used_ns() - guest.begun_ns) / 1e9
-        identity = guest.clone.identity
-        name = f"the neighbour {self.beside.program.name} in {identity.name}"
+        name = self._name(guest)
         if not guest.serving.ended:
             raise BrokenError(f"{name} no longer answers")
         ended = guest.serving.ended[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -155,12 +155,17 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
     layout = Layout({"cpu": Hierarchy(2, Path("/sys/fs/cgroup"))}, None, rt_group_sched=False)
     monkeypatch.setattr(clone_state, "placement", lambda pid: {})
     monkeypatch.setattr(clone_state, "placement_problems", lambda layout, placement: [])
-    mine = frozenset(os.sched_getaffinity(0))
-    running: Any = SimpleNamespace(pid=os.getpid(), name="labctl-noisy-1")
-    with ExitStack() as stack:
-        clone_state.check_place(layout, running, mine)
-        stack.enter_context(pytest.raises(BrokenError, match="asked was 4096"))
+    running: Any = SimpleNamespace(
+        pid=os.getpid(),
+        name="labctl-noisy-1",
+        vcpu_threads=lambda: {0: os.getpid()},
+        iothread_threads=dict,
+    )
+    with pytest.raises(BrokenError) as caught:
         clone_state.check_place(layout, running, frozenset({4096}))
+    assert caught.value.message.startswith("the guest labctl-noisy-1 is not as asked: ")
+    assert "vCPU 0 " in caught.value.message
+    assert "asked was 4096" in caught.value.message
 
 
 def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:

@@ -34,6 +34,7 @@ class Guest:
     too_early: bool = False
     output: bytes = b"waits\n"
     is_gone: bool = False
+    has_ended: bool = False
     did: list[Any] = field(default_factory=list)
 
     @contextmanager
@@ -50,8 +51,9 @@ class Guest:
             )
             serving.ended = [ended] * len(servers)
 
-    def run(self, command: Command, *, seconds: float) -> None:
+    def run(self, command: Command, *, seconds: float) -> Any:
         self.did.append(command.argv)
+        return SimpleNamespace(returncode=int(self.has_ended))
 
     def read(self, paths: Sequence[str], deadline: Any) -> dict[str, str]:
         row = {"status": 0, "seconds": 3.0, "stdout": "o", "stderr": "", "files": FILES}
@@ -158,6 +160,14 @@ def test_one_that_ended_before_it_was_told_to_is_named(of_guest: dict[str, Any],
         with pytest.raises(BrokenError) as caught:
             neighbours.stop()
     assert caught.value.message == said
+
+
+def test_one_that_ended_while_it_waited_is_named() -> None:
+    room = Room()
+    with made(room, hog(guests=1)) as neighbours:
+        room.guests[0].has_ended = True
+        with pytest.raises(BrokenError, match="cpu-hog in labctl-noisy-1 ended before it was"):
+            neighbours.start()
 
 
 def test_one_that_had_to_be_killed_says_so_and_what_it_used() -> None:
