@@ -23,8 +23,10 @@ from labctl.report.export.formats import FORMATS
 from labctl.report.page.pictures import PICTURES
 from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
+from labctl.study.conditionfile import NeighbourFile
 from labctl.workloads.registry import checkers
 from labctl.workloads.setting import BooleanParameter, IntegerParameter, NumberParameter, Parameter
+from tools.study_keys import table
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs/glossary.md"
@@ -207,6 +209,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "pictures": partial(_pictures, leads=False),
     },
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
+    "docs/conditions.md": {"neighbour keys": partial(table, NeighbourFile)},
     "docs/workloads.md": {"workloads": _workloads, "parameters": _parameters},
 }
 

@@ -9,12 +9,14 @@ from typing import Any
 from labctl.base.jsonschema import texts_of
 from labctl.base.schemawords import number
 from labctl.base.yamlfile import FileModel
-from labctl.study import factorfile, studyfile, tuningfile
+from labctl.study import conditionfile, factorfile, studyfile, tuningfile
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
     ("`roles`", studyfile.RolesFile),
     ("`workloads.NAME`", studyfile.WorkloadFile),
+    ("`conditions.NAME`", conditionfile.ConditionFile),
+    ("`conditions.NAME.neighbours`", conditionfile.NeighbourFile),
     ("`factors.NAME`", factorfile.FactorFile),
     ("`factors.NAME.levels.LEVEL`", factorfile.LevelFile),
     ("`stop`", studyfile.StopFile),
@@ -54,17 +56,23 @@ def page() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
     for title, model in _PARTS:
-        rows = "\n".join(_rows(model))
-        parts.append(f"## {title}\n\n| key | takes | default | |\n|---|---|---|---|\n{rows}\n")
+        parts.append(f"## {title}\n\n{table(model)}")
     return "\n".join(parts)
+
+
+def table(model: type[FileModel]) -> str:
+    """Return the keys of a model, each with what it takes and means, as a table of Markdown."""
+    rows = "\n".join(_rows(model))
+    return f"| key | takes | default | |\n|---|---|---|---|\n{rows}\n"
 
 
 def _rows(model: type[FileModel]) -> Iterator[str]:
     schema = model.model_json_schema()
     texts = texts_of(model)
     for key, field in model.model_fields.items():
-        name = f"**`{key}`**" if field.is_required() else f"`{key}`"
-        takes = _takes(schema["properties"][key], schema.get("$defs", {}))
+        written = field.alias or key
+        name = f"**`{written}`**" if field.is_required() else f"`{written}`"
+        takes = _takes(schema["properties"][written], schema.get("$defs", {}))
         is_empty = field.is_required() or field.default in (None, "", [], {})
         shown = "" if is_empty else f"`{_as_yaml(field.default)}`"
         yield f"| {name} | {takes} | {shown} | {texts[key]} |"
@@ -73,7 +81,10 @@ def _rows(model: type[FileModel]) -> Iterator[str]:
 def _as_yaml(value: object) -> str:
     if isinstance(value, FileModel):
         return f"{{{', '.join(f'{key}: {_as_yaml(given)}' for key, given in value)}}}"
-    return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
+    # Of a mapping to nothing, the names alone are what one writes.
+    if isinstance(value, list | dict):
+        return f"[{', '.join(_as_yaml(one) for one in value)}]"
+    return str(value)
 
 
 def _takes(schema: Mapping[str, Any] | bool, defs: Mapping[str, Any]) -> str:

@@ -9,15 +9,15 @@ from labctl.analysis.answer_record import Basis, Grade, TuningAnswer
 from labctl.analysis.answer_words import clause, context, named, nothing_matters
 from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Judgement, Role, Standing
 from labctl.analysis.next_steps import verify_seconds
+from labctl.analysis.side_costs import NEIGHBOUR, neighbour_columns
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.view import MetricColumn, View
+from labctl.analysis.view import View
 from labctl.analysis.words import capital, listed
 from labctl.base.notation import size
 from labctl.base.wording import counted, place_in_words, roughly
 from labctl.store.run_folder import LoadedRun
 
-NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
 _EMULATED = "the guests were emulated (TCG), which can't confirm a rollout under KVM"
 _FEW_WORSE = 3
 _MORE_CPU = 1.05
@@ -125,7 +125,7 @@ class Sentences:
         parts = [*self._neighbour(best.tuning), *self._host(best.tuning)]
         if parts:
             return capital(f"{listed(parts)}.")
-        if any(cost.who == "neighbour" for cost in best.side_costs):
+        if any(cost.who.startswith(NEIGHBOUR) for cost in best.side_costs):
             return "No loss of the neighbour is shown."
         return "Who else pays was not measured." if not best.side_costs else ""
 
@@ -133,9 +133,10 @@ class Sentences:
         """Yield what the neighbour surely pays (METHOD 4), at most."""
         losses = []
         for place in self.view.places:
-            found = self.view.comparison(tuning, self.view.baseline, place, NEIGHBOUR)
-            if found is not None and found.kind is EffectKind.RATIO and (found.high or 1.0) < 1:
-                losses.append(1 - found.estimate)
+            for column in neighbour_columns(self.view, place):
+                found = self.view.comparison(tuning, self.view.baseline, place, column)
+                if found is not None and found.kind is EffectKind.RATIO and (found.high or 1.0) < 1:
+                    losses.append(1 - found.estimate)
         if losses:
             most = "up to " if len(losses) > 1 else ""
             yield f"costs the neighbour {most}{size(max(losses))}"

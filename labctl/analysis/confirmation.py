@@ -22,11 +22,21 @@ from labctl.analysis.standing import standings
 from labctl.analysis.verdict_table import Verdict, verdict_text
 from labctl.base.wording import counted
 from labctl.store.jsonfile import canonical
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Sample
 
 SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
 """Keys of a plan that must not differ, or the fresh numbers answer another question."""
+
+
+def differing(plan: PlanRecord, other: PlanRecord) -> list[str]:
+    """Return the keys by which two plans ask for other things. Plans of an older labctl say
+    nothing of neighbours."""
+    found = [key for key in SAME if getattr(plan, key) != getattr(other, key)]
+    if plan.neighbours and other.neighbours and plan.neighbours != other.neighbours:
+        found.append("neighbours")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,5 +159,5 @@ def _unusable(run: LoadedRun, fresh: LoadedRun, digest: str) -> str:
         return f"its guests ran under {fresh.run.accelerator}"
     if fresh.plan.seed == run.plan.seed:
         return "it has the same seed, and so is no new sample"
-    differing = [key for key in SAME if getattr(fresh.plan, key) != getattr(run.plan, key)]
-    return f"its plan differs in {', '.join(differing)}" if differing else ""
+    keys = differing(fresh.plan, run.plan)
+    return f"its plan differs in {', '.join(keys)}" if keys else ""

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.view import MetricColumn, View, primary_column
+from labctl.analysis.view import MetricColumn, View, only_label, primary_column
 from labctl.analysis.words import shown
 from labctl.base.notation import change
-from labctl.store.samples import base_name, labels_of
+from labctl.store.samples import base_name, labels_of, sample_key
 from labctl.trace.threads import HELPERS, VCPU
+
+NEIGHBOUR = "neighbour"
+"""Beginning of what a neighbour is called among those who pay."""
+_DONE = "neighbour_ops_per_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     """
     prices = []
     primary = view.primary(place.workload)
-    parties = [MetricColumn("neighbour", ("neighbour_ops_per_s",))]
+    parties = neighbour_columns(view, place)
     if primary is not None:
         parties.insert(0, MetricColumn("guest", primary_column(primary).names))
     for party in parties:
@@ -48,6 +52,18 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     if found is not None:
         prices.append(_price("work per host CPU-second", found))
     return prices if len(prices) > 1 else []
+
+
+def neighbour_columns(view: View, place: Scenario) -> list[MetricColumn]:
+    """Return what neighbours got done there: of all together, or, where several workloads ran, of
+    each."""
+    named = (only_label(level.metric, _DONE, "workload") for level in view.levels(place))
+    if several := dict.fromkeys(name for name in named if name is not None):
+        return [
+            MetricColumn(f"{NEIGHBOUR} {name}", (sample_key(_DONE, {"workload": name}),))
+            for name in several
+        ]
+    return [MetricColumn(NEIGHBOUR, (_DONE,))]
 
 
 def _price(who: str, found: Comparison) -> Price:

@@ -236,7 +236,11 @@ class Channel:
         ready_s = sum(server.ready.timeout_s for server in servers)
         deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
         wanted = [_of_server(server) for server in servers]
-        self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        told = self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        try:
+            serving.pids = [_whole(pid) for pid in told["pids"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _garbage(self.name, told) from error
         try:
             yield serving
         finally:
@@ -328,8 +332,9 @@ class EndedServer:
 
 @dataclass(slots=True)
 class Serving:
-    """Hold how servers ended, once they did."""
+    """Hold the servers' processes on their machine, and how they ended, once they did."""
 
+    pids: Sequence[int] = ()
     ended: Sequence[EndedServer] = ()
 
 
@@ -477,11 +482,13 @@ class Execution:
         self.is_started = True
         self._tell("go")
 
-    def wait_exited(self) -> None:
-        """Wait until the command has ended; the machine is sent nothing meanwhile."""
+    def wait_exited(self, within_s: float | None = None) -> None:
+        """Wait until the command has ended; the machine is sent nothing meanwhile. `within_s`: for
+        a command that was told to stop. Raises DeadlineError."""
         name = f"{self._machine}: '{self._command.argv[0]}'"
         # The runner kills the command after `seconds`; more means that the machine hangs.
-        self._answer("exited", Deadline.after(self._seconds + 30, name))
+        limit_s = self._seconds + 30 if within_s is None else within_s
+        self._answer("exited", Deadline.after(limit_s, name))
 
     def result(self) -> CommandResult:
         """Return the outcome; raises BrokenError for a command that was killed for taking too

@@ -8,7 +8,7 @@ without quotes means what YAML 1.2 says: `yes` and `off` are words, `017` is sev
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Final
@@ -39,9 +39,14 @@ class YamlError(ValueError):
 
 
 class YamlMapping(dict[Any, Any]):
-    """Hold a mapping with the line (from 1) of each key that was written in it."""
+    """Hold a mapping with the line (from 1) of each key that was written in it; of one that no file
+    wrote there is none."""
 
     lines: dict[Any, int]
+
+    def __init__(self, content: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(content or {})
+        self.lines = {}
 
 
 class YamlList(list[Any]):
@@ -229,9 +234,7 @@ def _empty(event: Any, line: int) -> YamlMapping | YamlList:
     if event.tag not in (None, "!", f"{_YAML}{'map' if is_mapping else 'seq'}"):
         raise YamlError(_unknown(event.tag), line)
     if is_mapping:
-        mapping = YamlMapping()
-        mapping.lines = {}
-        return mapping
+        return YamlMapping()
     values = YamlList()
     values.lines = []
     return values

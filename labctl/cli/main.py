@@ -28,6 +28,7 @@ _COMMANDS = {
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),
+    "condition": ("labctl.cli.condition", "List, show or validate what runs beside trials."),
     "domain": ("labctl.cli.domain", "List, show, compare, render or validate tunings."),
     "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
     "schema": ("labctl.cli.schema", "Print the JSON Schema of a kind of file, for editors."),
@@ -45,6 +46,7 @@ lxml and libvirt together take longer than --help may."""
 _READ_THE_LAB = (
     "sweep",
     "workload",
+    "condition",
     "domain",
     "pin",
     "image",

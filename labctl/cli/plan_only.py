@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from labctl.run.planning.planned import SweepRequest
     from labctl.store.records.plan_record import PlanRecord
     from labctl.store.run_folder import LoadedRun
-    from labctl.study.plan import Plan
 
 
 def show_plan(request: SweepRequest, *, as_json: bool) -> None:
@@ -28,6 +27,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     """
     from labctl.analysis.foresight import foresee
     from labctl.analysis.wall_time import expected_time
+    from labctl.cli.plan_commands import commands_of_others
     from labctl.report.terminal.plan import foreseen_json, plan_table
     from labctl.run.planning.planner import plan_sweep
 
@@ -35,7 +35,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     plan = planned.plan.record()
     earlier, spreading = _earlier(request.results, plan)
     foreseen, expected = foresee(plan, spreading), expected_time(plan, earlier)
-    commands = _commands(planned.plan)
+    commands = commands_of_others(planned.plan)
     if as_json:
         # Beside what plan.json will hold, and not under its digest.
         print_json(
@@ -62,45 +62,6 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
             f"when it has built the image ('labctl image build {planned.recipe.name}')",
             err=True,
         )
-
-
-def _commands(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return by workload and side what runs, and as whom, of programs that labctl doesn't bring:
-    what a file or a command line declares is code."""
-    from labctl.base.paths import shipped_data
-    from labctl.cli.workload_facts import commands_json, example_of
-    from labctl.workloads.registry import checkers, workload_of
-
-    known = checkers()
-    kinds = {str(tuning.kind) for tuning in plan.tunings.values()}
-    found: dict[str, dict[str, Any]] = {}
-    for name, declared in plan.workloads.items():
-        if declared.definition is None:
-            continue
-        program = workload_of(declared)
-        path = known.file_of(declared.program)
-        if path is not None and path.is_relative_to(shipped_data()):
-            # Of a definition of the same name, the file says nothing.
-            own = known[declared.program].definition
-            if own == declared.definition:
-                continue
-        parameters = program.check_parameters(declared.parameters)
-        left_out = program.left_out(parameters)
-        found[name] = {
-            side: commands_json(
-                program,
-                example_of(
-                    program,
-                    parameters,
-                    side,
-                    vcpus=plan.guest.vcpus or 1,
-                    seconds=declared.duration_s,
-                ),
-            )
-            for side in ("native", "guest")
-            if side not in left_out and side in kinds
-        }
-    return found
 
 
 def _show_commands(commands: Mapping[str, Mapping[str, Any]]) -> None:

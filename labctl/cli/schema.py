@@ -27,15 +27,21 @@ def _study() -> dict[str, Any]:
         elif "$ref" in values:
             values |= _or_empty({"$ref": values.pop("$ref")})
     text = workloads.pop("description")
-    inline = _workload()
-    shared = inline.pop("$defs")
-    made["$defs"] |= {**shared, "DeclaredFile": {**inline, "title": "A workload of the study's"}}
-    del made["$defs"]["DeclaredFile"]["$schema"]
-    define = made["$defs"]["WorkloadFile"]["properties"]["define"]
-    define["anyOf"] = [{"$ref": "#/$defs/DeclaredFile"}, {"type": "null"}]
+    _define_workloads(made, "WorkloadFile", "NeighbourFile")
     names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     made["properties"]["workloads"] = {"anyOf": [workloads, names], "description": text}
     return made
+
+
+def _define_workloads(made: dict[str, Any], *holders: str) -> None:
+    """Give `define` of these parts of a schema the keys of a workload."""
+    inline = _workload()
+    shared = inline.pop("$defs")
+    del inline["$schema"]
+    made["$defs"] |= {**shared, "DeclaredFile": {**inline, "title": "A workload of this file's"}}
+    for holder in holders:
+        define = made["$defs"][holder]["properties"]["define"]
+        define["anyOf"] = [{"$ref": "#/$defs/DeclaredFile"}, {"type": "null"}]
 
 
 def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +81,15 @@ def _published() -> dict[str, Any]:
     return schema_of(PublishedFile, "Published results that a study of labctl repeats")
 
 
+def _condition() -> dict[str, Any]:
+    from labctl.base.jsonschema import schema_of
+    from labctl.study.conditionfile import ConditionFile
+
+    made = schema_of(ConditionFile, "A condition of labctl")
+    _define_workloads(made, "NeighbourFile")
+    return made
+
+
 def _workload() -> dict[str, Any]:
     from labctl.base.jsonschema import schema_of
     from labctl.workloads.workload_file import DeclaredFile
@@ -87,6 +102,7 @@ KINDS: Mapping[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "tuning": (_tuning, "domains/*.yaml"),
     "recipe": (_recipe, "guest-images/*.yaml"),
     "workload": (_workload, "benchmarks/workloads/*.yaml"),
+    "condition": (_condition, "benchmarks/conditions/*.yaml"),
     "policy": (_policy, "what 'labctl gate --policy' reads"),
     "published": (_published, "benchmarks/published/*.yaml"),
 }

@@ -105,14 +105,14 @@ def _check_lab(run: LoadedRun) -> None:
 
 
 def _check_same(run: LoadedRun, plan: PlanRecord) -> None:
-    from labctl.analysis.confirmation import SAME
+    from labctl.analysis.confirmation import differing as keys_of
 
     if plan.seed == run.plan.seed:
         raise UsageError(
             f"seed {plan.seed} is that of run '{run.name}'",
             hint="Give another --seed, or leave it out.",
         )
-    differing = [key for key in SAME if getattr(plan, key) != getattr(run.plan, key)]
+    differing = keys_of(plan, run.plan)
     # They decide which trials count. An older run knows fewer of them.
     limits = run.plan.limits
     if {key: plan.limits.get(key) for key in limits} != limits:

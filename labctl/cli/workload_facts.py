@@ -91,10 +91,11 @@ def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
     peer = program.peer(setting.parameters)
     if peer is not None:
         commands = {"serve on the peer": commands_of(peer.command, [])["command"], **commands}
-    return {"user": _user(command), "commands": commands}
+    return {"user": user_of(command), "commands": commands}
 
 
-def _user(command: Command) -> str:
+def user_of(command: Command) -> str:
+    """Return as whom a command runs, with which rights."""
     who = "root" if command.user is None else f"uid {command.user}"
     return f"{who} with {', '.join(command.capabilities)}" if command.capabilities else who
 

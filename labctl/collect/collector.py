@@ -78,6 +78,19 @@ class Target:
     seconds: float
     calibration: Calibration = uncalibrated
     pid: int | None = None
+    beside: Callable[[], list[dict[str, Any]]] = list
+    """Usage of neighbours so far, as host.json has it (`snapshots.beside`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeighbourWork:
+    """Hold what one neighbour did in its life. `operations`: None where `problem` says why its
+    output doesn't tell."""
+
+    workload: str
+    cpu_s: float
+    operations: float | None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +98,8 @@ class RawTrial:
     """Hold what a trial's metrics are made of: its raw files, and what else is known of it.
 
     `kind`: "guest" or "native". `accelerator`: "kvm" or "tcg". `program`, `calibratable`,
-    `rate_metric`: the workload's. `own`: the readings of its own output. `readings`: all of the
-    trial so far.
+    `rate_metric`: the workload's. `own`: the readings of its own output. `neighbours`: what ran
+    beside it. `readings`: all of the trial so far.
     """
 
     folder: TrialFolder
@@ -97,6 +110,7 @@ class RawTrial:
     calibratable: bool
     rate_metric: str | None
     own: Sequence[Reading]
+    neighbours: Sequence[NeighbourWork] = ()
     readings: list[Reading] = field(default_factory=list)
 
 

@@ -1,103 +1,110 @@
-"""Run the neighbour: stress-ng hogs that compete with a trial for the CPU, and their throughput."""
+"""Tell what neighbours got of the CPUs in a measured window, and what they got done."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.yamltext import parse_yaml
-from labctl.collect.collector import Source
-from labctl.store.samples import Reading, Sample, Unavailable, sample
+from labctl.collect.collector import NeighbourWork, Source
+from labctl.collect.snapshots import read_snapshots
+from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 
-BINARY = "/usr/bin/stress-ng"
-OUTPUT = "hog.yaml"
-WORKER = "stress-ng-cpu"
-"""The name that stress-ng gives the process that does the work."""
 RAW = "neighbour.json"
+OUTPUT = "hog.yaml"
+"""Report of each hog, in files of a labctl that knew no other neighbours."""
 
-# stress-ng 0.15 ends within milliseconds of SIGTERM, SIGINT or SIGHUP, sent to it or to its
-# whole group, and then writes its metrics; SIGALRM, SIGUSR1 and SIGUSR2 don't end it.
-STOP_SIGNAL = signal.SIGTERM
-
-# Should nobody be left to stop it.
-LIMIT_S = 7200
+CPU, OPERATIONS = "neighbour_cpu", "neighbour_ops_per_s"
 
 
-def hog_command() -> Command:
-    """Return one hog: a process that keeps one CPU busy until STOP_SIGNAL."""
-    return Command(
-        argv=(
-            BINARY,
-            "--cpu",
-            "1",
-            # One method: the default takes turns among some eighty whose operations differ in
-            # length, so that the count would depend on when the hog was stopped.
-            "--cpu-method",
-            "int64",
-            "--metrics-brief",
-            "--yaml",
-            OUTPUT,
-            "--timeout",
-            str(LIMIT_S),
-        ),
-        files=(OUTPUT,),
-    )
-
-
-def neighbour_readings(raw: TrialFolder, host: Iterable[Reading]) -> Iterator[Reading]:
-    """Yield the neighbour's share and throughput in the measured window; nothing without a
+def neighbour_readings(
+    raw: TrialFolder, host: Iterable[Reading], work: Sequence[NeighbourWork] = ()
+) -> Iterator[Reading]:
+    """Yield the neighbours' share and throughput in the measured window; nothing without a
     neighbour.
 
     `host`: the readings of the host's threads, of which `host_cpu{thread=neighbour}` is used.
-    neighbour_cpu: CPU seconds per second of all hogs together, in the measured window.
-    neighbour_ops_per_s: that times (operations / CPU seconds) over the hogs' whole lives. A hog
-    can't be asked for its count at the window's edges, but what it does per CPU second of its own
-    barely changes (it neither sleeps nor shares anything but the core and its caches).
-    Raises BrokenError when a hog's report can't be read.
+    `work`: what each neighbour did in its whole life. neighbour_cpu: CPU seconds per second of all
+    of one workload together, in the measured window. neighbour_ops_per_s: that times (operations /
+    CPU seconds) over their whole lives. A neighbour can't be asked for its count at the window's
+    edges, but what it does per CPU second of its own barely changes. Where neighbours run several
+    workloads, each has a label of its own. Raises BrokenError for a file that can't be read.
     """
     if not raw.has(RAW):
         return
-    where = str(raw.path / RAW)
     data = raw.read_json(RAW)
-    hogs = data.get("hogs") if isinstance(data, dict) else None
-    if not isinstance(hogs, list) or not hogs:
-        raise BrokenError(f"{where}: expected a list of 'hogs', found none")
-    work = [_work(hog, where) for hog in hogs]
-    cpu = next((r for r in host if isinstance(r, Sample) and r.key == _KEY), None)
-    if cpu is None:
-        reason = "the CPU time of the neighbour's threads is not known."
-        yield Unavailable(metric="neighbour_cpu", reason=reason)
-        yield Unavailable(metric="neighbour_ops_per_s", reason=reason)
-        return
-    operations = sum(count for count, _ in work)
-    cpu_s = sum(seconds for _, seconds in work)
-    if cpu_s <= 0:
-        raise BrokenError(f"{where}: the hogs used no CPU time")
-    yield sample("neighbour_cpu", cpu.value, source=cpu.source)
-    yield sample("neighbour_ops_per_s", operations / cpu_s * cpu.value, source=RAW)
+    if isinstance(data, dict) and "hogs" in data:
+        work = _hogs(data["hogs"], str(raw.path / RAW))
+    kinds = dict.fromkeys(one.workload for one in work)
+    if not kinds:
+        raise BrokenError(f"{raw.path / RAW}: expected what neighbours did, found none")
+    shares = _shares(raw, host, kinds)
+    for name in kinds:
+        labels = {"workload": name} if len(kinds) > 1 else {}
+        yield from _readings(shares.get(name), [w for w in work if w.workload == name], labels)
 
 
 _KEY = "host_cpu{thread=neighbour}"
 
 
-def _work(hog: Any, where: str) -> tuple[float, float]:
-    """(operations, CPU seconds) of one hog's life."""
+def _shares(
+    raw: TrialFolder, host: Iterable[Reading], kinds: Iterable[str]
+) -> dict[str, tuple[float, str]]:
+    """Return by workload the CPU seconds per second in the window, and the file that tells."""
+    names = list(kinds)
+    if len(names) == 1:
+        cpu = next((r for r in host if isinstance(r, Sample) and r.key == _KEY), None)
+        return {} if cpu is None else {names[0]: (cpu.value, cpu.source)}
+    snapshots = read_snapshots(raw)
+    found: dict[str, tuple[float, str]] = {}
+    for used in snapshots.beside or ():
+        so_far, _ = found.get(used.workload, (0.0, ""))
+        found[used.workload] = (so_far + used.cpu_s / snapshots.seconds, "host.json")
+    return found
+
+
+def _readings(
+    share: tuple[float, str] | None, work: Sequence[NeighbourWork], labels: Mapping[str, str]
+) -> Iterator[Reading]:
+    done = sample_key(OPERATIONS, labels)
+    if share is None:
+        reason = "the CPU time of the neighbour's threads is not known."
+        yield Unavailable(metric=sample_key(CPU, labels), reason=reason)
+        yield Unavailable(metric=done, reason=reason)
+        return
+    yield sample(CPU, share[0], source=share[1], labels=labels)
+    if problem := next((one.problem for one in work if one.operations is None), None):
+        yield Unavailable(metric=done, reason=problem)
+        return
+    operations = sum(one.operations or 0.0 for one in work)
+    cpu_s = sum(one.cpu_s for one in work)
+    if cpu_s <= 0:
+        raise BrokenError(f"{RAW}: the neighbours used no CPU time")
+    yield sample(OPERATIONS, operations / cpu_s * share[0], source=RAW, labels=labels)
+
+
+def _hogs(hogs: Any, where: str) -> list[NeighbourWork]:
+    """Return what the hogs of an older labctl's trial did, by stress-ng's own reports."""
+    if not isinstance(hogs, list) or not hogs:
+        raise BrokenError(f"{where}: expected a list of 'hogs', found none")
+    return [_hog(hog, where) for hog in hogs]
+
+
+def _hog(hog: Any, where: str) -> NeighbourWork:
     try:
         report = parse_yaml(hog[OUTPUT])
         (metrics,) = report["metrics"]
-        return _finite(metrics, "bogo-ops"), (
-            _finite(metrics, "user-time") + _finite(metrics, "system-time")
-        )
+        operations = _finite(metrics, "bogo-ops")
+        cpu_s = _finite(metrics, "user-time") + _finite(metrics, "system-time")
     except (KeyError, TypeError, ValueError) as error:
         said = hog.get("stderr.txt", "") if isinstance(hog, dict) else ""
         raise BrokenError(
             f"{where}: expected stress-ng's YAML with one stressor's metrics as '{OUTPUT}' of each "
             f"hog, found something else; stress-ng said: {str(said).strip()[-200:] or 'nothing'}"
         ) from error
+    return NeighbourWork(workload="cpu-hog", cpu_s=cpu_s, operations=operations)
 
 
 def _finite(metrics: Mapping[str, Any], key: str) -> float:
@@ -107,4 +114,7 @@ def _finite(metrics: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-NEIGHBOUR = Source(order=120, parse=lambda trial: neighbour_readings(trial.folder, trial.readings))
+NEIGHBOUR = Source(
+    order=120,
+    parse=lambda trial: neighbour_readings(trial.folder, trial.readings, trial.neighbours),
+)

@@ -12,6 +12,18 @@ from labctl.collect.proc_stat import cpu_ticks, cpus
 from labctl.store.trial import TrialFolder
 
 RAW = "host.json"
+BESIDE = "neighbours"
+"""Key of a snapshot: what neighbours have used, a row of each kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """Hold what neighbours of one kind used between the snapshots, and the CPUs that they might
+    use."""
+
+    workload: str
+    cpus: CpuSet
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,28 @@ class Snapshots:
                 raise BrokenError(f"{self.where}: expected the text of /proc/stat, found none")
             changes.append(int(getattr(cpu_ticks(text, line, self.where), field)))
         return changes[1] - changes[0]
+
+    @property
+    def beside(self) -> list[Used] | None:
+        """Return what neighbours used, by kind; None where the snapshots don't say. Raises
+        BrokenError for what no labctl wrote."""
+        before, after = self.before.get(BESIDE), self.after.get(BESIDE)
+        if before is None and after is None:
+            return None
+        try:
+            return [
+                Used(
+                    workload=str(now["workload"]),
+                    cpus=parse_cpus(str(now["cpus"])),
+                    cpu_s=max(0, int(now["cpu_ns"]) - int(then["cpu_ns"])) / 1e9,
+                )
+                for then, now in zip(before or [], after or [], strict=True)
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BrokenError(
+                f"{self.where}: expected what neighbours have used, found something else "
+                f"({error!r})"
+            ) from error
 
     @property
     def online(self) -> CpuSet:

@@ -13,6 +13,7 @@ from jinja2.exceptions import TemplateError
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
+from labctl.base.own_guests import mac_of
 from labctl.base.paths import data_folders
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
@@ -70,12 +71,6 @@ class DomainRequest:
         52:54:00 is the prefix that QEMU and libvirt use.
         """
         return mac_of(self.uuid)
-
-
-def mac_of(uuid: str) -> str:
-    """Return the MAC address of the network card of a domain with that UUID."""
-    digits = uuid.replace("-", "")[:6].lower()
-    return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])
 
 
 def guest_data_paths(disk: Disk, count: int) -> tuple[str, ...]:

@@ -25,9 +25,12 @@ _V1_CONTROLLERS = frozenset(
 )
 """Among a v1 mount's options (cgroups(7)), the others being rw, xattr, name=systemd and so on."""
 
+_V1_USAGE, _V2_USAGE = "cpuacct.usage", "cpu.stat"
+_PERIOD_US = 100_000
+"""Period of a quota: the kernel's default."""
 _OURS = ("cpu", "memory")
-_V1_SHARES = "1024"
-_V2_WEIGHT = "100"
+_V1_SHARES = 1024
+_V2_WEIGHT = 100
 """The kernel's and libvirt's defaults, so that our groups weigh what libvirt's /machine does."""
 
 
@@ -67,6 +70,26 @@ class CpuSharing:
     sentence: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuLimits:
+    """Hold what a group may take of CPUs. `weight`: against others' 100, as v2 has it.
+    `quota_percent`: of one CPU; None: all that it gets."""
+
+    weight: int = _V2_WEIGHT
+    quota_percent: int | None = None
+
+    def files(self, version: int) -> dict[str, str]:
+        """Return the files of a cpu cgroup that say so, and their values."""
+        quota_us = None if self.quota_percent is None else self.quota_percent * _PERIOD_US // 100
+        if version == 2:
+            limit = {} if quota_us is None else {"cpu.max": f"{quota_us} {_PERIOD_US}"}
+            return {"cpu.weight": str(self.weight), **limit}
+        # Two is the least (kernel/sched/core.c, MIN_SHARES).
+        shares = max(2, self.weight * _V1_SHARES // _V2_WEIGHT)
+        limit = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
+        return {"cpu.shares": str(shares), **({} if quota_us is None else limit)}
+
+
 @dataclass(frozen=True, slots=True)
 class Cgroup:
     """Hold a cgroup of ours in each hierarchy that it needs (its folders), for one competitor."""
@@ -75,6 +98,21 @@ class Cgroup:
     memory: Hierarchy | None
     cpu_root: Path | None
     """The v1 cpu hierarchy whose root members must be in, for the sake of real-time policies."""
+    accounts: Path | None = None
+    """File that says what its members have used of CPUs; None where no hierarchy tells."""
+
+    def cpu_ns(self) -> int | None:
+        """Return the CPU time of all that has ever been in it, in ns; None where nothing tells.
+        Raises BrokenError when the group is gone."""
+        if self.accounts is None:
+            return None
+        try:
+            text = self.accounts.read_text(encoding="ascii")
+        except OSError as error:
+            raise BrokenError(f"{self.accounts} cannot be read: {error.strerror}") from error
+        if self.accounts.name == _V1_USAGE:
+            return int(text)
+        return int(dict(line.split() for line in text.splitlines())["usage_usec"]) * 1000
 
     def add(self, pid: int) -> None:
         """Move a process here; children that it forks from now on follow it."""
@@ -186,12 +224,15 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
 
 
 @contextmanager
-def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
-    """Enable the needed controllers for children of the v2 root; nothing to do on v1."""
+def controllers_enabled(
+    layout: Layout, journal: Journal, *, needs_cpu: bool = False
+) -> Iterator[None]:
+    """Enable the needed controllers for children of the v2 root; nothing to do on v1. `needs_cpu`:
+    that of CPUs also where it takes real-time policies away."""
     missing = {
         name for name in _OURS if _has(layout, name) and layout.controllers[name].version == 2
     }
-    if layout.rt_group_sched:
+    if layout.rt_group_sched and not needs_cpu:
         missing.discard("cpu")
     if layout.unified is None or not missing:
         yield
@@ -201,15 +242,34 @@ def controllers_enabled(layout: Layout, journal: Journal) -> Iterator[None]:
         yield
 
 
+def why_no_limits(layout: Layout, limits: CpuLimits) -> str | None:
+    """Return why a group can't have such limits on this host; None where it can."""
+    cpu = layout.controllers.get("cpu")
+    if cpu is None:
+        return "the host has no cpu cgroups, in which a weight or a quota is set"
+    has_quotas = cpu.version == 2 or (cpu.folder / "cpu.cfs_quota_us").exists()
+    if limits.quota_percent is not None and not has_quotas:
+        return "the host's cpu cgroups have no quotas (CONFIG_CFS_BANDWIDTH)"
+    return None
+
+
 @contextmanager
 def group(
-    layout: Layout, journal: Journal, name: str, *, memory_bytes: int | None = None
+    layout: Layout,
+    journal: Journal,
+    name: str,
+    *,
+    memory_bytes: int | None = None,
+    limits: CpuLimits | None = None,
+    accounted: bool = False,
 ) -> Iterator[Cgroup]:
     """Make a group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
 
-    Its cpu weight is the default, its memory at most `memory_bytes` (no swap on top). It is in
-    the journal, so that SIGKILL leaves none behind; at the end what is still in it is killed.
-    Raises HostError when a limit is asked for and the host has no memory cgroups.
+    Its cpu weight is the default unless `limits` say otherwise, its memory at most `memory_bytes`
+    (no swap on top). `accounted`: `Cgroup.cpu_ns` tells what it used, where the host has any
+    hierarchy that does. It is in the journal, so that SIGKILL leaves none behind; at the end what
+    is still in it is killed. Raises HostError when a limit is asked for and the host has no such
+    cgroups.
     """
     memory = layout.controllers.get("memory") if memory_bytes is not None else None
     if memory_bytes is not None and memory is None:
@@ -217,26 +277,40 @@ def group(
             "the host has no memory cgroups, so native runs can't get the guest's memory",
             hint="Boot the host with 'cgroup_enable=memory'.",
         )
+    if limits is not None and (why := why_no_limits(layout, limits)):
+        raise HostError(f"cannot limit what a cgroup takes of CPUs: {why}")
     cpu = layout.controllers.get("cpu")
-    by_cgroup = cpu is not None and not layout.rt_group_sched
+    # Limits come with a cpu cgroup that takes no real-time policies where the kernel has budgets.
+    by_cgroup = cpu is not None and (limits is not None or not layout.rt_group_sched)
     folders: dict[str, Path] = {}
     if cpu is not None and by_cgroup:
         folders["cpu"] = cpu.folder / f"labctl-{name}"
     if memory is not None:
         folders["memory"] = memory.folder / f"labctl-{name}"
+    accounts = None
+    if accounted and (found := _accounting(layout)):
+        folders["cpuacct"] = found.parent / f"labctl-{name}"
+        accounts = folders["cpuacct"] / found.name
     with ExitStack() as stack:
-        stack.enter_context(controllers_enabled(layout, journal))
+        needs_cpu = limits is not None
+        stack.enter_context(controllers_enabled(layout, journal, needs_cpu=needs_cpu))
         for folder in sorted(set(folders.values())):
             stack.enter_context(journal.changed(CgroupFolder(str(folder)), PRESENT))
         if cpu is not None and by_cgroup:
-            if cpu.version == 2:
-                _set(folders["cpu"] / "cpu.weight", _V2_WEIGHT)
-            else:
-                _set(folders["cpu"] / "cpu.shares", _V1_SHARES)
+            for file, value in (limits or CpuLimits()).files(cpu.version).items():
+                _set(folders["cpu"] / file, value)
         if memory is not None and memory_bytes is not None:
             _limit_memory(folders["memory"], memory.version, memory_bytes)
         cpu_root = cpu.folder if cpu and cpu.version == 1 and not by_cgroup else None
-        yield Cgroup(folders, memory, cpu_root)
+        yield Cgroup(folders, memory, cpu_root, accounts)
+
+
+def _accounting(layout: Layout) -> Path | None:
+    """Return the place in a hierarchy's root of what says how much a group used. A v2 group has it
+    without any controller (Documentation/admin-guide/cgroup-v2.rst, "cpu.stat")."""
+    if (v1 := layout.controllers.get("cpuacct")) is not None and v1.version == 1:
+        return v1.folder / _V1_USAGE
+    return None if layout.unified is None else layout.unified / _V2_USAGE
 
 
 def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:

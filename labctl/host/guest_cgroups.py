@@ -25,8 +25,8 @@ _EMPTYING_S = 2.0
 """A process has left its cgroup some time after /proc shows no more of it."""
 
 
-def of_guests(libvirt_root: Path, domain: str, root: Path = Path("/")) -> list[Path]:
-    """Return those of guests of that name that a libvirt embedded with that root folder has
+def of_guests(libvirt_root: Path, names: re.Pattern[str], root: Path = Path("/")) -> list[Path]:
+    """Return those of guests of these names that a libvirt embedded with that root folder has
     started, whether they live or not, below `root`.
 
     Their names hold the SHA-256 of the root folder's name (libvirt's
@@ -35,7 +35,7 @@ def of_guests(libvirt_root: Path, domain: str, root: Path = Path("/")) -> list[P
     """
     digest = hashlib.sha256(str(libvirt_root).encode()).hexdigest()[:8]
     name = re.compile(
-        rf"(machine-)?qemu-embed-{digest}-\d+-{re.escape(domain)}\.(libvirt-qemu|scope)"
+        rf"(machine-)?qemu-embed-{digest}-\d+-(?:{names.pattern})\.(libvirt-qemu|scope)"
     )
     return [
         path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.base.errors import HostError
@@ -64,6 +64,11 @@ class Link:
     @property
     def native_file(self) -> Path:
         return NAMESPACES / self.native_namespace
+
+    def unplugged(self, number: int) -> Link:
+        """Return the link with the tap device of a neighbour, which nobody plugs in."""
+        # IFNAMSIZ again.
+        return replace(self, tap=f"lab{self.tap.removeprefix('labctl')}n{number}")
 
     def plug(self) -> None:
         """Move the tap, which a guest has open by now, to the peer's namespace, with its address.

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.own_guests import OWN_NAME
 
 _PROGRAMS = ("qemu-system", "qemu-kvm", "firecracker", "cloud-hypervis", "crosvm", "VBoxHeadless")
 """Prefixes of the programs that run them (the kernel keeps 15 characters)."""
-
-_OURS = ("labctl-guest", "labctl-guest-2")
-"""The names of labctl's own domains (labctl.run.guests.lab.DOMAIN_NAMES)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class RunningMachine:
 
     @property
     def is_ours(self) -> bool:
-        return self.name in _OURS
+        return OWN_NAME.fullmatch(self.name) is not None
 
 
 def running_machines(root: Path = Path("/")) -> list[RunningMachine]:

@@ -25,6 +25,7 @@ _RUNNER = "/run/runner.py"
 _SCRIPT = Path(__file__).with_name("native_root.sh")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LAST_WORDS = 2000
+_LOOPBACK = 'ip link set lo up && exec "$@"'
 
 
 def in_tree(
@@ -34,14 +35,16 @@ def in_tree(
     mounts: Mapping[Path, str] | None = None,
     cpus: CpuSet | None = None,
     network: Path | None = None,
+    isolated: bool = False,
 ) -> list[str]:
     """Return the argv that runs `argv` chrooted into a tree, in a private mount namespace.
 
     It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
     appears at which path of the root or of /run, files read-only. `network`: the network namespace
-    that it is in. /tmp and /run are empty and its own. It dies with the thread that starts it: if
-    labctl is killed no hog is left behind, and so it must not be started from a thread that ends
-    early (prctl(2), PR_SET_PDEATHSIG).
+    that it is in; `isolated`: one of its own, with nothing but a loopback device. /tmp and /run are
+    empty and its own. It dies with the thread that starts it: if labctl is killed no hog is left
+    behind, and so it must not be started from a thread that ends early (prctl(2),
+    PR_SET_PDEATHSIG).
     """
     arguments = [str(tree)]
     for source, target in (mounts or {}).items():
@@ -49,6 +52,7 @@ def in_tree(
     command = [
         *dies_with_labctl(),
         *("unshare", "--mount", "--propagation", "private"),
+        *(("--net", "sh", "-c", _LOOPBACK, "sh") if isolated else ()),
         *("sh", str(_SCRIPT), *arguments, "--"),
         *("env", "-i", f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *argv),
     ]
@@ -111,9 +115,29 @@ def native_session(
     HostError without root, when the tree is not there, or when the host lacks memory cgroups.
     """
     check_tree(tree)
+    name = f"native-{os.getpid()}"
+    with (
+        group(layout, journal, name, memory_bytes=memory_bytes) as members,
+        runner_in(
+            tree, members, data_folder=data_folder, runner_program=runner_program, network=network
+        ) as session,
+    ):
+        yield session
+
+
+@contextmanager
+def runner_in(
+    tree: Path,
+    members: Cgroup,
+    *,
+    data_folder: Path | None,
+    runner_program: Path,
+    network: Path | None = None,
+    isolated: bool = False,
+) -> Iterator[NativeSession]:
+    """Start a runner in the tree and the cgroup, in a session of its own. `network`, `isolated`: as
+    `in_tree` has them. Raises HostError without root."""
     with ExitStack() as stack:
-        name = f"native-{os.getpid()}"
-        members = stack.enter_context(group(layout, journal, name, memory_bytes=memory_bytes))
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
         mounts = {runner_program: _RUNNER}
@@ -124,7 +148,7 @@ def native_session(
         with theirs:
             process = stack.enter_context(
                 running(
-                    in_tree(tree, argv, mounts=mounts, network=network),
+                    in_tree(tree, argv, mounts=mounts, network=network, isolated=isolated),
                     stderr=stderr,
                     pass_fds=(theirs.fileno(),),
                 )

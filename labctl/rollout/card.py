@@ -120,7 +120,14 @@ def _accelerator(run: RunRecord, _: PlanRecord) -> str:
 
 
 def _neighbours(_: RunRecord, plan: PlanRecord) -> str:
-    return "; ".join(_CONDITIONS.get(name, name) for name in plan.conditions) or NOT_RECORDED
+    return "; ".join(_condition(name, plan) for name in plan.conditions) or NOT_RECORDED
+
+
+def _condition(name: str, plan: PlanRecord) -> str:
+    declared = plan.neighbours.get(name)
+    if declared is None or not declared.description:
+        return _CONDITIONS.get(name, name)
+    return f"{name}: {declared.description}"
 
 
 def _guest(run: RunRecord, _: PlanRecord) -> str:

@@ -10,15 +10,14 @@ from pathlib import Path
 from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import MetricColumn, View
+from labctl.analysis.side_costs import neighbour_columns, side_costs_of
+from labctl.analysis.view import View
 from labctl.analysis.words import shown
 from labctl.analysis.worse import surely_worse, worse_of
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 from labctl.rollout.domain_edits import domain_text
 
-_NEIGHBOUR = MetricColumn("neighbour", ("neighbour_ops_per_s",))
 _SHOWN_HERE = ("host CPU", "work per host CPU-second")
 
 
@@ -67,15 +66,17 @@ def cost(view: View, tuning: str, folder: Path) -> Cost:
 def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
     """Yield where the neighbour surely lost: its interval excludes no loss."""
     for place in view.places:
-        item = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
-        if item is not None and item.kind is EffectKind.RATIO and (item.high or 1.0) < 1:
-            yield item
+        for column in neighbour_columns(view, place):
+            item = view.comparison(tuning, view.baseline, place, column)
+            if item is not None and item.kind is EffectKind.RATIO and (item.high or 1.0) < 1:
+                yield item
 
 
 def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]:
-    neighbour = view.comparison(tuning, view.baseline, place, _NEIGHBOUR)
-    if neighbour is not None:
-        yield SideCosts(place.title, "neighbour", *shown(neighbour))
+    for column in neighbour_columns(view, place):
+        neighbour = view.comparison(tuning, view.baseline, place, column)
+        if neighbour is not None:
+            yield SideCosts(place.title, column.title, *shown(neighbour))
     for price in side_costs_of(view, tuning, place):
         if price.who in _SHOWN_HERE:
             yield SideCosts(place.title, price.who, price.text, "")

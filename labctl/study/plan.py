@@ -23,6 +23,7 @@ from labctl.store.records.plan_record import (
     PlanRecord,
     PublishedSource,
 )
+from labctl.study.condition import Condition
 from labctl.study.factors import with_boots
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.tuning_digest import does, listed, tuning_digest
@@ -70,6 +71,10 @@ class Plan:
     guest: GuestShape
     limits: Limits
     trials: tuple[PlannedTrial, ...]
+    neighbours: Mapping[str, Condition] = field(default_factory=dict)
+    """Conditions that have neighbours."""
+    skipped_conditions: Mapping[str, str] = field(default_factory=dict)
+    """Conditions that this host can't have, with the reason; they are not among `conditions`."""
     stopping: Stopping | None = None
     """Rule by which the run may end before its last block."""
     spares: tuple[PlannedTrial, ...] = ()
@@ -152,6 +157,7 @@ class Plan:
             "skipped": dict(self.skipped),
             "workloads": {name: item.to_json() for name, item in self.workloads.items()},
             "conditions": list(self.conditions),
+            **self._neighbours_json(),
             "guest": self.guest.to_json(),
             "limits": asdict(self.limits),
             "trials": [asdict(trial) for trial in self.trials],
@@ -162,6 +168,14 @@ class Plan:
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
             **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
         }
+
+    def _neighbours_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.neighbours:
+            found["neighbours"] = {name: one.to_json() for name, one in self.neighbours.items()}
+        if self.skipped_conditions:
+            found["skipped_conditions"] = dict(self.skipped_conditions)
+        return found
 
     def _spares_json(self) -> dict[str, Any]:
         if not self.spares:
@@ -210,6 +224,8 @@ class Plan:
             skipped=record.skipped,
             workloads={name: _study_workload(item) for name, item in record.workloads.items()},
             conditions=record.conditions,
+            neighbours={name: Condition.of(name, one) for name, one in record.neighbours.items()},
+            skipped_conditions=record.skipped_conditions,
             blocks=_there(record.blocks, "blocks"),
             blocks_per_boot=_there(record.blocks_per_boot, "blocks_per_boot"),
             guest=GuestShape(
@@ -271,13 +287,15 @@ def make_plan(
     host_digest: str,
     skipped: Mapping[str, str] | None = None,
     skipped_workloads: Mapping[str, Mapping[str, str]] | None = None,
+    skipped_conditions: Mapping[str, str] | None = None,
     durabilities: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the plan of a study. `tunings` holds each that the study names.
 
     `host_digest` stands for the host's facts; `skipped` maps tunings that this host can't have to
-    the reason: they stay out, and so do `skipped_workloads` on the side that each names;
-    `durabilities` maps guests to their disks' durability where the tuning doesn't say all of it.
+    the reason: they stay out, and so do `skipped_conditions`, and `skipped_workloads` on the side
+    that each names; `durabilities` maps guests to their disks' durability where the tuning doesn't
+    say all of it.
     Raises HostError when a skipped tuning has a role, or no workload is left; UsageError when a
     role's tuning isn't what the role asks for.
     """
@@ -292,6 +310,8 @@ def make_plan(
     workloads = study.workloads_left(
         {str(tuning.kind) for tuning in planned.values()}, skipped_workloads or {}
     )
+    unfit = skipped_conditions or {}
+    conditions = study.conditions_left(unfit)
     plan = Plan(
         study=study.name,
         title=study.title,
@@ -317,7 +337,9 @@ def make_plan(
         },
         skipped=skipped,
         workloads=workloads,
-        conditions=study.conditions,
+        conditions=conditions,
+        neighbours={name: one for name, one in study.neighbours.items() if name in conditions},
+        skipped_conditions=unfit,
         blocks=0,
         blocks_per_boot=study.blocks_per_boot,
         guest=study.guest,
@@ -328,18 +350,23 @@ def make_plan(
         expects=study.expects,
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
-        factorial=_factorial(study, planned, workloads),
+        factorial=_factorial(study, planned, workloads, conditions),
     )
     return with_spares(extend(plan, study.blocks), study.spare_blocks)
 
 
 def _factorial(
-    study: Study, tunings: Mapping[str, Tuning], workloads: Collection[str]
+    study: Study,
+    tunings: Mapping[str, Tuning],
+    workloads: Collection[str],
+    conditions: Collection[str],
 ) -> Factorial | None:
     if study.factorial is None:
         return None
     found = with_boots(study.factorial, tunings)
-    cells = tuple(cell for cell in found.cells if cell.workload in workloads)
+    cells = tuple(
+        cell for cell in found.cells if cell.workload in workloads and cell.condition in conditions
+    )
     return replace(found, cells=cells)
 
 

@@ -11,24 +11,26 @@ from typing import Any, TypeVar
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
-from labctl.base.paths import data_files
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.tuning import Requires, Tuning
-from labctl.base.yamlfile import load_mapping, nearest
+from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import canonical
 from labctl.store.records.factor_record import Factorial, base_of
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
+from labctl.study.condition import Condition
 from labctl.study.expanded import with_factors
 from labctl.study.factors import Declared
 from labctl.study.published_file import read_published
 from labctl.study.studyfile import (
-    CONDITIONS,
     Parameter,
+    Program,
     Programs,
     StudyFile,
+    defined_conditions,
     defined_programs,
     read_study_file,
+    study_path,
 )
 from labctl.study.tunings import required, tuning_names
 
@@ -120,6 +122,8 @@ class Study:
     blocks_per_boot: int
     guest: GuestShape
     limits: Limits
+    neighbours: Mapping[str, Condition]
+    """Conditions that have neighbours."""
     exercises: Mapping[str, tuple[str, ...]]
     """Tuning to the workloads that exercise its mechanism."""
     requires: Mapping[str, Requires] = field(default_factory=dict)
@@ -141,9 +145,13 @@ class Study:
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         content["guest"] = self.guest.to_json()
+        content["neighbours"] = {name: one.to_json() for name, one in self.neighbours.items()}
         del content["published"], content["expects"], content["declared"]
+        if not self.neighbours:
+            # Studies said nothing of neighbours once, and their digests are in old runs.
+            del content["neighbours"]
         if self.stopping is None:
-            # Studies had no rules once, and their digests are in old runs.
+            # Nor had they rules.
             del content["stopping"]
         if self.collect == Level.COUNTERS:
             # Nor levels.
@@ -174,6 +182,18 @@ class Study:
             raise HostError(
                 f"this host can't run any workload of the study: {'; '.join(reasons)}",
                 hint=f"'labctl doctor --for {self.name}' shows what could be done.",
+            )
+        return left
+
+    def conditions_left(self, skipped: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the conditions that this host can have. `skipped`: why it can't have the others.
+        Raises HostError when there is none."""
+        left = tuple(name for name in self.conditions if name not in skipped)
+        if not left:
+            reasons = dict.fromkeys(skipped.values())
+            raise HostError(
+                f"this host can have no condition of the study: {'; '.join(reasons)}",
+                hint="Choose another: --condition quiet.",
             )
         return left
 
@@ -233,19 +253,6 @@ class Overrides:
     """Program in the place of the study's workloads."""
 
 
-def study_names() -> list[str]:
-    return list(data_files("benchmarks"))
-
-
-def study_titles() -> list[tuple[str, str]]:
-    """Return each study's name and title; the title is "" where its file has none. Whether the rest
-    of a file is right shows when the study is loaded."""
-    return [
-        (name, str(load_mapping(path).get("title", "")))
-        for name, path in data_files("benchmarks").items()
-    ]
-
-
 def load_study(
     name: str,
     *,
@@ -259,9 +266,11 @@ def load_study(
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
     what is allowed and the nearest name.
     """
-    path = _path(name)
+    path = study_path(name)
     file = read_study_file(path, programs)
-    study = _frozen(path.name.removesuffix(".yaml"), path, file, programs)
+    defined = defined_programs(path, file, programs)
+    conditions = defined_conditions(path, file, programs, defined)
+    study = _frozen(path.name.removesuffix(".yaml"), file, defined)
     study = replace(study, published=_published(path, file), expects=_expects(file))
     if quick:
         if file.quick is None:
@@ -273,12 +282,14 @@ def load_study(
     if overrides is not None:
         if overrides.program is not None:
             study = _with_one_program(study, overrides.program)
-        _check_overrides(overrides, study)
+        _check_overrides(overrides, study, conditions)
         study = _cut(study, overrides)
         for workload in study.workloads.values():
             programs.of(workload).check_duration(workload.duration_s)
     named = (overrides.workloads if overrides else None) or ()
-    return with_factors(study, programs, named) if study.declared else study
+    study = with_factors(study, programs, named) if study.declared else study
+    found = {name: conditions[name] for name in study.conditions}
+    return replace(study, neighbours={n: one for n, one in found.items() if one.neighbours})
 
 
 def _with_one_program(study: Study, one: OneProgram) -> Study:
@@ -297,15 +308,6 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
         published=(),
         expects={},
     )
-
-
-def _path(name: str) -> Path:
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        return Path(name)
-    files = data_files("benchmarks")
-    if name not in files:
-        raise UsageError(f"no study '{name}'", hint=nearest(name, files))
-    return files[name]
 
 
 def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
@@ -336,8 +338,7 @@ def _beside(path: Path, name: str) -> Path:
     return found
 
 
-def _frozen(name: str, path: Path, file: StudyFile, programs: Programs) -> Study:
-    defined = defined_programs(path, file, programs)
+def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study:
     return Study(
         name=name,
         title=file.title,
@@ -374,6 +375,7 @@ def _frozen(name: str, path: Path, file: StudyFile, programs: Programs) -> Study
             warmup_cap_s=float(file.limits.warmup_cap_s),
             boot_s=float(file.limits.boot_s),
         ),
+        neighbours={},
         exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
         requires={tuning: required(dict(need)) for tuning, need in file.requires.items()},
         collect=file.collect,
@@ -386,12 +388,12 @@ def _share(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
 
-def _check_overrides(overrides: Overrides, study: Study) -> None:
-    """Check overrides: only tunings may come from outside the study."""
+def _check_overrides(overrides: Overrides, study: Study, conditions: Collection[str]) -> None:
+    """Check overrides: only tunings and conditions may come from outside the study."""
     named = (
         ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
         ("workload", map(base_of, overrides.workloads or ()), study.workloads),
-        ("condition", overrides.conditions, CONDITIONS),
+        ("condition", overrides.conditions, conditions),
     )
     for what, names, allowed in named:
         for name in names or ():

@@ -17,14 +17,12 @@ from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks,
 from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
+from labctl.study.conditionfile import Beside, ConditionFile, Conditions
 from labctl.study.factorcheck import Known, check_factors, declared_factors
 from labctl.study.factorfile import Chosen, Exclude, Factors, Interactions, level_name
 from labctl.study.factors import Declared
 from labctl.study.tuningfile import RequiresFile
 from labctl.study.tunings import tuning_names
-
-CONDITIONS = ("quiet", "neighbour")
-"""Conditions on the host during a trial."""
 
 Parameter = int | float | str
 
@@ -52,6 +50,9 @@ class Program(Protocol):
 
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
         """Return all parameters, defaults filled in; raises UsageError."""
+
+    def why_no_neighbour(self, parameters: Mapping[str, Any], run_s: float, /) -> str | None:
+        """Return why it can't run beside a trial; None where it can."""
 
     def check_duration(self, duration_s: float, /) -> None:
         """Raise UsageError when it can't run for exactly that long."""
@@ -116,6 +117,15 @@ def _by_name(value: object) -> object:
         else given
         for name, given in value.items()
     }
+
+
+def _conditions_by_name(value: object) -> object:
+    """Return conditions by name: of a list of names, each as a file has it."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        return value
+    if twice := [name for at, name in enumerate(value) if name in value[:at]]:
+        raise ValueError(f"'{twice[0]}' appears twice")
+    return dict.fromkeys(value)
 
 
 class WorkloadFile(FileModel):
@@ -248,8 +258,17 @@ class StudyFile(FileModel):
         dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST), BeforeValidator(_by_name)
     ]
     """Workloads that each arm runs, each under a name of its own; or a list of programs."""
-    conditions: _Names = ["neighbour"]
-    """`quiet`, `neighbour` (a CPU hog per CPU beside it), or both."""
+    conditions: Annotated[
+        dict[_Name, dict[str, Any] | None],
+        Field(min_length=1, max_length=_MOST),
+        BeforeValidator(
+            _conditions_by_name,
+            json_schema_input_type=_Names | dict[_Name, ConditionFile | None],
+        ),
+    ] = {"neighbour": None}
+    """Things that happen on the host meanwhile (docs/conditions.md): a list of names, such as
+    `quiet` and `neighbour` (a CPU hog per CPU), or names with the keys of a condition's file below
+    those that the study defines itself."""
     factors: Factors = {}
     """Factors beside the tunings (docs/factors.md): each level of each factor meets each of the
     others."""
@@ -323,6 +342,44 @@ def defined_programs(path: Path, file: StudyFile, programs: Programs) -> dict[st
     }
 
 
+def defined_conditions(
+    path: Path, file: StudyFile, programs: Programs, defined: Mapping[str, Program]
+) -> Conditions:
+    """Return the conditions that the study may name: those of files, and those that it defines
+    itself."""
+    given = {name: YamlMapping(one) for name, one in file.conditions.items() if one is not None}
+    return Conditions(path, given, _beside(file, programs, defined))
+
+
+def _beside(file: StudyFile, programs: Programs, defined: Mapping[str, Program]) -> Beside:
+    """Return what neighbours of the study may run."""
+    own = (name for name, one in file.workloads.items() if one.define is not None)
+    return Beside({name: defined[name] for name in own}, programs)
+
+
+def study_names() -> list[str]:
+    return list(data_files("benchmarks"))
+
+
+def study_titles() -> list[tuple[str, str]]:
+    """Return each study's name and title; the title is "" where its file has none. Whether the rest
+    of a file is right shows when the study is loaded."""
+    return [
+        (name, str(load_mapping(path).get("title", "")))
+        for name, path in data_files("benchmarks").items()
+    ]
+
+
+def study_path(name: str) -> Path:
+    """Return the file of the study of that name, or the one at that path; raises UsageError."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    files = data_files("benchmarks")
+    if name not in files:
+        raise UsageError(f"no study '{name}'", hint=nearest(name, files))
+    return files[name]
+
+
 def read_study_file(path: Path, programs: Programs) -> StudyFile:
     """Return the checked content of a study's file.
 
@@ -350,7 +407,6 @@ class _Checked:
             with self._placed("tunings", index):
                 known = with_combinations([name], known)
         self._names(file.tunings, "tuning", known, "tunings")
-        self._names(file.conditions, "condition", CONDITIONS, "conditions")
         self._check_length()
         for role, name in file.roles:
             if name is not None:
@@ -366,7 +422,8 @@ class _Checked:
                 mapping = self.mapping["workloads"][name]["define"]
                 defined[name] = programs.define(workload.program, mapping, self.path)
             self._check_program(name, workload, defined[name])
-        self._check_factors(defined, known)
+        conditions = self._check_conditions(programs, defined)
+        self._check_factors(defined, known, conditions)
         for tuning, workloads in file.exercises.items():
             self._name(tuning, "tuning of the study", file.arms, "exercises", tuning)
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
@@ -383,7 +440,27 @@ class _Checked:
             for names, what, allowed, key in chosen:
                 self._names(names or [], f"{what} of the study", allowed, "quick", key)
 
-    def _check_factors(self, defined: Mapping[str, Program], tunings: Collection[str]) -> None:
+    def _check_conditions(
+        self, programs: Programs, defined: Mapping[str, Program]
+    ) -> Collection[str]:
+        """Return the names of all conditions that the study may name."""
+        given = self.mapping.get("conditions", {})
+        names = (name for name, one in self.file.conditions.items() if one is not None)
+        own = {name: given[name] for name in names}
+        known = Conditions(self.path, own, _beside(self.file, programs, defined))
+        for index, name in enumerate(self.file.conditions):
+            place = index if isinstance(given, list) else name
+            self._name(name, "condition", known, "conditions", place)
+        for name in own:
+            known.check(name)
+        return known
+
+    def _check_factors(
+        self,
+        defined: Mapping[str, Program],
+        tunings: Collection[str],
+        conditions: Collection[str],
+    ) -> None:
         file = self.file
         named = [
             level.tuning
@@ -396,7 +473,7 @@ class _Checked:
             tunings = with_combinations(named, tunings)
         known = Known(
             tunings=tunings,
-            conditions=CONDITIONS,
+            conditions=conditions,
             workloads={
                 name: (defined[name], workload.parameters)
                 for name, workload in file.workloads.items()

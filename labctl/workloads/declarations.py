@@ -25,7 +25,7 @@ from labctl.workloads.setting import (
     NumberParameter,
     Parameter,
 )
-from labctl.workloads.workload import Workload
+from labctl.workloads.workload import TIMEOUT, Workload
 from labctl.workloads.workload_file import (
     MOST_TEXT,
     ConditionalFile,
@@ -349,6 +349,8 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     """Yield the programs that its commands name, as they name them."""
     if file.trial.kind == "repeat":
         yield SHELL
+    if file.trial.kind == "until-stopped":
+        yield TIMEOUT
     first = file.command[0]
     named = [first if not isinstance(first, ConditionalFile) else ""]
     named += [server.argv[0] for server in file.serve]

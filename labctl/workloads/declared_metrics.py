@@ -80,10 +80,8 @@ def _readings(
     metrics = told_with(file.metrics, parameters)
     values = read_runs(metrics, runs, skip_s=file.trial.skip_s)
     yield from readings(combine(metrics, values))
-    operations = total_operations(file.operations, runs)
+    operations = _operations(file, runs, parameters)
     source = _source(file.operations)
-    if operations is None and file.trial.work is not None:
-        operations = len(runs) * work_of(file, parameters)
     if operations is not None and operations <= 0:
         raise BrokenError(f"{source}: the program did no operation")
     if operations is not None:
@@ -93,6 +91,41 @@ def _readings(
     if rate is not None:
         windows = _windows(file, rate, runs, values)
         yield from batch_errors(windows, rate, _source(file.windows))
+
+
+def operations_in(
+    file: DeclaredFile,
+    rate: str | None,
+    runs: tuple[str, str, Mapping[str, bytes]],
+    parameters: Mapping[str, Any],
+    seconds: float,
+) -> float:
+    """Return the operations of a program that ran for `seconds`: as it counts them, else by its
+    rate. `runs`: what it left: standard output, standard error, and files.
+
+    Raises BrokenError where that doesn't say.
+    """
+    outputs = _runs(file, *runs)
+    check_outputs(file, outputs)
+    operations = _operations(file, outputs, parameters)
+    if operations is not None:
+        return operations
+    needed = needed_for(told_with(file.metrics, parameters), rate) if rate is not None else {}
+    if rate is None or not needed:
+        raise BrokenError("the workload declares neither operations nor a rate")
+    value = combine(needed, read_runs(needed, outputs))[rate]
+    if isinstance(value, str):
+        raise BrokenError(f"'{rate}': {value}")
+    return value.value * seconds
+
+
+def _operations(
+    file: DeclaredFile, runs: Sequence[Output], parameters: Mapping[str, Any]
+) -> float | None:
+    """Return the operations of all runs; None where nothing is declared of them."""
+    if file.operations is None and file.trial.work is not None:
+        return len(runs) * work_of(file, parameters)
+    return total_operations(file.operations, runs)
 
 
 def window_rates_of(

@@ -36,8 +36,11 @@ _MARKED_FOR_TIME = (
 _MARKED_TIMES = (
     f'files=$0; left=$1; shift; while [ "$left" -gt 0 ]; do {_EACH}; left=$((left - 1)); done'
 )
-_OWN_WORDS = {_FOR_TIME: 4, _MARKED_FOR_TIME: 5}
-"""Loops for a time, and how many words of their argv are their own."""
+# dash runs a trap when the command that it waits for has ended (POSIX, "Signals and Error
+# Handling").
+_UNTIL_TOLD = f"files=$0; told=; trap 'told=1' TERM; while {_EACH}; [ -z \"$told\" ]; do :; done"
+_OWN_WORDS = {_FOR_TIME: 4, _MARKED_FOR_TIME: 5, _UNTIL_TOLD: 4}
+"""Loops, and how many words of their argv are their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ def for_seconds(
     if marked is None:
         return (SHELL, "-c", _FOR_TIME, length, *argv)
     return (SHELL, "-c", _MARKED_FOR_TIME, " ".join(marked), length, *argv)
+
+
+def until_told(argv: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
+    """Run `argv` again and again until SIGTERM to the shell itself, whose last run then still comes
+    to its end; end with the status of a run that fails. `files`: those that each run leaves."""
+    return (SHELL, "-c", _UNTIL_TOLD, " ".join(files), *argv)
 
 
 def times(argv: Sequence[str], count: int, marked: Sequence[str] | None) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyF
 __all__ = ["Parameters", "Peer", "Setting", "Workload"]
 
 LOCALHOST = "127.0.0.1"
+TIMEOUT = "/usr/bin/timeout"
 ONCE_LIMIT_S = 600.0
 WARM_UP_RUNS = 3
 """Runs of a warm-up window of a program that is repeated."""
@@ -142,6 +143,27 @@ class Workload:
                 f"{self.where} cannot run for {duration_s:g} s: it takes {self.durations}",
                 hint=f"Give it {nearest:g} s.",
             )
+
+    def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:
+        """Return why it can't run beside a trial, in runs of `run_s` where it runs for a duration;
+        None where it can."""
+        file = self.file
+        if file.data_disk is not None:
+            return "it uses the data disk, which is the measured machine's"
+        if any(self._served("peer", parameters)):
+            return "it talks to a peer, and neighbours have no link to one"
+        if {"realtime", "root"} & {*file.privileges} or file.user == "root":
+            return "it asks for rights with which it could starve or change the host"
+        if file.setup or file.after:
+            return "its 'setup' and 'after' surround one run, and neighbours run again and again"
+        if native := self.left_out(parameters).get("native"):
+            return f"it doesn't run on the host: {native}"
+        if file.trial.kind == "duration":
+            try:
+                self.check_duration(run_s)
+            except UsageError as error:
+                return f"its 'run_s' doesn't fit: {error.message}"
+        return None
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
@@ -283,7 +305,7 @@ class Workload:
         limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
         if trial.kind == "until-stopped":
             ends = f"{setting.duration_s:g}"
-            argv = ("/usr/bin/timeout", "--preserve-status", "--signal=INT", ends, *argv)
+            argv = (TIMEOUT, "--preserve-status", "--signal=INT", ends, *argv)
         return Command(
             argv=argv,
             environment=self._environment(values),

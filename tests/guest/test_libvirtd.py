@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from labctl.base.own_guests import OWN_NAME
 from labctl.guest.images import Image
-from labctl.run.guests.lab import DOMAIN_NAMES
 from tests.guest.conftest import TINY, Sandbox, tiny, wait_for
 from tests.guest.libvirtd import URI, Libvirtd, libvirtd
 from tests.guest.test_own_vm import SWEEP, VIRT_INSTALL, command_line, live_xml, snapshot, study
@@ -194,8 +194,11 @@ def test_a_sweep_that_ends_in_the_midst_leaves_no_copy(
             # The daemon learns of its end when labctl has long gone on.
             listed = ("list", "--all", "--name")
             virsh = system.libvirtd.virsh
-            names = {*DOMAIN_NAMES}
-            wait_for(lambda: not names & {*virsh(*listed).split()}, 30, "the daemon's word")
+            wait_for(
+                lambda: not any(map(OWN_NAME.fullmatch, virsh(*listed).split())),
+                30,
+                "the daemon's word",
+            )
 
 
 def test_labctls_own_guests_run_there_and_its_images_stay_roots(

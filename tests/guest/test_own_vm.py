@@ -29,6 +29,7 @@ from tests.guest.conftest import (
     LATENCY,
     QUIET,
     TINY,
+    TWO,
     Sandbox,
     booting_within,
     changed_study,
@@ -278,6 +279,28 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
         assert not any(original in xml for xml in live.values())
     for disk in ("vda", "vdb"):
         assert f"-{disk}.qcow2'" in baseline
+
+
+def test_copies_of_a_foreign_vm_run_beside_it_and_its_files_are_byte_identical(
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
+) -> None:
+    before, pools = own.snapshot(), huge_page_pools()
+    beside = study(tmp_path, **{"[quiet, neighbour]": "[noisy-guests]", **TWO})
+    asked = ("sweep", beside, "--seed=1", "--accel=tcg", f"--domain={own.xml}", "--quiet")
+    done = sandbox.labctl(*asked)
+    assert done.returncode == 0, done.stderr
+    assert own.snapshot() == before
+    assert huge_page_pools() == pools
+    assert sandbox.leftovers() == []
+    (run,) = sandbox.runs()
+    (folder,) = [path.parent for path in run.glob("trials/*/neighbour.json")]
+    assert json.loads((folder / "trial.json").read_text())["status"] == "done"
+    rows = json.loads((folder / "neighbour.json").read_text())["neighbours"]
+    assert {row["guest"]["name"] for row in rows} == {"labctl-noisy-1", "labctl-noisy-2"}
+    for row in rows:
+        assert row["guest"]["uuid"] != "11111111-2222-4333-8444-555555555555"
+        assert row["guest"]["macs"] != ["52:54:00:12:34:56"]
+        assert "bogo-ops:" in row["files"]["hog.yaml"]
 
 
 def direct(image: Image, disk: Path, data: Path, kernel: Path, initrd: Path | None) -> str:

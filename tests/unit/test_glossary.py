@@ -12,7 +12,7 @@ from labctl.analysis.published import Agreement
 from labctl.analysis.verdict_table import Verdict
 from labctl.base.levels import Level
 from labctl.collect.threads.host_threads import ROLES
-from labctl.study.studyfile import CONDITIONS
+from labctl.study.conditionfile import condition_names
 from labctl.trace.timeline.lanes import State
 from tools.pages import GLOSSARY, alphabetical, glossary
 
@@ -30,7 +30,7 @@ WORDS = {
     *Level,
     *State,
     *ROLES,
-    *CONDITIONS,
+    *condition_names(),
     *ARMS,
 }
 

@@ -6,6 +6,7 @@ with each other than with those of another day. Pure.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from labctl.analysis.run_compare.run_facts import FactDifference, fact_differenc
 from labctl.analysis.run_compare.two_runs import MADE_BY, accelerator_title, builds
 from labctl.base.units import Better, Unit
 from labctl.store.jsonfile import canonical
+from labctl.store.records.plan_record import HOG
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
@@ -174,10 +176,20 @@ def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
                     "host": _host(run.run.host),
                     "definition": str(arm and arm.digest)[:12],
                     "workload": canonical([getattr(workload, name, None) for name in MADE_BY]),
+                    "neighbours": _neighbours(run, cell.place.condition),
                     "build": canonical(builds(run.run, programs)),
                     "unit": f"{series.sample.unit} {series.sample.better}",
                 }
                 yield _Kept(cell, key, series, traits)
+
+
+def _neighbours(run: LoadedRun, condition: str) -> str:
+    """Return a digest of what ran beside the trials of a condition; "none" where nothing did, and
+    for the hogs, of which plans of an older labctl say nothing."""
+    declared = run.plan.neighbours.get(condition)
+    if declared is None or condition == HOG:
+        return "none"
+    return hashlib.sha256(canonical(declared.to_json()).encode()).hexdigest()[:12]
 
 
 def _host(facts: Mapping[str, Any]) -> str:
@@ -207,6 +219,7 @@ def _apart(kept: Sequence[_Kept]) -> list[str]:
         "host": "on {}",
         "definition": "definition {}",
         "workload": "workload as {}",
+        "neighbours": "neighbours {}",
         "build": "programs {}",
         "unit": "in {}",
     }

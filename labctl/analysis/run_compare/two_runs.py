@@ -265,11 +265,19 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
             )
         elif name in a.design.primaries and name in b.design.primaries:
             same.add(name)
+    other = _other_neighbours(a, b)
+    left_out += [f"Condition '{name}' has other neighbours in {b.run.name}." for name in other]
     return [
         place
         for place in a.design.places
-        if place in set(b.design.places) and place.workload in same
+        if place in set(b.design.places) and place.workload in same and place.condition not in other
     ]
+
+
+def _other_neighbours(a: _Side, b: _Side) -> list[str]:
+    """Return the conditions that both runs say something of, and not the same."""
+    ours, theirs = (side.run.plan.neighbours for side in (a, b))
+    return [name for name in ours if name in theirs and ours[name] != theirs[name]]
 
 
 def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:

@@ -251,13 +251,22 @@ NEIGHBOUR = (
         "neighbour_cpu",
         Unit.CPUS,
         Better.HIGHER,
-        "what all hogs together got in the measured window",
+        {
+            "neighbour_cpu": "what all neighbours together got in the measured window, by their "
+            "cgroups",
+            "neighbour_cpu{workload=…}": "the same of each workload, where several run beside a "
+            "trial",
+        },
     ),
     Metric(
         "neighbour_ops_per_s",
         Unit.PER_SECOND,
         Better.HIGHER,
-        "that × (operations ÷ CPU seconds over the hogs' whole lives)",
+        {
+            "neighbour_ops_per_s": "that × (operations ÷ CPU seconds over the neighbours' whole "
+            "lives)",
+            "neighbour_ops_per_s{workload=…}": "the same of each workload",
+        },
         page=Page.LARGEST,
     ),
 )

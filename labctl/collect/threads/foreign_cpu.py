@@ -22,7 +22,14 @@ from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Snapshot, Target
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.collect.threads import task_clock
-from labctl.collect.threads.host_threads import ROLES, Threads, Used, ended_cpu_s, read_threads
+from labctl.collect.threads.host_threads import (
+    NEIGHBOUR,
+    ROLES,
+    Threads,
+    Used,
+    ended_cpu_s,
+    read_threads,
+)
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU
@@ -78,15 +85,9 @@ def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
 
 
 def _used_s(snapshots: Snapshots, threads: Threads, role: str, clocks: _Clocks) -> float | str:
-    found, ended = threads.of(role), threads.vanished_of(role)
-    lost = ended_cpu_s(snapshots, threads, role)
-    if lost is None:
+    spent = _spent(snapshots, threads, role)
+    if spent is None:
         return "what threads that ended during the trial had used is not known."
-    spent = dict.fromkeys(_Where, 0.0)
-    for thread in found:
-        spent[_place(thread, snapshots)] += thread.run_ns / 1e9
-    places = {_place(thread, snapshots) for thread in ended}
-    spent[places.pop() if len(places) == 1 else _Where.BOTH] += lost
     share = clocks.share(role, snapshots.trial_cpus)
     if isinstance(share, str):
         if spent[_Where.BOTH] / snapshots.seconds > _NEGLIGIBLE:
@@ -98,13 +99,33 @@ def _used_s(snapshots: Snapshots, threads: Threads, role: str, clocks: _Clocks) 
     return spent[_Where.INSIDE] + share * spent[_Where.BOTH]
 
 
+def _spent(snapshots: Snapshots, threads: Threads, role: str) -> dict[_Where, float] | None:
+    """Return the CPU seconds of a role's threads by where they may run; None if unknown."""
+    spent = dict.fromkeys(_Where, 0.0)
+    if role == NEIGHBOUR and (beside := snapshots.beside) is not None:
+        for used in beside:
+            spent[_where(used.cpus, snapshots)] += used.cpu_s
+        return spent
+    found, ended = threads.of(role), threads.vanished_of(role)
+    lost = ended_cpu_s(snapshots, threads, role)
+    if lost is None:
+        return None
+    for thread in found:
+        spent[_place(thread, snapshots)] += thread.run_ns / 1e9
+    places = {_place(thread, snapshots) for thread in ended}
+    spent[places.pop() if len(places) == 1 else _Where.BOTH] += lost
+    return spent
+
+
 def _place(thread: Used, snapshots: Snapshots) -> _Where:
-    trial = snapshots.trial_cpus
     if thread.cpus is None and thread.role in _READ_BACK:
         return _Where.INSIDE
-    online = snapshots.online
     # Without an affinity: anywhere.
-    allowed = online if thread.cpus is None else thread.cpus & online
+    return _where(snapshots.online if thread.cpus is None else thread.cpus, snapshots)
+
+
+def _where(cpus: CpuSet, snapshots: Snapshots) -> _Where:
+    trial, allowed = snapshots.trial_cpus, cpus & snapshots.online
     if allowed <= trial:
         return _Where.INSIDE
     return _Where.BOTH if allowed & trial else _Where.OUTSIDE

@@ -19,7 +19,8 @@ from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_ke
 from labctl.store.trial import TrialFolder
 from labctl.trace.threads import HELPERS, VCPU
 
-ROLES = (VCPU, *HELPERS, "neighbour", "peer", OWN)
+NEIGHBOUR = "neighbour"
+ROLES = (VCPU, *HELPERS, NEIGHBOUR, "peer", OWN)
 
 _SWITCHES = {
     "voluntary": re.compile(r"^voluntary_ctxt_switches:\s+(\d+)$", re.M),
@@ -105,6 +106,10 @@ def read_threads(snapshots: Snapshots) -> Threads:
 
 def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
     for role in ROLES:
+        if role == NEIGHBOUR and (beside := snapshots.beside) is not None:
+            # Of their cgroups: neighbours may be programs whose threads come and go.
+            yield _cpu(role, sum(used.cpu_s for used in beside) / snapshots.seconds, RAW)
+            continue
         found, ended = threads.of(role), threads.vanished_of(role)
         if not found and not ended:
             continue

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.collect.collector import Edge, Snapshot, Target, ThreadRef
+from labctl.collect.snapshots import BESIDE
 
 OWN = "labctl"
 """Role of labctl's own threads."""
@@ -28,6 +29,9 @@ _FILES = ("status", "comm", "stat")
 Find = Callable[[], Sequence[ThreadRef]]
 """Return the threads as they are now."""
 
+Beside = Callable[[], Sequence[Mapping[str, Any]]]
+"""Return what neighbours have used so far, where their cgroups tell."""
+
 _Counts = dict[int, str]
 """Text of schedstat by thread id."""
 _Row = dict[str, Any]
@@ -36,7 +40,7 @@ _Row = dict[str, Any]
 @contextmanager
 def attached(target: Target) -> Iterator[Snapshot]:
     """Yield what takes the snapshots of a trial's known threads."""
-    yield ThreadSnapshots(target.known_threads)
+    yield ThreadSnapshots(target.known_threads, beside=target.beside)
 
 
 class ThreadSnapshots:
@@ -46,8 +50,11 @@ class ThreadSnapshots:
     what it used.
     """
 
-    def __init__(self, find: Find, proc_root: Path = Path("/proc")) -> None:
+    def __init__(
+        self, find: Find, proc_root: Path = Path("/proc"), beside: Beside | None = None
+    ) -> None:
         self._find = find
+        self._beside = beside or list
         self._proc = proc_root
         self._known: Sequence[ThreadRef] = ()
 
@@ -76,7 +83,12 @@ class ThreadSnapshots:
     def _host(self) -> dict[str, Any]:
         now = time.monotonic_ns()
         text = (self._proc / "stat").read_text()
-        return {"monotonic_ns": now, "proc_stat": _kept(text, _STAT_LINES)}
+        beside = self._beside()
+        return {
+            "monotonic_ns": now,
+            "proc_stat": _kept(text, _STAT_LINES),
+            **({BESIDE: beside} if beside else {}),
+        }
 
     def _counts(self, threads: Iterable[ThreadRef]) -> _Counts:
         found: _Counts = {}

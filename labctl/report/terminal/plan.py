@@ -43,7 +43,13 @@ def plan_table(
     ]
     tail = f"{_takes(plan, expected)} --json prints the whole plan."
     parts: list[RenderableType] = [text("\n".join(head)), Text(), _arms(plan), Text()]
-    parts += [_workloads(plan), Text(), *factor_table(plan), *_foreseen(plan, foreseen)]
+    parts += [
+        _workloads(plan),
+        Text(),
+        *_neighbours(plan),
+        *factor_table(plan),
+        *_foreseen(plan, foreseen),
+    ]
     parts += expected_table(plan)
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]
@@ -88,6 +94,18 @@ def _arms(plan: PlanRecord) -> RenderableType:
         starts = "in the image's tree" if native else "restored" if arm.restore else "booted"
         table.add_row(text(name), text(part), text(starts))
     return table
+
+
+def _neighbours(plan: PlanRecord) -> list[RenderableType]:
+    if not plan.neighbours:
+        return []
+    table = bare_table("Conditions")
+    table.add_column("condition", max_width=18, overflow="fold")
+    table.add_column("neighbours", overflow="fold")
+    for name in plan.conditions:
+        kinds = plan.neighbours[name].neighbours if name in plan.neighbours else ()
+        table.add_row(text(name), text("; ".join(one.words for one in kinds) or "none"))
+    return [table, Text()]
 
 
 def _workloads(plan: PlanRecord) -> RenderableType:

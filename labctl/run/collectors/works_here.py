@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
@@ -41,11 +41,11 @@ def lacking(level: Level, at: Here) -> list[str]:
     ]
 
 
-def without_clocks(conditions: Collection[str], tunings: Iterable[Tuning]) -> list[str]:
-    """Return what it costs a run that this kernel can't report where neighbours ran; [] where it
-    costs nothing."""
+def without_clocks(tunings: Iterable[Tuning]) -> list[str]:
+    """Return what it costs a run with neighbours that this kernel can't report where they ran; []
+    where it costs nothing."""
     pinned = [tuning.name for tuning in tunings if tuning.pin.vcpus is not None]
-    if "neighbour" not in conditions or not pinned:
+    if not pinned:
         return []
     problem = task_clock.why_unavailable()
     if problem is None:

@@ -10,14 +10,14 @@ from labctl.base.levels import Level
 from labctl.base.paths import StatePaths, host_lock, results_folder
 from labctl.host import doctor
 from labctl.host.doctor.activity import observe
-from labctl.host.doctor.check import MIB, Finding, Status
+from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.reader import Reader
 from labctl.run.commands.study_checks import StudyScope, TuningState, check_study
 from labctl.run.commands.tuning_states import fit_here, tunings_of
 from labctl.run.planning.guest_image import IMAGE, accelerator_or_error
+from labctl.run.planning.guest_needs import guest_needs
 from labctl.run.planning.needed_tracers import Kernels
 from labctl.run.planning.planned import has_peers
-from labctl.run.resources.disks import disk_bytes_needed
 from labctl.study.study import GuestShape, Overrides, load_study
 from labctl.workloads.registry import checkers
 
@@ -68,7 +68,7 @@ def checkup(
     name = None if isinstance(answer, LabctlError) else answer.name
     pins, states = fit_here(tunings, guest, name)
     kernels = Kernels.here(guest.image, places)
-    memory_bytes = guest.memory_mib * MIB
+    needs = guest_needs(guest, study, image_is_built=kernels.image is not None)
     asked = StudyScope(
         accelerator=answer,
         activity=activity,
@@ -76,10 +76,8 @@ def checkup(
         lock=host_lock(),
         journal=places.journal,
         cpus=frozenset() if isinstance(pins, UsageError) else pins.vcpu_cpus,
-        memory_bytes=memory_bytes,
-        disk_bytes=disk_bytes_needed(
-            memory_bytes, data_disks=guest.data_disks, image_is_built=kernels.image is not None
-        ),
+        memory_bytes=needs.memory_bytes,
+        disk_bytes=needs.disk_bytes,
         tunings=tunings,
         has_link=study is None or has_peers(study),
         hwlat_s=hwlat_s,

@@ -25,7 +25,9 @@ from labctl.host.doctor.check import (
     warn,
 )
 from labctl.host.doctor.reader import Reader
+from labctl.host.topology import read_topology
 from labctl.run.collectors.trace_room import TracedWindow, forecast
+from labctl.run.planning.conditions_here import GuestsHere, unfit_conditions
 from labctl.run.planning.needed_tracers import Kernels, lacking, tracers_of
 from labctl.study.study import Study
 
@@ -103,6 +105,19 @@ def workloads(_: Reader, asked: StudyScope) -> Result:
         return fine(f"nothing known lacks for {some(tracers_of(study))}", value)
     remedies = dict.fromkeys(r.remedy for reasons in lacks.values() for r in reasons.values())
     return warn("; ".join(shown), " ".join(remedies), value)
+
+
+def conditions(_: Reader, asked: StudyScope) -> Result:
+    """Find out whether this host can have the neighbours of a study's conditions."""
+    study, pins = _study(asked), asked.pins
+    assert isinstance(pins, PinPlan)  # the check applies to nothing else
+    guests = GuestsHere.of(study.guest.memory_mib)
+    unfit = unfit_conditions(study.neighbours, read_topology(), {pins.strategy: pins}, (), guests)
+    value = {name: unfit.get(name, "") for name in study.neighbours}
+    if not unfit:
+        return fine(f"nothing known lacks for {some(study.neighbours)}", value)
+    shown = "; ".join(f"'{name}': {reason}" for name, reason in unfit.items())
+    return warn(shown, "labctl condition show NAME  # where its neighbours would run", value)
 
 
 def trace_room(_: Reader, asked: StudyScope) -> Result:
@@ -184,6 +199,15 @@ CHECKS = (
         "A sweep leaves a workload out on the side whose kernel can't run it.",
         workloads,
         applies=lambda asked: asked.study is not None and bool(tracers_of(asked.study)),
+    ),
+    Check(
+        "conditions",
+        GROUP,
+        "A sweep leaves out a condition whose neighbours this host can't have.",
+        conditions,
+        applies=lambda asked: (
+            bool(asked.study and asked.study.neighbours) and isinstance(asked.pins, PinPlan)
+        ),
     ),
     Check(
         "trace-room",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.levels import Level
+from labctl.base.own_guests import MOST_NEIGHBOURS, guest_name, neighbour_seat
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind, Tuning
 from labctl.collect.collector import Here
@@ -23,13 +24,11 @@ from labctl.run.collectors.trace_room import (
 )
 from labctl.run.collectors.trace_room import warning as little_room
 from labctl.run.collectors.works_here import lacking, without_clocks
-from labctl.run.guests.lab import DOMAIN_NAMES
+from labctl.run.planning.guest_needs import GuestNeeds, guest_needs
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
 from labctl.run.planning.reached import done
-from labctl.run.resources.disks import disk_bytes_needed
 from labctl.store.run_folder import RunFolder
 
-MIB = 1024 * 1024
 _SOCKET_PATH_BYTES = 107
 
 _MOST_NAMES = 3
@@ -48,7 +47,7 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
     folder, which a new run has yet to make."""
     problems = _host_problems(request.places, planned)
     if planned.plan.collect is Level.TRACE and not path.exists():
-        besides = _disk_bytes(request.places, planned)
+        besides = _needs(request.places, planned).disk_bytes
         there_too = on_one_disk(path, request.places.root)
         refused = refusal(_forecast(planned, path, besides if there_too else 0))
         problems += [refused] if refused else []
@@ -65,22 +64,20 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
     """Return what would end the guests of a plan later on. Raises UsageError for a state folder
     that can't be one."""
     _check_socket_paths(places)
+    needs = _needs(places, planned)
     return preflight.preflight(
         state_folder=places.root,
-        disk_bytes=_disk_bytes(places, planned),
-        memory_bytes=planned.plan.guest.memory_mib * MIB,
+        disk_bytes=needs.disk_bytes,
+        memory_bytes=needs.memory_bytes,
         vcpus=len(planned.pin_plan.vcpus),
         has_link=has_peers(planned.plan),
         needs_root=_why_root(planned),
     )
 
 
-def _disk_bytes(places: StatePaths, planned: Planned) -> int:
+def _needs(places: StatePaths, planned: Planned) -> GuestNeeds:
     image = find(planned.recipe, places)
-    guest = planned.plan.guest
-    return disk_bytes_needed(
-        guest.memory_mib * MIB, data_disks=guest.data_disks, image_is_built=image is not None
-    )
+    return guest_needs(planned.plan.guest, planned.plan, image_is_built=image is not None)
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
@@ -102,7 +99,7 @@ def _check_socket_paths(places: StatePaths) -> None:
     """Check the length of sockets' paths: at most 107 bytes (unix(7)), and libvirt's own are the
     longest.
     """
-    name = max(DOMAIN_NAMES, key=len)
+    name = guest_name(neighbour_seat(MOST_NEIGHBOURS))
     longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
     if len(longest.encode()) > _SOCKET_PATH_BYTES:
         raise UsageError(
@@ -116,7 +113,8 @@ def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]
     """Yield what the run can't have here, and goes on without."""
     yield from planned.warnings
     yield from lacking(planned.plan.collect, at)
-    yield from without_clocks(planned.plan.conditions, planned.tunings.values())
+    if planned.is_noisy:
+        yield from without_clocks(planned.tunings.values())
     if planned.plan.collect is Level.TRACE:
         little = little_room(_forecast(planned, folder.path))
         if little:
@@ -145,8 +143,8 @@ def _root_clauses(planned: Planned) -> Iterator[str]:
         if names := [name for name, tuning in planned.tunings.items() if forces(tuning)]:
             yield f"{_some(names)} {what}"
     plan = planned.plan
-    if "neighbour" in plan.conditions:
-        yield "the condition 'neighbour' runs programs in the image's tree"
+    for name in planned.in_the_tree:
+        yield f"the condition '{name}' runs programs in the image's tree"
     if plan.collect is Level.TRACE:
         yield "'collect: trace' records what all CPUs do"
     if has_peers(plan):

@@ -51,6 +51,11 @@ class SavedBoot:
     lab: Lab
     live: str
 
+    @property
+    def copy(self) -> Path:
+        """Return the place of a copy of the memory, for guests of other names (`guests.clones`)."""
+        return self.memory.with_suffix(".copy")
+
 
 @dataclass(frozen=True, slots=True)
 class _Booting:
@@ -112,6 +117,7 @@ class Boots:
 
     def _drop(self, boot: SavedBoot) -> None:
         boot.memory.unlink(missing_ok=True)
+        boot.copy.unlink(missing_ok=True)
         remove_disks(boot.disks)
 
     @contextmanager
@@ -196,7 +202,8 @@ class Boots:
             first = stack.enter_context(self._booting(planned, self._lab))
             if beside is None:
                 return [self._settled_and_saved(first)]
-            lab = replace(self._lab, seat=1, data=_second_data_disks(self._lab, self._baseline))
+            lab = replace(self._lab, seat=1)
+            lab = replace(lab, data=empty_data_disks(lab, self._baseline))
             try:
                 second = stack.enter_context(self._booting(beside, lab))
             except BrokenError as error:  # libvirt's refusal has ended the first one, too
@@ -259,13 +266,13 @@ def may_boot_two(lab: Lab) -> bool:
     )
 
 
-def _second_data_disks(lab: Lab, baseline: Tuning) -> DataDisks:
-    """Return data disks for a guest that boots while another has the real ones open, whose place
-    those take when it is restored: empty, and of the same size and format."""
-    disks = DataDisks(lab.work / "second-data", count=lab.data.count)
-    disks.folder.mkdir(exist_ok=True)
-    for file in disks.paths_in(baseline.disk.format):
-        make_empty(file, baseline.disk.format)
+def empty_data_disks(lab: Lab, tuning: Tuning) -> DataDisks:
+    """Return data disks for the guest in the lab's seat while another has the real ones open:
+    empty, and of the same size and format."""
+    disks = DataDisks(lab.work / f"data-of-{lab.domain_name}", count=lab.data.count)
+    disks.folder.mkdir(mode=0o711, exist_ok=True)
+    for file in disks.paths_in(tuning.disk.format):
+        make_empty(file, tuning.disk.format)
         hand_over(lab, file)
     return disks
 

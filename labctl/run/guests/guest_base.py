@@ -13,6 +13,8 @@ from labctl.run.guests.own_vm import OwnVm
 from labctl.run.guests.prepare import ImageSource
 from labctl.run.planning.guest_image import built_image
 from labctl.run.planning.planned import Planned
+from labctl.run.planning.planned_conditions import beside_of, neighbours_of
+from labctl.study.condition import Kind
 from labctl.workloads.registry import workload_of
 
 
@@ -40,9 +42,13 @@ def guest_base(
 def _source(planned: Planned, image: Image) -> GuestSource:
     if planned.own is None:
         return ImageSource(image)
-    programs = (workload_of(declared) for declared in planned.plan.workloads.values())
+    plan = planned.plan
+    programs = (workload_of(declared) for declared in plan.workloads.values())
+    paths = {path for program in programs for path in program.binaries}
+    in_guests = (one for one in neighbours_of(plan) if one.kind is Kind.GUESTS)
+    paths |= {path for one in in_guests for path in beside_of(one).binaries}
     return OwnVm(
         own=planned.own,
-        baseline=planned.tunings[planned.plan.roles.baseline],
-        paths=tuple(sorted({path for program in programs for path in program.binaries})),
+        baseline=planned.tunings[plan.roles.baseline],
+        paths=tuple(sorted(paths)),
     )

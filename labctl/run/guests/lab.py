@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from labctl.base.events import Listener
+from labctl.base.own_guests import guest_name, guest_uuid, mac_of
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.pinning.pin_plan import PinPlan
-from labctl.domain.render import mac_of
 from labctl.domain.session import Session, is_embedded
 from labctl.guest.images import Image
 from labctl.host import cgroups
@@ -23,10 +22,6 @@ from labctl.host.topology import Topology
 from labctl.run.guests.guest_source import GuestSource
 from labctl.run.resources.disks import DataDisks
 from labctl.run.resources.qemu_user import QemuUser
-
-DOMAIN_NAMES = ("labctl-guest", "labctl-guest-2")
-"""A host has one run at a time. Two of its guests may boot at once, and as a restore can't rename a
-domain, what is saved of either is restored under its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +54,12 @@ class Lab:
     """Link over which workloads reach their peer; None in a run without such a workload."""
     listener: Listener
     seat: int = 0
-    """Seat of a guest among those that may boot at once: 0 or 1. Each has a name, sockets and a
-    console of its own."""
+    """Seat of a guest among those that may run at once (`base.own_guests`). Each has a name, a
+    UUID, sockets and a console of its own."""
 
     @property
     def domain_name(self) -> str:
-        return DOMAIN_NAMES[self.seat]
+        return guest_name(self.seat)
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
         """Return where the threads of a tuning that pins by the plan run."""
@@ -77,7 +72,7 @@ class Lab:
 
     @property
     def domain_uuid(self) -> str:
-        return lab_uuid(self.work, self.seat)
+        return guest_uuid(self.work, self.seat)
 
     @property
     def qemu_ids(self) -> tuple[int, int]:
@@ -127,10 +122,4 @@ def logs_of_qemu(uri: str) -> Path:
 
 def link_mac(work: Path) -> str:
     """Return the MAC of the guest that the link of a lab in that folder is for."""
-    return mac_of(lab_uuid(work, seat=0))
-
-
-def lab_uuid(work: Path, seat: int) -> str:
-    """Return the UUID of a lab's domain, by its folder and seat."""
-    which = f":{seat + 1}" if seat else ""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}{which}"))
+    return mac_of(guest_uuid(work, seat=0))

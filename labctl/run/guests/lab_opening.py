@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from labctl.base.events import Listener, Note
@@ -12,11 +12,12 @@ from labctl.base.paths import StatePaths
 from labctl.base.signals import cleaning_up
 from labctl.domain.session import Session
 from labctl.guest.images import Image, keep_private
-from labctl.host import cgroups, guest_cgroups
+from labctl.host import cgroups
 from labctl.host.link import Link, link
 from labctl.host.settings.journal import Journal
 from labctl.run.guests.guest_base import GuestBase
-from labctl.run.guests.lab import DOMAIN_NAMES, Lab, link_mac
+from labctl.run.guests.lab import Lab, link_mac
+from labctl.run.guests.leftovers import no_guest_cgroups_left
 from labctl.run.planning.planned import Planned, has_peers
 from labctl.run.resources.disks import RAW, DataDisks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
@@ -44,7 +45,7 @@ def open_lab(
         # A daemon knows the mounts of its own host.
         sizes = () if connect else _page_sizes(planned)
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
-        stack.enter_context(_no_guest_cgroups_left(places))
+        stack.enter_context(no_guest_cgroups_left(places))
         user = None
         if not connect:
             if account := account_of_qemu():
@@ -159,22 +160,6 @@ def _work_folder(places: StatePaths) -> Iterator[Path]:
             for path in sorted(work.rglob("*"), reverse=True):
                 # QEMU takes its sockets away itself, perhaps at this moment.
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
-    """Remove guests' cgroups: libvirt does so itself, but gives up after a second on a busy
-    host.
-    """
-    try:
-        yield
-    finally:
-        with cleaning_up():
-            for name in DOMAIN_NAMES:
-                for group in guest_cgroups.of_guests(places.libvirt_root, name):
-                    with suppress(OSError):  # the next labctl tries again, and says so
-                        guest_cgroups.remove(group)
-            guest_cgroups.remove_empty_partitions()
 
 
 @contextmanager

@@ -7,18 +7,17 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import product
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
+from labctl.base.own_guests import OWN_NAME
 from labctl.base.paths import StatePaths, host_lock
-from labctl.base.signals import ending_signals_interrupt
+from labctl.base.signals import cleaning_up, ending_signals_interrupt
 from labctl.host import guest_cgroups
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
-from labctl.run.guests.lab import DOMAIN_NAMES
 
 _EMBEDDED = Path("run/qemu")
 """Folder of the pids of libvirt's guests, below an embedded driver's root."""
@@ -106,20 +105,42 @@ def _arguments(pid: int) -> bytes:
 
 def leftover_cgroups(places: StatePaths) -> list[Path]:
     """Return those of guests that labctl started from this state folder."""
-    return [
-        group
-        for name in DOMAIN_NAMES
-        for group in guest_cgroups.of_guests(places.libvirt_root, name)
-    ]
+    return guest_cgroups.of_guests(places.libvirt_root, OWN_NAME)
+
+
+@contextmanager
+def no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
+    """Remove guests' cgroups: libvirt does so itself, but gives up after a second on a busy
+    host.
+    """
+    try:
+        yield
+    finally:
+        with cleaning_up():
+            for group in leftover_cgroups(places):
+                with suppress(OSError):  # the next labctl tries again, and says so
+                    guest_cgroups.remove(group)
+            guest_cgroups.remove_empty_partitions()
+
+
+def _pid_files(folder: Path) -> list[Path]:
+    """Return a driver's files of pids; none where only root may look, whose guests they are."""
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(".pid"))
+    except OSError:
+        return []
 
 
 def leftover_guests(places: StatePaths) -> dict[str, int]:
     """Name to pid of the guests that labctl started with files in this state folder."""
     found = {}
     folders = (places.libvirt_root / _EMBEDDED, _DAEMON)
-    for folder, name in product(folders, DOMAIN_NAMES):
+    for file in (file for folder in folders for file in _pid_files(folder)):
+        name = file.stem
+        if not OWN_NAME.fullmatch(name):
+            continue
         try:
-            pid = int((folder / f"{name}.pid").read_text())
+            pid = int(file.read_text())
         except (OSError, ValueError):
             continue
         arguments = _arguments(pid)

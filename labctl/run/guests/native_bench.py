@@ -43,7 +43,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 network=lab.link.native_file if lab.link else None,
             )
         )
-        channel = _native_channel(session)
+        channel = runner_channel(session)
         yield Bench(
             tuning=tuning,
             kind=Kind.NATIVE,
@@ -73,13 +73,13 @@ def tree_channel(lab: Lab) -> Iterator[Channel]:
         layout=lab.layout,
         journal=lab.journal,
     ) as session:
-        yield _native_channel(session)
+        yield runner_channel(session)
 
 
-def _native_channel(session: NativeSession) -> Channel:
+def runner_channel(session: NativeSession, name: str = "the native runner") -> Channel:
     """Return a channel to a native runner that answers; raises what the runner said when it
-    doesn't."""
-    channel = Channel(session.connection, "the native runner")
+    doesn't. `name`: the runner's, for errors."""
+    channel = Channel(session.connection, name)
     try:
         channel.wait_ready(Deadline.after(20, "the native runner's first answer"))
     except BrokenError:

@@ -58,7 +58,7 @@ def _paths(own: OwnDomain, lab: Lab, disks: Disks, rendered: str) -> frozenset[s
             *(str(disk.path) for disk in disks.values()),
             *(str(disk.path) for disk in own.read_only),
             *map(str, (*own.firmware, *own.boot_files)),
-            *map(str, (lab.console_log, lab.runner_socket, lab.sockets / "agent.sock")),
+            *map(str, (lab.console_log, lab.runner_socket, lab.agent_socket)),
             *(source.get("file", "") for source in labctls),
         )
     )

@@ -65,20 +65,27 @@ def hand_over(lab: Lab, file: Path) -> None:
 
 @contextmanager
 def answering(
-    lab: Lab, running: RunningGuest, seconds: float, *, is_booting: bool, is_paused: bool = True
+    lab: Lab,
+    running: RunningGuest,
+    seconds: float,
+    *,
+    is_booting: bool,
+    is_paused: bool = True,
+    what: str = "the guest",
 ) -> Iterator[Channel]:
     """Resume a guest where it is paused, and talk to its runner; the guest is ended at the end.
 
-    `is_booting`: it has no runner from before, as a restored guest has. Raises BrokenError with
-    the console's last lines when it doesn't answer within `seconds`.
+    `is_booting`: it has no runner from before, as a restored guest has. `what`: the guest, in
+    errors. Raises BrokenError with the console's last lines when it doesn't answer within
+    `seconds`.
     """
 
     def how_ended() -> str:
         return guest_logs.how_it_ended(lab.qemu_log, lab.console_log)
 
     try:
-        deadline = Deadline.after(seconds, "the guest's first answer")
-        with Channel.connected(lab.runner_socket, "the guest", deadline, how_ended) as channel:
+        deadline = Deadline.after(seconds, f"{what}: the first answer")
+        with Channel.connected(lab.runner_socket, what, deadline, how_ended) as channel:
             if is_paused:
                 running.resume()
             try:
@@ -88,7 +95,7 @@ def answering(
             except DeadlineError as error:
                 said = guest_logs.console_end(lab.console_log)
                 raise BrokenError(
-                    f"the guest did not answer within {seconds:g} s{said}",
+                    f"{what} did not answer within {seconds:g} s{said}",
                     hint=lab.source.hint(lab),
                 ) from error
             channel.set_time(Deadline.after(10, "setting the guest's clock"))

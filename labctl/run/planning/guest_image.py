@@ -36,7 +36,7 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
 def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
     """Return the recipe of the run `run` that is resumed: with what its workloads need and the
     kernel that it began with, or a UsageError."""
-    recipe = with_what_is_needed(load_recipe(plan.guest.image), plan.workloads)
+    recipe = with_what_is_needed(load_recipe(plan.guest.image), plan)
     if recorded is None:
         return recipe
     kernel = Path(recorded.file)

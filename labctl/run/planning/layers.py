@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from labctl.base.errors import UsageError
 from labctl.guest.add_layer import refuse_what_cannot_be_layered
 from labctl.guest.layer import Brought, Build, joined
 from labctl.guest.recipe import Recipe
-from labctl.study.study import StudyWorkload
+from labctl.run.planning.planned_conditions import programs_beside
+from labctl.study.plan import Plan
+from labctl.study.study import Study, StudyWorkload
 from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Workload
 
 
-def with_what_is_needed(recipe: Recipe, workloads: Mapping[str, StudyWorkload]) -> Recipe:
-    """Return the recipe with a layer of what the workloads need beside its own packages. Raises
-    UsageError for an image that gets none."""
+def with_what_is_needed(recipe: Recipe, what: Plan | Study) -> Recipe:
+    """Return the recipe with a layer of what workloads, neighbours' too, need beside its own
+    packages. Raises UsageError for an image that gets none."""
+    programs = [*map(workload_of, what.workloads.values()), *programs_beside(what)]
+    return _with_layer(recipe, programs)
+
+
+def with_what_neighbours_need(recipe: Recipe, what: Plan | Study) -> Recipe:
+    """Return the same without the workloads', for guests that are not made of the image."""
+    return _with_layer(recipe, programs_beside(what))
+
+
+def _with_layer(recipe: Recipe, programs: Iterable[Workload]) -> Recipe:
     parts = []
-    for declared in workloads.values():
-        program = workload_of(declared)
+    for program in programs:
         packages = set(program.file.packages) - set(recipe.spec.packages)
         parts.append((tuple(packages), _brought(program)))
     layer = joined(parts)

@@ -15,6 +15,7 @@ from labctl.host.topology import Topology
 from labctl.run.planning.own_domain import (
     OwnGuest,
 )
+from labctl.run.planning.planned_conditions import noisy, on_the_host
 from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
 from labctl.study.plan import Plan
@@ -82,6 +83,16 @@ class Planned:
     def pin_plan(self) -> PinPlan:
         """Return the one that tunings use unless they say otherwise."""
         return self.pin_plans[Strategy.COMPACT]
+
+    @property
+    def is_noisy(self) -> bool:
+        """Return whether any trial has neighbours."""
+        return bool(noisy(self.plan))
+
+    @property
+    def in_the_tree(self) -> list[str]:
+        """Return the conditions whose neighbours run in the image's tree."""
+        return on_the_host(self.plan)
 
 
 def has_peers(what: Plan | Study) -> bool:

@@ -11,6 +11,7 @@ from labctl.base.errors import UsageError
 from labctl.guest.images import find
 from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
+from labctl.run.planning.conditions_here import GuestsHere, unfit_conditions
 from labctl.run.planning.fitting import (
     check_any_left,
     check_memory,
@@ -22,7 +23,7 @@ from labctl.run.planning.fitting import (
     pins_digest,
 )
 from labctl.run.planning.guest_image import recipe_asked_for
-from labctl.run.planning.layers import refuse_files, with_what_is_needed
+from labctl.run.planning.layers import refuse_files, with_what_is_needed, with_what_neighbours_need
 from labctl.run.planning.needed_tracers import Kernels, tracers_of, untraceable
 from labctl.run.planning.own_domain import (
     OwnGuest,
@@ -93,9 +94,10 @@ def _planned(
     tunings = load_tunings(study.tunings)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
     if own is None:
-        recipe = with_what_is_needed(recipe, study.workloads)
+        recipe = with_what_is_needed(recipe, study)
     else:
         refuse_files(study.workloads, request.domain or "")
+        recipe = with_what_neighbours_need(recipe, study)
     image = find(recipe, request.places)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
         kernel = image.kernel if image else None
@@ -124,6 +126,13 @@ def _planned(
     kept: Mapping[str, str] = {}
     if own is not None:
         kept = durabilities(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
+    unfit = unfit_conditions(
+        study.neighbours,
+        topology,
+        pin_plans,
+        request.overrides.conditions or (),
+        GuestsHere.of(study.guest.memory_mib, keeps_network=own is not None and own.keep_network),
+    )
     kernels = Kernels(recipe=recipe, image=image, is_own_domain=own is not None)
     plan = make_plan(
         study,
@@ -134,6 +143,7 @@ def _planned(
         skipped_workloads=untraceable(
             study, {t.kind for t in planned.values()}, kernels, request.overrides.workloads or ()
         ),
+        skipped_conditions=unfit,
         durabilities=kept,
     )
     # The study stays as it is, so that its digest is the same on every host.

@@ -54,11 +54,14 @@ def remove_disks(disks: Disks) -> None:
         disk.path.unlink(missing_ok=True)
 
 
-def disk_bytes_needed(memory_bytes: int, *, data_disks: int, image_is_built: bool) -> int:
+def disk_bytes_needed(
+    memory_bytes: int, *, data_disks: int, image_is_built: bool, has_clones: bool = False
+) -> int:
     """Return what a sweep may write to the state folder: the data disks and their pristine copy,
-    save files, and an image that is yet to be built."""
+    save files (each with a copy where it `has_clones`), and an image that is yet to be built."""
     data_bytes = (data_disks + 1) * DATA_DISK_BYTES
-    return data_bytes + 2 * memory_bytes + (0 if image_is_built else _IMAGE_BYTES)
+    saved_bytes = 2 * memory_bytes * (2 if has_clones else 1)
+    return data_bytes + saved_bytes + (0 if image_is_built else _IMAGE_BYTES)
 
 
 def make_overlay(backing: Path, path: Path, backing_format: str = "qcow2") -> None:

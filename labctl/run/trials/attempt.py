@@ -10,6 +10,7 @@ from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.contained import keep_fault
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
+from labctl.run.trials.neighbour_rooms import NeighbourRooms
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.quiet import Others, Since
 from labctl.run.trials.trial import run_trial
@@ -19,7 +20,6 @@ from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
-from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,16 @@ class Attempted:
 class Attempts:
     """Make attempts at the trials of a plan, each stored in a folder of its own."""
 
-    def __init__(self, lab: Lab, folder: RunFolder, plan: Plan, calibrations: Calibrations) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        folder: RunFolder,
+        plan: Plan,
+        calibrations: Calibrations,
+        rooms: NeighbourRooms,
+    ) -> None:
         self._lab = lab
+        self.rooms = rooms
         self._folder = folder
         self._plan = plan
         self._calibrations = calibrations
@@ -46,16 +54,14 @@ class Attempts:
         """Run, parse and store an attempt. `traces`: whether there is room for what is recorded."""
         folder = self._folder.new_trial(trial.number, attempt)
         declared = self._plan.workloads[trial.cell["workload"]]
-        request = TrialRequest(
-            planned=trial,
+        request = TrialRequest.of(
+            self._plan,
+            trial,
             attempt=attempt,
-            workload=workload_of(declared),
-            declared=declared,
-            limits=self._plan.limits,
-            level=self._plan.collect,
             window_rates=self._window_rates,
             traces=traces,
             calibration=partial(self._calibrations.of, bench.kind, declared),
+            room=partial(self.rooms.opened, trial),
         )
         since = Since.now()
         record = run_trial(self._lab, bench, request, folder)

@@ -118,6 +118,7 @@ class Engine:
         try:
             with ExitStack() as stack:
                 with foreseen("a machine was made ready"):
+                    self._attempts.rooms.make_ready(trials)
                     bench = stack.enter_context(self._bench(trials[0]))
                 if bench.boot:
                     self._failed_boots = 0

@@ -14,6 +14,7 @@ from labctl.run.planning.reached import done, reached
 from labctl.run.resources.disks import Disks
 from labctl.run.trials.attempt import Attempts
 from labctl.run.trials.engine import Engine, WhyEnd
+from labctl.run.trials.neighbour_rooms import NeighbourRooms
 from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
@@ -69,12 +70,14 @@ def carry_out(
         )
         recall(lab.places, plan.record(), str(plan.collect), log)
         log.write()
+        only_boot = so_far.boots[0] if fresh_boots else None
+        rooms = NeighbourRooms(lab, boots, plan, only_boot=only_boot)
         engine = Engine(
             lab,
             folder,
             plan,
             boots,
-            Attempts(lab, folder, plan, calibrations),
+            Attempts(lab, folder, plan, calibrations, rooms),
             proof,
             fresh_boots=fresh_boots,
             why_end=why_end,

@@ -1,125 +1,278 @@
-"""Run the condition `neighbour`: hogs that compete as other VMs do (METHOD rule 4).
+"""Run the neighbours of a condition: what competes with a trial as other VMs do (METHOD rule 4).
 
-One per CPU, because with autogrouping four hogs of one session weigh as one; each in a session
-and a cgroup of its own. They run the image's own stress-ng, so that no host package matters.
+Each is in a session and a cgroup of its own: with autogrouping, four programs of one session weigh
+as one. They run in the image's own tree, so that no host package matters, under the rights that
+their workload has natively.
 """
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from labctl.base.channel import Channel, Execution
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
-from labctl.base.process import end_process_group, running
-from labctl.collect.neighbour import STOP_SIGNAL, WORKER, hog_command
-from labctl.host.cgroups import group
-from labctl.host.native import in_tree
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.last_words import last_words
+from labctl.host.cgroups import Cgroup, CpuLimits, group
+from labctl.host.native import NativeSession, runner_in
+from labctl.run.guests.clones import OpenRoom
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.threads import tree_threads
+from labctl.run.guests.native_bench import RUNNER, runner_channel
+from labctl.run.guests.neighbour_guests import neighbour_guests
+from labctl.run.planning.conditions_here import cpus_of
+from labctl.study.condition import Condition, Kind, Neighbour
+from labctl.workloads.beside import LIMIT_S, Beside
 
-_OUTPUT = "/run/out"
-_GRACE_S = 5.0
+MIB = 1024 * 1024
+_GRACE_S = 10.0
+"""Time for a last run to come to its end."""
+_KILLED_S = 5.0
 _START_S = 20.0
 _POLL_S = 0.01
-_MEMORY_BYTES = 256 * 1024 * 1024
-"""Far more than a hog needs: the limit gives it a cgroup, by which the undo journal finds it."""
+_BUSY_S = 0.05
+"""CPU time after which a program does its work, and not only prepares it."""
+_SETTLED_S = 1.0
+"""Time after which it does so in any case: a program may sleep most of the time."""
 
 
-_WAIT = ("/bin/sh", "-c", 'read -r go && exec "$@" </dev/null', "sh")
-"""Prefix of a hog's command that first waits for a line on its standard input."""
-
-
-@dataclass
-class Neighbours:
-    """Hold the hogs of one trial, if it has any: they wait until `start`, and `outcome` is there
-    once they were stopped."""
-
-    processes: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
-    outcome: dict[str, Any] | None = None
+class Neighbours(Protocol):
+    """Control what runs beside one trial: it waits until `start`, and `outcome` is there once it
+    was stopped."""
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid for process, _ in self.processes]
+        """Return the processes that are known as neighbours, with all that they start."""
+
+    def used(self) -> list[dict[str, Any]]:
+        """Return what they have used so far: by kind its `workload`, its `cpus` and `cpu_ns`; []
+        where nothing tells."""
 
     def start(self) -> None:
-        """Let them go; returns when all are busy. Raises BrokenError when one had died before."""
-        for process, _ in self.processes:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(b"go\n")
-        deadline = Deadline.after(_START_S, "starting the neighbours")
-        for pid in self.pids:
-            _wait_until_busy(pid, deadline)
+        """Let them go; return when all are busy. Raises BrokenError when one had died before."""
 
     def stop(self) -> None:
-        """End them and keep what they counted. Raises BrokenError when one had died before."""
-        hogs = []
-        for process, _ in self.processes:
-            if process.poll() is not None:
-                raise BrokenError(f"a neighbour ended by itself with status {process.returncode}")
-        for process, folder in self.processes:
-            end_process_group(process, STOP_SIGNAL, _GRACE_S)
-            hogs.append({path.name: _text(path) for path in sorted(folder.iterdir())})
-        if hogs:
-            self.outcome = {"hogs": hogs}
+        """End them and keep what they did. Raises BrokenError when one had died before."""
+
+    @property
+    def outcome(self) -> list[dict[str, Any]]:
+        """Return what each did, as neighbour.json holds it; [] before it was stopped."""
+
+
+@dataclass
+class Together:
+    """Hold the neighbours of a condition as one; without any, what a quiet trial has."""
+
+    members: Sequence[Neighbours] = ()
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for one in self.members for pid in one.pids]
+
+    def used(self) -> list[dict[str, Any]]:
+        rows = [one.used() for one in self.members]
+        # Of some only, it would pass for all.
+        return [row for of_one in rows for row in of_one] if all(rows) else []
+
+    def start(self) -> None:
+        for one in self.members:
+            one.start()
+
+    def stop(self) -> None:
+        for one in self.members:
+            one.stop()
+
+    @property
+    def outcome(self) -> list[dict[str, Any]]:
+        return [row for one in self.members for row in one.outcome]
 
 
 @contextmanager
-def neighbours(lab: Lab, cpus: Sequence[int]) -> Iterator[Neighbours]:
-    """Start as many hogs as there are CPUs, free to move among them, as guests are. They enter the
-    image's tree while the caller works, and wait there."""
-    command = hog_command()
-    found = Neighbours()
+def neighbours(lab: Lab, condition: Condition | None, room: OpenRoom) -> Iterator[Neighbours]:
+    """Start the neighbours of a condition; none without one. Processes enter the image's tree while
+    the caller works, and wait there; guests are made in a room that is opened for them."""
+    found: list[Neighbours] = []
     with ExitStack() as stack:
-        for number, _ in enumerate(cpus):
-            folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="hog-", dir=lab.work))
+        declared = list(enumerate(condition.neighbours if condition else ()))
+        # First: nothing that waits may see guests being restored.
+        if guests := [(kind, one) for kind, one in declared if one.kind is Kind.GUESTS]:
+            made = stack.enter_context(room())
+            for kind, one in guests:
+                cpus = cpus_of(one, lab.topology, lab.pin_plan)
+                found.append(stack.enter_context(neighbour_guests(made, kind, one, cpus)))
+        for kind, one in declared:
+            if one.kind is not Kind.GUESTS:
+                found.append(stack.enter_context(_on_the_host(lab, kind, one)))
+        yield Together(found)
+
+
+@dataclass
+class _Copy:
+    """Hold one neighbour in its runner, where it waits."""
+
+    session: NativeSession
+    members: Cgroup
+    execution: Execution | None = None
+    begun_ns: int = 0
+
+    def used_ns(self) -> int | None:
+        return self.members.cpu_ns()
+
+    @property
+    def running(self) -> Execution:
+        assert self.execution is not None
+        return self.execution
+
+    @property
+    def has_ended(self) -> bool:
+        return not Path(f"/proc/{self.running.pid}").exists()
+
+
+@dataclass
+class _OnTheHost:
+    """Hold neighbours of one kind that are processes of this host."""
+
+    kind: int
+    beside: Beside
+    cpus: CpuSet
+    copies: list[_Copy] = field(default_factory=list)
+    outcome: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [copy.session.pid for copy in self.copies]
+
+    def used(self) -> list[dict[str, Any]]:
+        counts = [copy.used_ns() for copy in self.copies]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return []
+        name, cpus = self.beside.program.name, format_cpus(self.cpus)
+        return [{"workload": name, "cpus": cpus, "cpu_ns": sum(known)}]
+
+    def start(self) -> None:
+        for copy in self.copies:
+            copy.begun_ns = copy.used_ns() or 0
+            copy.running.go()
+        settled = time.monotonic() + _SETTLED_S
+        deadline = Deadline.after(_START_S, "starting the neighbours")
+        for copy in self.copies:
+            while not self._is_busy(copy) and time.monotonic() < settled:
+                time.sleep(min(_POLL_S, deadline.remaining()))
+            self._check_alive(copy)
+
+    def stop(self) -> None:
+        for copy in self.copies:
+            self._check_alive(copy)
+        for copy in self.copies:
+            self._signal(copy, self.beside.stop_signal)
+        for copy in self.copies:
+            self.outcome.append(self._ended(copy))
+
+    def _is_busy(self, copy: _Copy) -> bool:
+        used = copy.used_ns()
+        return copy.has_ended or (used is not None and used - copy.begun_ns > _BUSY_S * 1e9)
+
+    def _check_alive(self, copy: _Copy) -> None:
+        if copy.has_ended:
+            copy.running.wait_exited(_KILLED_S)
+            result = copy.running.result()
+            said = last_words(result.stderr or result.stdout) or "it printed nothing"
+            raise BrokenError(
+                f"the neighbour {self.beside.program.name} ended by itself with status "
+                f"{result.returncode}: {said}"
             )
+
+    def _signal(self, copy: _Copy, number: signal.Signals) -> None:
+        pid = copy.running.pid
+        try:
+            if number is signal.SIGTERM:
+                os.kill(pid, number)
+            else:
+                os.killpg(pid, number)
+        except ProcessLookupError:
+            pass  # it ended just now, which its status says
+
+    def _ended(self, copy: _Copy) -> dict[str, Any]:
+        was_killed = False
+        try:
+            copy.running.wait_exited(_GRACE_S)
+        except DeadlineError:
+            was_killed = True
+            self._signal(copy, signal.SIGKILL)
+            copy.running.wait_exited(_KILLED_S)
+        used_ns = copy.used_ns()
+        result = copy.running.result()
+        usage = result.counts["rusage"]
+        counted_s = usage["utime_s"] + usage["stime_s"]
+        return {
+            "kind": self.kind,
+            "workload": self.beside.program.name,
+            "status": result.returncode,
+            "was_killed": was_killed,
+            "seconds": result.duration_s,
+            "cpu_s": counted_s if used_ns is None else (used_ns - copy.begun_ns) / 1e9,
+            "stdout": _text(result.stdout),
+            "stderr": _text(result.stderr),
+            "files": {name: _text(data) for name, data in sorted(result.files.items())},
+        }
+
+
+@contextmanager
+def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHost]:
+    """Start neighbours of one kind. `kind`: its number among the condition's."""
+    cpus = cpus_of(declared, lab.topology, lab.pin_plan)
+    beside = Beside.of(declared.program, declared.definition, declared.parameters, declared.run_s)
+    found = _OnTheHost(kind, beside, cpus)
+    with ExitStack() as stack:
+        for number in range(declared.count or len(cpus)):
             members = stack.enter_context(
-                group(lab.layout, lab.journal, f"neighbour-{number}", memory_bytes=_MEMORY_BYTES)
-            )
-            output = stack.enter_context(open(folder / "stderr.txt", "wb"))
-            argv = in_tree(
-                lab.image.tree,
-                ["env", "-C", _OUTPUT, *_WAIT, *command.argv],
-                mounts={folder: _OUTPUT},
-                cpus=frozenset(cpus),
-            )
-            process = stack.enter_context(
-                running(
-                    argv,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    stop_signal=STOP_SIGNAL,
+                group(
+                    lab.layout,
+                    lab.journal,
+                    f"neighbour-{kind}-{number}",
+                    memory_bytes=declared.memory_mib * MIB,
+                    limits=_limits(declared),
+                    accounted=True,
                 )
             )
-            members.add(process.pid)
-            found.processes.append((process, folder))
+            session = stack.enter_context(
+                runner_in(
+                    lab.image.tree,
+                    members,
+                    data_folder=None,
+                    runner_program=RUNNER,
+                    isolated=True,
+                )
+            )
+            found.copies.append(_Copy(session, members))
+        for copy in found.copies:
+            channel = runner_channel(copy.session, f"the neighbour {beside.program.name}")
+            copy.execution = stack.enter_context(_prepared(channel, beside, cpus))
         yield found
 
 
-def _wait_until_busy(pid: int, deadline: Deadline) -> None:
-    """Wait until the hog's worker runs."""
-    while not any(_comm(thread.tid) == WORKER for thread in tree_threads(pid, "neighbour")):
-        if not tree_threads(pid, "neighbour"):
-            raise BrokenError("a neighbour ended before it had started")
-        time.sleep(min(_POLL_S, deadline.remaining()))
+@contextmanager
+def _prepared(channel: Channel, beside: Beside, cpus: CpuSet) -> Iterator[Execution]:
+    with (
+        channel.serving(beside.servers(cpus), cpus=cpus),
+        channel.prepared(beside.command(cpus), seconds=LIMIT_S, cpus=cpus) as execution,
+    ):
+        yield execution
 
 
-def _comm(tid: int) -> str:
-    try:
-        return Path(f"/proc/{tid}/comm").read_text().strip()
-    except OSError:
-        return ""
+def _limits(declared: Neighbour) -> CpuLimits | None:
+    if declared.kind is not Kind.CGROUP:
+        return None
+    return CpuLimits(weight=declared.weight or 100, quota_percent=declared.quota_percent)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")

@@ -13,6 +13,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.collect.collector import RawTrial
 from labctl.collect.table import SOURCES
 from labctl.run.contained import contained
+from labctl.run.trials.neighbour_work import work_of_neighbours
 from labctl.store.digests import Digests
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
@@ -65,6 +66,7 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         calibratable=program.calibratable,
         rate_metric=program.rate_metric,
         own=own,
+        neighbours=work_of_neighbours(folder, record),
         readings=list(own),
     )
     for source in SOURCES:

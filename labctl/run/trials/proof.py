@@ -13,9 +13,9 @@ from labctl.base.errors import HostError
 from labctl.base.events import Warned
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
-from labctl.collect import neighbour
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import tree_channel
+from labctl.run.planning.planned_conditions import beside_of, neighbours_of
 from labctl.store.records.run_record import Hashed, SideHashes
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload_of
@@ -168,8 +168,8 @@ class Proof:
 
 def _beside(plan: Plan) -> Iterator[str]:
     """Yield what runs out of the tree beside any machine."""
-    if "neighbour" in plan.conditions:
-        yield neighbour.BINARY
+    for one in neighbours_of(plan):
+        yield from beside_of(one).binaries
     for declared in plan.workloads.values():
         program = workload_of(declared)
         if peer := program.peer(program.check_parameters(declared.parameters)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from typing import Any
 
 from labctl.base.channel import Serving
 from labctl.base.errors import HostError, LabctlError
@@ -16,7 +17,7 @@ from labctl.base.last_words import last_words
 from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.neighbours import Neighbours, neighbours
+from labctl.run.trials.neighbours import neighbours
 from labctl.run.trials.peer import RAW, serving
 from labctl.run.trials.trial_request import TrialRequest
 from labctl.run.trials.warmup import warm_up
@@ -65,6 +66,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
             "parameters": dict(request.declared.parameters),
             "duration_s": request.declared.duration_s,
             **({"definition": definition} if definition is not None else {}),
+            **_parsed_beside(request),
             "kind": str(bench.kind),
             "accelerator": lab.accelerator.name,
             "vcpus": lab.vcpus,
@@ -72,6 +74,15 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
         measured_s=times["measured_s"],
         warmup_s=times["warmup_s"],
     )
+
+
+def _parsed_beside(request: TrialRequest) -> dict[str, Any]:
+    """Return what parsing must know of the neighbours' workloads."""
+    if request.condition is None:
+        return {}
+    keys = ("program", "parameters", "run_s", "definition")
+    rows = (one.to_json() for one in request.condition.neighbours)
+    return {"neighbours": [{key: row.get(key) for key in keys} for row in rows]}
 
 
 def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
@@ -101,9 +112,7 @@ def _measure(
     with ExitStack() as stack:
         new_data(lab, bench, workload, setting)
         peer = stack.enter_context(serving(lab, workload, setting.parameters))
-        hogs = Neighbours()
-        if request.planned.cell["condition"] == "neighbour":
-            hogs = stack.enter_context(neighbours(lab, sorted(lab.topology.usable)))
+        hogs = stack.enter_context(neighbours(lab, request.condition, request.room))
         servers = stack.enter_context(
             bench.channel.serving(workload.servers(setting), cpus=bench.cpus, sched=bench.sched)
         )

@@ -50,6 +50,7 @@ def target_of(
         is_traced=request.traces,
         seconds=seconds,
         calibration=request.calibration,
+        beside=hogs.used,
     )
 
 

@@ -12,7 +12,7 @@ from labctl.collect import neighbour, runner_counts, snapshots
 from labctl.run.collectors.collecting import collecting
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.neighbours import Neighbours
+from labctl.run.trials.neighbours import Neighbours, Together
 from labctl.run.trials.peer import RunningPeer
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
 from labctl.run.trials.trial_target import target_of, with_command
@@ -53,7 +53,7 @@ def measured_window(
     peer: RunningPeer | None = None,
 ) -> CommandResult:
     """Return the command's outcome; what was collected around it is in the folder."""
-    hogs = hogs or Neighbours()
+    hogs = hogs or Together()
     seconds = setting.duration_s + SLACK_S
     target = target_of(lab, bench, request, seconds, folder, hogs, peer)
     with (
@@ -108,5 +108,5 @@ def store_output(
     for name, data in result.files.items():
         folder.write_raw(f"files/{Path(name).name}", data)
     folder.write_raw_json(runner_counts.RAW, result.counts)
-    if hogs is not None and hogs.outcome is not None:
-        folder.write_raw_json(neighbour.RAW, hogs.outcome)
+    if hogs is not None and hogs.outcome:
+        folder.write_raw_json(neighbour.RAW, {"neighbours": hogs.outcome})

@@ -65,6 +65,62 @@ class PlannedWorkload(Record):
     """Declaration of the program's file; None in plans of older versions."""
 
 
+HOG = "neighbour"
+"""Only condition with neighbours that plans of an older labctl know. They hold no definition of
+it."""
+
+_PLACES = {
+    "everywhere": "everywhere",
+    "vcpus": "on the vCPUs' CPUs",
+    "siblings": "on the other threads of the vCPUs' cores",
+    "emulator": "on the emulator's CPUs",
+}
+"""CPUs by a name, in words."""
+
+
+class PlannedNeighbour(Record):
+    """Describe neighbours of one kind."""
+
+    program: Text
+    parameters: dict[str, Any] = {}
+    count: Whole | None = None
+    """Number of them; None for one per CPU of theirs."""
+    cpus: Text = "everywhere"
+    kind: Text = "process"
+    """Form in which each competes: a process, a cgroup, or guests."""
+    weight: Whole | None = None
+    quota_percent: Whole | None = None
+    memory_mib: Whole = 256
+    run_s: Number = 1.0
+    guests: Whole | None = None
+    definition: dict[str, Any] | None = None
+    """Declaration of the program's file."""
+
+    @property
+    def words(self) -> str:
+        """Return how many of what run where: "one cpu-hog per CPU, everywhere"."""
+        given = " ".join(f"{key}={value}" for key, value in self.parameters.items())
+        program = f"{self.program} {given}".rstrip()
+        cpu = "CPU" if self.guests is None else "vCPU"
+        many = f"one {program} per {cpu}" if self.count is None else f"{self.count} x {program}"
+        where = _PLACES.get(self.cpus, f"on CPUs {self.cpus}")
+        limits = []
+        if self.weight is not None:
+            limits.append(f"weight {self.weight}")
+        if self.quota_percent is not None:
+            limits.append(f"at most {self.quota_percent} % of a CPU")
+        each = f", each in a cgroup: {', '.join(limits)}" if limits else ""
+        inside = f", in each of {self.guests} guests" if self.guests is not None else ""
+        return f"{many}, {where}{each}{inside}"
+
+
+class PlannedCondition(Record):
+    """Describe what runs beside trials of a condition."""
+
+    description: Text = ""
+    neighbours: tuple[PlannedNeighbour, ...] = ()
+
+
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedResult:
@@ -159,6 +215,8 @@ class PlanRecord(Record):
     skipped: dict[str, Text] = {}
     workloads: dict[str, PlannedWorkload] = {}
     conditions: tuple[Text, ...] = ()
+    neighbours: dict[str, PlannedCondition] = {}
+    """Conditions with neighbours, by name; none in plans of a labctl that had but one."""
     guest: PlannedGuest = PlannedGuest()
     limits: dict[str, Any] = {}
     trials: tuple[PlannedTrial, ...] = ()
@@ -169,6 +227,8 @@ class PlanRecord(Record):
     """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""
+    skipped_conditions: dict[str, Text] = {}
+    """Conditions that the host can't have, with the reason."""
     collect: Text | None = None
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""

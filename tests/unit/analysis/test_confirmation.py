@@ -89,6 +89,19 @@ def test_a_run_that_can_say_nothing_leaves_the_grade_as_it_is(fresh: LoadedRun, 
     assert f"Run fresh can't confirm it: {why}" in found.sure
 
 
+def test_neighbours_are_held_to_be_the_same_where_both_plans_say_what_they_are() -> None:
+    def hogs(run: LoadedRun, count: int) -> LoadedRun:
+        kinds = [{"program": "cpu-hog", "count": count}]
+        return with_plan(run, neighbours={"neighbour": {"neighbours": kinds}})
+
+    first = hogs(FIRST, 1)
+    of_first = {"evidence": evidence(first)}
+    assert decided(again(hogs(made(2), 1), **of_first), first=first).grade is Grade.CONFIRMED
+    assert decided(again(made(2), **of_first), first=first).grade is Grade.CONFIRMED
+    other = decided(again(hogs(made(2), 2), **of_first), first=first)
+    assert "its plan differs in neighbours" in other.sure
+
+
 def test_a_run_of_other_advice_is_left_out() -> None:
     assert decided(again(made(2), tuning="pinned+fifo")).tunings[0].fresh == ()
     assert decided(again(made(2), run="another")).tunings[0].fresh == ()

@@ -73,6 +73,30 @@ def test_runs_are_in_the_order_in_which_they_started() -> None:
     assert series.unmarked == "3 of the 8 runs that a change takes"
 
 
+def beside(day: int, condition: str, quota: int) -> LoadedRun:
+    """A run whose trials have a neighbour with a quota under this condition."""
+    made = synthetic_run(seed=day, blocks=2, tunings=ARMS, conditions=(condition,))
+    kinds = [{"program": "cpu-hog", "kind": "cgroup", "quota_percent": quota}]
+    plan = {**made.plan.to_json(), "neighbours": {condition: {"neighbours": kinds}}}
+    about = {"started_at": f"2024-01-{day:02d}T00:00:00+00:00", "host": HOST}
+    of_run = run_of({**made.run.to_json(), **about})
+    return replace(made, name=f"run-{day}", run=of_run, plan=plan_of(plan))
+
+
+def test_other_neighbours_under_one_name_are_a_series_of_their_own() -> None:
+    choice = Choice(metric="events_per_s", tuning="pinned", workload="sysbench-cpu")
+    found = history([beside(1, "half", 50), beside(2, "half", 50), beside(3, "half", 33)], choice)
+    assert [len(series.points) for series in found.series] == [2, 1]
+    assert all(series.apart.startswith("neighbours ") for series in found.series)
+
+
+def test_the_hogs_that_every_labctl_knew_are_one_series_whether_a_plan_has_them_or_not() -> None:
+    choice = Choice(metric="events_per_s", tuning="pinned", workload="sysbench-cpu")
+    older = beside(1, "neighbour", 100)
+    older = replace(older, plan=older.plan.but(neighbours={}))
+    assert len(only(history([older, beside(2, "neighbour", 100)], choice)).points) == 2
+
+
 @pytest.mark.parametrize(
     ("other", "apart"),
     [

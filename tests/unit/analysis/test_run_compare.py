@@ -12,7 +12,7 @@ from labctl.analysis.run_compare.two_runs import Difference, RunComparison, comp
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
-from tests.unit.analysis.alter import with_values
+from tests.unit.analysis.alter import with_plan, with_values
 from tests.unit.records import plan_of, run_of
 from tests.unit.synthetic import synthetic_run
 
@@ -179,6 +179,24 @@ def test_a_workload_that_ran_otherwise_is_left_out() -> None:
     found = compare_runs(a, b)
     assert "Workload 'sysbench-cpu' ran otherwise in b (duration_s)." in found.left_out
     assert {row.workload for row in found.levels} == {"fio-randread"}
+
+
+def neighbours(count: int) -> dict[str, Any]:
+    kinds = [{"program": "cpu-hog", "count": count}]
+    return {"neighbour": {"description": "hogs", "neighbours": kinds}}
+
+
+def test_a_condition_with_other_neighbours_is_left_out() -> None:
+    a = with_plan(synthetic_run(), neighbours=neighbours(1))
+    b = replace(with_plan(a, neighbours=neighbours(2)), name="b")
+    found = compare_runs(a, b)
+    assert "Condition 'neighbour' has other neighbours in b." in found.left_out
+    assert "neighbour" not in {row.condition for row in found.levels}
+
+
+def test_a_run_that_says_nothing_of_its_neighbours_is_compared_as_ever() -> None:
+    a = with_plan(synthetic_run(), neighbours=neighbours(1))
+    assert not any("Condition" in said for said in compare_runs(a, synthetic_run()).left_out)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -18,6 +18,7 @@ from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_run
+from tests.unit.records import plan_of
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 
 from .conftest import Labctl
@@ -159,6 +160,18 @@ def test_emulated_guests_advise_with_a_caution_and_kvm_is_called_unverified(
     stored(results, made(accelerator="kvm"), "r2")
     said = json.loads(labctl("advise", "r2", "--json").out)
     assert any("unverified on hardware" in warning for warning in said["warnings"])
+
+
+def test_the_card_says_what_each_condition_was_in_the_words_of_its_file() -> None:
+    half = {"description": "half of a CPU", "neighbours": [{"program": "cpu-hog"}]}
+    plan = plan_of(
+        {"conditions": ["quiet", "neighbour", "half", "other"], "neighbours": {"half": half}}
+    )
+    facts = {fact.name: fact.value for fact in holds_while(RunRecord(), plan)}
+    assert facts["neighbours"] == (
+        "quiet: nothing else to do on the host; neighbour: a CPU hog per CPU beside the guest; "
+        "half: half of a CPU; other"
+    )
 
 
 def test_the_card_names_what_doctor_since_compares_and_by_the_same_words() -> None:

@@ -124,6 +124,22 @@ def test_for_a_study_each_of_its_tunings_has_a_row(labctl: Labctl, tmp_path: Pat
     assert sorted(names) == ["baseline", "control", "handicap", "native", "pinned+fifo"]
 
 
+def test_a_condition_that_this_host_cannot_have_is_named_with_the_reason(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    name = study(tmp_path, 512)
+    path = tmp_path / "lab/benchmarks/mine.yaml"
+    own = (
+        "conditions: {quiet: , far: {description: far, "
+        "neighbours: [{workload: cpu-hog, cpus: 16000}]}}"
+    )
+    path.write_text(path.read_text().replace("conditions: [quiet]", own))
+    found = json.loads(labctl("doctor", "--for", name, "--json").out)["findings"]
+    (one,) = [finding for finding in found if finding["name"] == "conditions"]
+    assert one["status"] == "warn"
+    assert one["found"].startswith("'far': its neighbours want CPUs 16000")
+
+
 def test_of_a_study_that_traces_the_results_folder_must_have_room(
     labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,7 +157,7 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         (["nosuch"], "no study 'nosuch'", "pinning"),
         (["--tuning", "pined"], "no tuning 'pined'", "Did you mean 'pinned'?"),
         (["--workload", "fio"], "no workload 'fio'", "fio-randread"),
-        (["--condition", "loud"], "no condition 'loud'", "neighbour, quiet"),
+        (["--condition", "loud"], "no condition 'loud'", "neighbour, noisy-guests, quiet"),
         (["--vcpus", "3"], "cannot place 3 vCPUs: the host has CPUs 0-1", "--vcpus 2"),
         (["--vcpus", "0"], "--vcpus is 0", "from 1"),
         (["--blocks", "0"], "--blocks is 0", "from 1"),

@@ -297,3 +297,45 @@ def test_clocks_and_affinities_that_are_not_whole_are_an_error_that_names_the_fi
 def test_natively_a_missing_side_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match=r"runner\.json"):
         _parse(tmp_path, host(kind="native", ran={}, clocks={}))
+
+
+def _beside(host_json: Any, cpus: str, used_s: float) -> Any:
+    """The same with a cgroup's account of neighbours that may use these CPUs."""
+    for when, cpu_s in (("before", 0.0), ("after", used_s)):
+        row = {"workload": "hackbench", "cpus": cpus, "cpu_ns": round((3 + cpu_s) * S)}
+        host_json[when]["neighbours"] = [row]
+    return host_json
+
+
+# A vCPU for 0.9 s, and a thread of a neighbour that began in the window.
+BORN = {VCPU: ("vcpu", "1", 0.9), HOGS[0]: ("neighbour", "1", 0.1)}
+
+
+def test_neighbours_that_come_and_go_are_known_by_their_cgroup(tmp_path: Path) -> None:
+    host_json = _beside(host(ran=BORN), "1", 1.1)
+    gone = _row(99, "neighbour", "1", 0.0)
+    host_json["before"]["threads"].append(gone)
+    assert values(_parse(tmp_path, host_json))[OTHER] == pytest.approx(0.0)
+
+
+def test_neighbours_that_keep_off_the_trials_cpus_took_nothing_of_them(tmp_path: Path) -> None:
+    host_json = _beside(host(ran=BORN), "0", 1.1)
+    assert values(_parse(tmp_path, host_json))[OTHER] == pytest.approx(1.1 / WINDOW_S)
+
+
+def test_the_share_of_roaming_neighbours_is_that_of_their_task_clocks(tmp_path: Path) -> None:
+    ran = {**BORN, HOGS[0]: ("neighbour", "0-1", 0.1)}
+    host_json = _beside(host(ran=ran, clocks={HOGS[0]: ({1: 0.5}, 2.0)}), "0-1", 2.0)
+    # A quarter of two seconds beside the vCPU.
+    assert values(_parse(tmp_path, host_json))[OTHER] == pytest.approx((2.0 - 0.9 - 0.5) / WINDOW_S)
+
+
+@pytest.mark.parametrize("rows", [5, [{}], [{"workload": "x", "cpus": "?", "cpu_ns": 1}]])
+def test_an_account_that_is_none_is_an_error_that_names_the_file(
+    tmp_path: Path, rows: object
+) -> None:
+    host_json = host(ran=BORN)
+    for when in ("before", "after"):
+        host_json[when]["neighbours"] = rows
+    with pytest.raises(BrokenError, match=r"host\.json"):
+        _parse(tmp_path, host_json)

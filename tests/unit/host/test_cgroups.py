@@ -9,7 +9,13 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.host import cgroups
-from labctl.host.cgroups import Hierarchy, Layout, layout_from, libvirt_controllers
+from labctl.host.cgroups import (
+    CpuLimits,
+    Hierarchy,
+    Layout,
+    layout_from,
+    libvirt_controllers,
+)
 from labctl.host.settings.journal import Journal
 
 HYBRID = """\
@@ -247,3 +253,65 @@ def test_placement_names_every_hierarchy_and_the_autogroup(tmp_path: Path) -> No
 def test_a_process_that_is_gone_has_no_placement(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match="process 7 is gone"):
         cgroups.placement(7, tmp_path)
+
+
+def test_limits_put_a_group_into_a_cpu_cgroup_even_where_that_takes_no_real_time_policy(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    layout = v1_layout(fake_kernel, rt=True)
+    (fake_kernel / "cpu/cpu.cfs_quota_us").write_text("-1")
+    limits = CpuLimits(weight=50, quota_percent=150)
+    with cgroups.group(layout, Journal(tmp_path / "j"), "neighbour-0", limits=limits) as group:
+        folder = fake_kernel / "cpu/labctl-neighbour-0"
+        assert (folder / "cpu.shares").read_text() == "512"
+        assert (folder / "cpu.cfs_period_us").read_text() == "100000"
+        assert (folder / "cpu.cfs_quota_us").read_text() == "150000"
+        group.add(4242)
+        assert (folder / "cgroup.procs").read_text() == "4242"
+    assert (fake_kernel / "cpu/cgroup.procs").exists() is False
+    assert not folder.exists()
+
+
+def test_a_v2_group_has_its_weight_and_its_quota(fake_kernel: Path, tmp_path: Path) -> None:
+    (fake_kernel / "cgroup.subtree_control").write_text("cpu memory\n")
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "memory")}, fake_kernel, True)
+    limits = CpuLimits(weight=300, quota_percent=50)
+    with cgroups.group(
+        layout, Journal(tmp_path / "j"), "neighbour-0", limits=limits, accounted=True
+    ) as group:
+        folder = fake_kernel / "labctl-neighbour-0"
+        assert (folder / "cpu.weight").read_text() == "300"
+        assert (folder / "cpu.max").read_text() == "50000 100000"
+        (folder / "cpu.stat").write_text("usage_usec 1500\nuser_usec 1000\n")
+        assert group.cpu_ns() == 1_500_000
+
+
+def test_a_v1_group_tells_what_it_used_by_the_accounting_controller(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    layout = v1_layout(fake_kernel, rt=True)
+    (fake_kernel / "cpuacct").mkdir()
+    accounting = {"cpuacct": Hierarchy(1, fake_kernel / "cpuacct")}
+    layout = Layout({**layout.controllers, **accounting}, None, True)
+    with cgroups.group(layout, Journal(tmp_path / "j"), "neighbour-0", accounted=True) as group:
+        usage = fake_kernel / "cpuacct/labctl-neighbour-0/cpuacct.usage"
+        usage.write_text("1234\n")
+        assert group.cpu_ns() == 1234
+        usage.unlink()
+        with pytest.raises(BrokenError, match=r"cpuacct\.usage cannot be read"):
+            group.cpu_ns()
+
+
+def test_where_nothing_accounts_a_group_does_not_tell(fake_kernel: Path, tmp_path: Path) -> None:
+    layout = v1_layout(fake_kernel, rt=False)
+    with cgroups.group(layout, Journal(tmp_path / "j"), "neighbour-0", accounted=True) as group:
+        assert group.cpu_ns() is None
+
+
+def test_limits_on_a_host_without_cpu_cgroups_are_refused(tmp_path: Path) -> None:
+    nothing = Layout({}, None, False)
+    with (
+        pytest.raises(HostError, match="no cpu cgroups"),
+        cgroups.group(nothing, Journal(tmp_path / "j"), "neighbour-0", limits=CpuLimits()),
+    ):
+        pytest.fail("there is nothing to set a weight in")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.own_guests import OWN_NAME
 from labctl.host import guest_cgroups
 from labctl.host.guest_cgroups import of_guests, remove
 
@@ -46,7 +47,7 @@ class Host:
         return group
 
     def ours(self) -> list[Path]:
-        return of_guests(ROOT, "labctl-guest", self.root)
+        return of_guests(ROOT, OWN_NAME, self.root)
 
 
 @pytest.fixture
@@ -65,7 +66,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_a_dead_guest_is_taken_away_from_every_hierarchy(host: Host) -> None:
-    groups = [host.v1(OURS), host.v2(OURS), host.v1(SCOPE, partition="machine.slice")]
+    noisy = host.v1(OURS.replace("1-labctl-guest", "3-labctl-noisy-12"))
+    groups = [host.v1(OURS), host.v2(OURS), host.v1(SCOPE, partition="machine.slice"), noisy]
     assert sorted(host.ours()) == sorted(groups)
     for group in groups:
         remove(group)
@@ -79,6 +81,7 @@ def test_a_dead_guest_is_taken_away_from_every_hierarchy(host: Host) -> None:
         "qemu-1-labctl-guest.libvirt-qemu",  # a daemon's
         "qemu-embed-e04846d2-1-labctl-guest.libvirt-qemu",  # another state folder's
         "qemu-embed-2fd91fb8-1-web.libvirt-qemu",
+        "qemu-embed-2fd91fb8-1-labctl-noisy-x.libvirt-qemu",
         "qemu-embed-2fd91fb8-1-labctl-guest.libvirt-lxc",
         "qemu-embed-2fd91fb8-1-labctl-guest.libvirt-qemu-copy",
         "emulator",

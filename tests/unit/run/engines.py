@@ -19,6 +19,7 @@ from labctl.run.guests.bench import Bench
 from labctl.run.trials import attempt
 from labctl.run.trials import engine as module
 from labctl.run.trials.engine import Engine
+from labctl.run.trials.neighbour_rooms import NeighbourRooms
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
@@ -94,6 +95,8 @@ class World:
     """Whether the machine is gone after a trial."""
     boots: list[int] = field(default_factory=list)
     """The plan's boot of each guest that was asked for."""
+    saved: list[int] = field(default_factory=list)
+    """The plan's boots that were asked for for neighbours' sake, before a machine was."""
     benches: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     trials: list[tuple[int, int, int]] = field(default_factory=list)
@@ -124,7 +127,9 @@ class World:
         parts: Any = None
         proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
         calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
-        attempts = attempt.Attempts(lab, folder, plan, calibrations)
+        boots: Any = SimpleNamespace(saved=self.saved.append)
+        rooms = NeighbourRooms(lab, boots, plan)
+        attempts = attempt.Attempts(lab, folder, plan, calibrations, rooms)
         return Engine(
             lab, folder, plan, parts, attempts, proof, fresh_boots=False, why_end=self.why_end
         )

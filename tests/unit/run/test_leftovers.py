@@ -74,15 +74,15 @@ def test_a_guest_without_an_owner_is_ended_and_named(
     ]
 
 
-def test_two_guests_that_booted_at_once_are_both_ended(
+def test_guests_that_ran_at_once_are_all_ended_and_neighbours_among_them(
     places: StatePaths, stack: ExitStack
 ) -> None:
-    names = ("labctl-guest", "labctl-guest-2")
+    names = ("labctl-guest", "labctl-guest-2", "labctl-noisy-1", "labctl-noisy-64")
     guests = [stack.enter_context(sleeper(*guest_arguments(places, name))) for name in names]
     for name, guest in zip(names, guests, strict=True):
         pid_file(places, guest.pid, name)
     clean_up(places, lambda event: None)
-    assert [guest.wait(10) for guest in guests] == [-9, -9]
+    assert [guest.wait(10) for guest in guests] == [-9, -9, -9, -9]
 
 
 def test_a_recycled_pid_is_somebody_elses_process(places: StatePaths, stack: ExitStack) -> None:

@@ -1,60 +1,180 @@
-"""Neighbours wait until they are let go: what they need to start is there by then."""
+"""Neighbours wait until they are let go, and are ended so that what they did can be read."""
 
 from __future__ import annotations
 
-import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from labctl.base.errors import BrokenError
-from labctl.collect.neighbour import WORKER
-from labctl.run.trials.neighbours import _WAIT, Neighbours
+from labctl.base.command import CommandResult
+from labctl.base.errors import BrokenError, DeadlineError
+from labctl.run.trials.neighbours import Together, _Copy, _OnTheHost
+from labctl.workloads.beside import Beside
+
+LOOPING = {"hackbench": signal.SIGTERM, "cpu-hog": signal.SIGINT}
+"""Workloads, and what tells each to stop."""
+
+
+@dataclass
+class Running:
+    """A command of a runner: a process of the test's own."""
+
+    process: subprocess.Popen[bytes]
+    stderr: bytes = b""
+    went: bool = False
+    told: list[int] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def go(self) -> None:
+        self.went = True
+
+    def wait_exited(self, within_s: float) -> None:
+        try:
+            self.process.wait(0.5)
+        except subprocess.TimeoutExpired as error:
+            raise DeadlineError("it goes on") from error
+
+    def result(self) -> CommandResult:
+        return CommandResult(
+            returncode=self.process.wait(),
+            stdout=b"out",
+            stderr=self.stderr,
+            files={"hog.yaml": b"---\n"},
+            duration_s=3.0,
+            counts={"rusage": {"utime_s": 1.5, "stime_s": 0.5}},
+        )
+
+
+class Account:
+    """A cgroup whose members are busy from the start."""
+
+    def __init__(self, *, tells: bool = True) -> None:
+        self.tells = tells
+
+    def cpu_ns(self) -> int | None:
+        return time.monotonic_ns() if self.tells else None
 
 
 @pytest.fixture
-def hog(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that has the worker's name, behind what makes it wait."""
-    program = tmp_path / WORKER
-    shutil.copy("/usr/bin/sleep", program)
-    process = subprocess.Popen([*_WAIT, str(program), "60"], stdin=subprocess.PIPE)
-    yield process
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def name(process: subprocess.Popen[bytes]) -> str:
-    return Path(f"/proc/{process.pid}/comm").read_text().strip()
+def some(
+    processes: list[subprocess.Popen[bytes]],
+    name: str = "cpu-hog",
+    code: str = "import time; time.sleep(60)",
+    **account: Any,
+) -> _OnTheHost:
+    """One neighbour that is such a process."""
+    argv = [sys.executable, "-c", f"{code}\n"]
+    processes.append(subprocess.Popen(argv, start_new_session=True, stdout=subprocess.PIPE))
+    process = processes[-1]
+    session: Any = SimpleNamespace(pid=process.pid)
+    members: Any = Account(**account)
+    running: Any = Running(process)
+    copy = _Copy(session, members, running)
+    return _OnTheHost(0, Beside.of(name, None, {}, 1.0), frozenset({0, 2}), [copy])
 
 
-def test_a_neighbour_waits_until_it_is_let_go(hog: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    found = Neighbours([(hog, tmp_path)])
-    time.sleep(0.05)
-    assert name(hog) != WORKER
+def running(of: _OnTheHost) -> Running:
+    found: Any = of.copies[0].execution
+    assert isinstance(found, Running)
+    return found
+
+
+def test_a_neighbour_waits_until_it_is_let_go(processes: Any) -> None:
+    found = some(processes)
+    assert not running(found).went
     found.start()
-    assert name(hog) == WORKER
+    assert running(found).went
 
 
-def test_a_neighbour_that_is_never_let_go_never_runs(hog: subprocess.Popen[bytes]) -> None:
-    """labctl may be killed, or the warm-up fail."""
-    assert hog.stdin is not None
-    hog.stdin.close()
-    assert hog.wait(timeout=20) != 0
+def test_one_that_sleeps_most_of_the_time_is_not_waited_for_long(processes: Any) -> None:
+    found = some(processes, tells=False)
+    began = time.monotonic()
+    found.start()
+    assert 0.9 < time.monotonic() - began < 5
 
 
-def test_a_neighbour_that_ended_before_it_was_let_go_is_an_error(
-    hog: subprocess.Popen[bytes], tmp_path: Path
+@pytest.mark.parametrize(("name", "number"), LOOPING.items())
+def test_what_tells_it_to_stop_is_what_its_workload_takes(
+    processes: Any, name: str, number: int
 ) -> None:
-    hog.kill()
-    hog.wait()
-    with pytest.raises(BrokenError, match="ended before it had started"):
-        Neighbours([(hog, tmp_path)]).start()
+    code = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    found = some(processes, name, code)
+    assert processes[0].stdout is not None
+    assert processes[0].stdout.readline() == b"ready\n"
+    found.stop()
+    (row,) = found.outcome
+    assert (row["workload"], row["status"], row["was_killed"]) == (name, 7, False)
+    assert row["files"] == {"hog.yaml": "---\n"}
+    assert row["cpu_s"] > 0
+
+
+def test_one_that_does_not_stop_is_killed_and_that_is_said(processes: Any) -> None:
+    code = (
+        "import signal, time\n"
+        "signal.signal(2, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    found = some(processes, code=code, tells=False)
+    assert processes[0].stdout is not None
+    processes[0].stdout.readline()
+    found.stop()
+    (row,) = found.outcome
+    assert (row["status"], row["was_killed"]) == (-9, True)
+    # Where no cgroup tells: what it has waited for.
+    assert row["cpu_s"] == 2.0
+
+
+@pytest.mark.parametrize("step", ["start", "stop"])
+def test_one_that_ended_by_itself_is_an_error_that_repeats_what_it_said(
+    processes: Any, step: str
+) -> None:
+    found = some(processes, code="raise SystemExit(3)")
+    running(found).stderr = b"cannot fork"
+    processes[0].wait()
+    with pytest.raises(BrokenError, match="cpu-hog ended by itself with status 3: cannot fork"):
+        getattr(found, step)()
+
+
+def test_what_they_used_is_told_by_kind_with_the_cpus_that_they_may_use(processes: Any) -> None:
+    found = Together([some(processes), some(processes, "hackbench")])
+    assert found.pids == [process.pid for process in processes]
+    rows: list[Mapping[str, Any]] = list(found.used())
+    assert [(row["workload"], row["cpus"]) for row in rows] == [
+        ("cpu-hog", "0,2"),
+        ("hackbench", "0,2"),
+    ]
+
+
+def test_what_some_of_them_used_is_not_told_as_if_it_were_all(processes: Any) -> None:
+    assert Together([some(processes), some(processes, tells=False)]).used() == []
 
 
 def test_a_trial_without_neighbours_starts_none() -> None:
-    Neighbours().start()
+    nobody = Together()
+    nobody.start()
+    nobody.stop()
+    assert (nobody.pids, nobody.used(), nobody.outcome) == ([], [], [])

@@ -55,7 +55,7 @@ def test_the_roles_stay_in_whatever_is_asked_for(tmp_path: Path) -> None:
     [
         (Overrides(tunings=("pined",)), "no tuning 'pined'", "Did you mean 'pinned'"),
         (Overrides(workloads=("sysbench",)), "no workload 'sysbench'", "sysbench-cpu"),
-        (Overrides(conditions=("loud",)), "no condition 'loud'", "neighbour, quiet"),
+        (Overrides(conditions=("loud",)), "no condition 'loud'", "neighbour, noisy-guests, quiet"),
     ],
 )
 def test_an_unknown_name_is_told_with_the_ones_that_exist(

@@ -73,7 +73,7 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
             listener=said.append,
         )
         workloads = {"it": SimpleNamespace(program="it", parameters={})}
-        plan: Any = SimpleNamespace(workloads=workloads, conditions=conditions)
+        plan: Any = SimpleNamespace(workloads=workloads, conditions=conditions, neighbours={})
         known = earlier and Hashed.model_validate(earlier)
         return Proof(lab, plan, known)
 

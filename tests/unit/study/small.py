@@ -74,6 +74,9 @@ class Program:
             k: v for k, v in given.items() if isinstance(v, (int, str))
         }
 
+    def why_no_neighbour(self, parameters: Mapping[str, Any], run_s: float) -> str | None:
+        return "it uses the data disk" if self.uses_data_disk else None
+
     def check_duration(self, duration_s: float) -> None:
         if duration_s % 0.5:
             raise UsageError("only half seconds are taken")
@@ -93,6 +96,7 @@ PROGRAMS = SomePrograms(
     {
         "sysbench-cpu": Program("max_prime", (2000, 2001, 3000), "events_per_s", "events_per_s"),
         "fio-random": Program("mode", ("randread", "randwrite"), "iops", "iops"),
+        "cpu-hog": Program("method", ("int64", "pi"), "ops_per_s", "ops_per_s"),
     }
 )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from labctl.base.tuning import Kind
 from labctl.study.reference import COMMAND, reference
-from labctl.study.study import load_study, study_names
+from labctl.study.study import load_study
+from labctl.study.studyfile import study_names
 from labctl.study.tunings import BASELINE, load_tuning, load_tunings, tuning_names
 from labctl.workloads.registry import checkers
 

@@ -10,7 +10,8 @@ from labctl.base.errors import UsageError
 from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
 from labctl.base.paths import data_files
 from labctl.study.plan import Plan, make_plan
-from labctl.study.study import load_study, study_names
+from labctl.study.study import load_study
+from labctl.study.studyfile import study_names
 from labctl.study.tunings import load_tunings, tuning_names
 from labctl.workloads.registry import checkers
 

@@ -8,7 +8,8 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import Looks, UntilWidth
-from labctl.study.study import Overrides, Study, load_study, study_names
+from labctl.study.study import Overrides, Study, load_study
+from labctl.study.studyfile import study_names
 from labctl.workloads.registry import checkers
 
 from .small import PROGRAMS, STUDY
@@ -302,6 +303,19 @@ def test_a_study_of_three_lines_has_the_roles_limits_and_guest_of_every_other(
         1024,
         3,
     )
+
+
+def test_a_study_defines_a_workload_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "title: Mine?\ntunings: [pinned]\nworkloads:\n  spin:\n    define:\n"
+        "      description: spins\n      command: [/usr/bin/true, '{{ vcpus }}']\n"
+        "      trial: {kind: repeat, work: 1}\n      primary: work_per_s\n"
+    )
+    spin = load_study(str(path), programs=checkers()).workloads["spin"]
+    assert spin.primary == "work_per_s"
+    assert spin.definition is not None
+    assert spin.definition["command"] == ["/usr/bin/true", "{{ vcpus }}"]
 
 
 def test_a_role_that_a_study_does_not_list_is_an_arm_of_it(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""Give a saved guest another identity, in the header of its save file.
+
+libvirt restores a guest only under the name, the UUID and the MAC addresses that its file says
+(virDomainDefCheckABIStability); `virsh save-image-edit` refuses to change them as well. What QEMU
+saved after the header knows none of them but the MAC, which the guest's driver keeps in its card's
+state. So a copy whose header says something else is another guest.
+
+The file begins with virQEMUSaveHeader (libvirt's qemu_saveimage.h): the magic, then 32-bit numbers
+in the byte order of the host that wrote it; `data_len` bytes with the XML and, from `cookie_at` on,
+libvirt's cookie, each ended by a NUL and padded with more; then QEMU's stream.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lxml import etree
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.xmldiff import parse
+
+_MAGIC = b"LibvirtQemudSave"
+_VERSION = 2
+_RAW = 0
+_FIXED = struct.Struct("=16s19I")
+"""Magic, version, data_len, was_running, format, cookie_at, and 14 numbers that are not used."""
+
+_MOST_BYTES = 16 * 1024 * 1024
+"""Largest `data_len` that is believed: 64 KiB is usual."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Hold what makes a guest another one to libvirt. `macs`: of its network cards, in the order of
+    its XML."""
+
+    name: str
+    uuid: str
+    macs: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SaveHeader:
+    """Hold what a save file says of its guest. `numbers`: the header's own, as they are in the
+    file."""
+
+    numbers: tuple[int, ...]
+    xml: str
+    cookie: bytes
+
+    @property
+    def size(self) -> int:
+        """Return the bytes before QEMU's stream."""
+        return _FIXED.size + self.numbers[1]
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> SaveHeader:
+        """Raise BrokenError unless `data` begins with the whole header of a save file whose stream
+        is as QEMU wrote it."""
+        size = header_size(data, where)
+        numbers = _FIXED.unpack_from(data)[1:]
+        _, _, _, form, cookie_at = numbers[:5]
+        if len(data) < size:
+            raise _not_whole(where, f"{len(data)} bytes of a header of {size}")
+        body = data[_FIXED.size : size]
+        if form != _RAW:
+            raise BrokenError(
+                f"{where}: its guest's memory is saved in libvirt's format {form}, not as it is",
+                hint="Take 'save_image_format' out of qemu.conf and restart the daemon.",
+            )
+        end = cookie_at or len(body)
+        if end > len(body):
+            raise _not_whole(where, f"a cookie at {cookie_at} of {len(body)} bytes")
+        xml, ended, _ = body[:end].partition(b"\0")
+        cookie, cookie_ended, _ = body[end:].partition(b"\0")
+        if not ended or (cookie_at and not cookie_ended):
+            raise _not_whole(where, "text without an end")
+        try:
+            return cls(numbers, xml.decode(), cookie)
+        except UnicodeDecodeError as error:
+            raise _not_whole(where, "XML that is no UTF-8") from error
+
+    def with_identity(self, identity: Identity, where: str) -> bytes:
+        """Return the header of the same guest under another identity, exactly as long as it was.
+
+        Raises BrokenError when the XML isn't a domain's with as many network cards, or is too long
+        for the room that libvirt left.
+        """
+        xml = renamed(self.xml, identity, where).encode() + b"\0"
+        cookie = self.cookie + b"\0" if self.numbers[4] else b""
+        room = self.numbers[1] - len(xml) - len(cookie)
+        if room < 0:
+            raise BrokenError(f"{where}: its header is {-room} bytes too short for another name")
+        cookie_at = len(xml) if cookie else 0
+        numbers = (*self.numbers[:4], cookie_at, *self.numbers[5:])
+        return _FIXED.pack(_MAGIC, *numbers) + xml + cookie + bytes(room)
+
+
+def header_size(data: bytes, where: str) -> int:
+    """Return how many bytes of a save file come before QEMU's stream, by its first 92.
+
+    Raises BrokenError when it isn't a save file that this host's libvirt has written whole.
+    """
+    if len(data) < _FIXED.size:
+        raise _not_whole(where, f"{len(data)} bytes")
+    magic, version, length, *_ = _FIXED.unpack_from(data)
+    if magic != _MAGIC:
+        raise _not_whole(where, f"{magic!r} where {_MAGIC!r} is expected")
+    if version != _VERSION:
+        raise BrokenError(f"{where}: a save file of version {version}, known is {_VERSION}")
+    if length > _MOST_BYTES:
+        raise _not_whole(where, f"a header of {length} bytes")
+    return _FIXED.size + int(length)
+
+
+def renamed(xml: str, identity: Identity, where: str) -> str:
+    """Return a domain's XML under another identity. Raises BrokenError as `with_identity` does."""
+    try:
+        root = parse(xml)
+    except UsageError as error:
+        raise _not_whole(where, error.message) from error
+    name, uuid = root.find("name"), root.find("uuid")
+    cards = root.findall("devices/interface/mac")
+    if name is None or uuid is None:
+        raise _not_whole(where, "the XML of a domain without a name or a UUID")
+    if len(cards) != len(identity.macs):
+        raise BrokenError(
+            f"{where}: its guest has {len(cards)} network cards, and its copy {len(identity.macs)}"
+        )
+    name.text, uuid.text = identity.name, identity.uuid
+    for card, mac in zip(cards, identity.macs, strict=True):
+        card.set("address", mac)
+    return etree.tostring(root, encoding="unicode")
+
+
+def identity_of(xml: str) -> Identity:
+    """Return whose identity a domain's XML gives."""
+    root = parse(xml)
+    return Identity(
+        name=root.findtext("name", ""),
+        uuid=root.findtext("uuid", ""),
+        macs=[card.get("address", "") for card in root.iterfind("devices/interface/mac")],
+    )
+
+
+def copy_saved(saved: Path, copy: Path) -> None:
+    """Copy a save file for guests of other identities, 0600: it holds all that its guest knew.
+
+    The kernel copies it, or shares its extents where the file system can. Raises OSError.
+    """
+    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(saved, "rb") as source, open(descriptor, "wb") as target:
+        left = os.fstat(source.fileno()).st_size
+        while left > 0:
+            copied = os.copy_file_range(source.fileno(), target.fileno(), left)
+            if not copied:
+                break
+            left -= copied
+
+
+def give_identity(copy: Path, saved: Path, identity: Identity) -> None:
+    """Write into the header of a copy of `saved` who its guest is: only the header changes, so one
+    copy serves guest after guest. Raises BrokenError when `saved` is not a whole save file."""
+    where = str(saved)
+    with open(saved, "rb") as file:
+        first = file.read(_FIXED.size)
+        header = SaveHeader.parse(first + file.read(header_size(first, where) - len(first)), where)
+    with open(copy, "r+b") as file:
+        file.write(header.with_identity(identity, where))
+
+
+def _not_whole(where: str, found: str) -> BrokenError:
+    return BrokenError(f"{where}: not a whole save file of libvirt's: {found}")
