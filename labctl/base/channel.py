@@ -31,6 +31,10 @@ _LARGEST = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
+_MOST_SHOWN = 400
+_LAST_LINES = 3
+_MARK = "\x1e"
+"""Begins the lines that labctl's own loop prints between two runs."""
 """Bytes that are kept of a server's output."""
 _MIB = 1 << 20
 _STEP_S = 60.0
@@ -365,6 +369,7 @@ def _of_server(server: Server) -> dict[str, Any]:
         "environment": dict(server.environment),
         "user": server.user,
         "capabilities": list(server.capabilities),
+        "largest": server.scratch_mib * _MIB if server.scratch_mib else None,
         "stop": server.stop,
         "grace_s": server.grace_s,
         "ready": {
@@ -448,6 +453,18 @@ def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
     return found
 
 
+def _said_last(files: Mapping[str, bytes]) -> str:
+    """Return the last lines of a command's standard error, or else of its output, without the marks
+    of labctl's own loop."""
+    for name in (".stderr", ".stdout"):
+        text = files.get(name, b"")[-_MOST_SHOWN:].decode(errors="replace")
+        # Not splitlines(), which takes the mark for the end of a line.
+        lines = [line for line in text.split("\n") if line.strip() and line[0] != _MARK]
+        if lines:
+            return f"it said last: {'; '.join(lines[-_LAST_LINES:])}"
+    return "it had printed nothing"
+
+
 class Execution:
     """Control one command on a machine: `go`, `wait_exited`, `result`, in this order.
 
@@ -479,9 +496,8 @@ class Execution:
 
     def wait_exited(self) -> None:
         """Wait until the command has ended; the machine is sent nothing meanwhile."""
-        name = f"{self._machine}: '{self._command.argv[0]}'"
         # The runner kills the command after `seconds`; more means that the machine hangs.
-        self._answer("exited", Deadline.after(self._seconds + 30, name))
+        self._answer("exited", Deadline.after(self._seconds + 30, self._name))
 
     def result(self) -> CommandResult:
         """Return the outcome; raises BrokenError for a command that was killed for taking too
@@ -495,13 +511,12 @@ class Execution:
             files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
-                    f"{self._machine}: '{self._command.argv[0]}' was killed after "
-                    f"{self._seconds:g} s"
+                    f"{self._name} was killed after {self._seconds:g} s; {_said_last(files)}"
                 )
             if at_limit := message.get("at_limit"):
                 raise BrokenError(
-                    f"{self._machine}: '{self._command.argv[0]}' wrote more than "
-                    f"{self._command.scratch_mib} MiB to {str(at_limit)[:100]}",
+                    f"{self._name} wrote more than {self._command.scratch_mib} MiB to "
+                    f"{str(at_limit)[:100]}",
                     hint="Let it write less, or give the workload a larger 'scratch_mib'.",
                 )
             duration_s = _whole(message["duration_ns"]) / 1e9
@@ -525,6 +540,10 @@ class Execution:
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise _garbage(self._machine, message) from error
+
+    @property
+    def _name(self) -> str:
+        return f"{self._machine}: '{self._command.label or self._command.argv[0]}'"
 
     def _is_asked_for(self, name: str) -> bool:
         """Only what was asked for: the names become those of files here."""

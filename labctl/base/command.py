@@ -18,7 +18,8 @@ class Command:
     numeric user and group, with `capabilities` (as capabilities(7) has them, without CAP_) and no
     others; None for root. `scratch_mib`: no file that it writes may grow larger. `setup`, `after`:
     commands that run in its folder before and after it, outside of the measured window.
-    `timeout_s`: when it is killed; None leaves that to the caller.
+    `timeout_s`: when it is killed; None leaves that to the caller. `label`: what messages call it,
+    where its argv begins with a loop of labctl's; else its program.
     """
 
     argv: Argv
@@ -31,6 +32,7 @@ class Command:
     setup: tuple[Argv, ...] = ()
     after: tuple[Argv, ...] = ()
     timeout_s: float | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,15 @@ class Ready:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Describe a program that lives from before a trial's warm-up to after its measured window, on
-    the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT"."""
+    the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT".
+    `scratch_mib`: no file that it writes, its output neither, may grow larger."""
 
     argv: Argv
     ready: Ready
     environment: Mapping[str, str]
     user: int | None = None
     capabilities: tuple[str, ...] = ()
+    scratch_mib: int | None = None
     stop: str = "TERM"
     grace_s: float = 5.0
 

@@ -74,6 +74,16 @@ CAPABILITIES = {
 }
 LISTENS = {"udp": "07", "tcp": "0A"}  # TCP_CLOSE and TCP_LISTEN in net/tcp_states.h
 STEP_S = 60.0  # of a command before or after the measured one
+# Of programs that come with an environment of their own: what every machine can grant, whatever the
+# shell was that started labctl natively, and whatever systemd gives its services in a guest.
+LIMITS = {
+    resource.RLIMIT_CORE: (0, 0),
+    resource.RLIMIT_MEMLOCK: (8 << 20, 8 << 20),
+    resource.RLIMIT_NICE: (0, 0),
+    resource.RLIMIT_NOFILE: (1024, 4096),
+    resource.RLIMIT_RTPRIO: (0, 0),
+    resource.RLIMIT_STACK: (8 << 20, resource.RLIM_INFINITY),
+}
 LARGEST_ANSWER = 32 << 20
 LAST_OUTPUT = 1 << 16
 PT_INTERP = 3
@@ -294,12 +304,28 @@ def tail_of(path: str, most: int) -> bytes:
         return b""
 
 
-def become(user: int | None, capabilities: list[str], largest: int | None) -> None:
+def limit(request: dict[str, Any]) -> None:
+    """Set the limits of a program (getrlimit(2)); a hard one is never above the machine's."""
+    for kind, (soft, hard) in LIMITS.items():
+        ours = resource.getrlimit(kind)[1]
+        if ours != resource.RLIM_INFINITY:
+            soft = min(soft, ours)
+            hard = ours if hard == resource.RLIM_INFINITY else min(hard, ours)
+        resource.setrlimit(kind, (soft, hard))
+    if request.get("largest") is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest"], request["largest"]))
+
+
+def become(request: dict[str, Any]) -> None:
     """Give up all rights but those named (capabilities(7), "Effect of user ID changes")."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if largest is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    user, capabilities = request.get("user"), request.get("capabilities", [])
+    # Python ignores these two, and an ignored signal stays so for the program.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    os.umask(0o022)
+    if request.get("environment") is not None:
+        limit(request)
     if user is not None:
         os.setgroups([])
         libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -342,24 +368,26 @@ def run_step(what: str, argv: list[str], request: dict[str, Any], folder: str) -
     """Run a command that isn't measured to its end."""
     environment = environment_of(request)
     installed(argv[0], environment)
-    done = subprocess.run(
-        argv,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=STEP_S,
-        start_new_session=True,
-        preexec_fn=lambda: become(
-            request.get("user"), request.get("capabilities", []), request.get("largest")
-        ),
-    )
-    if done.returncode:
-        said = done.stdout[-LAST_OUTPUT:].decode(errors="replace").strip().splitlines()[-3:]
-        raise OSError(
-            "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
+    # No pipe: what the step leaves running would keep it open, and a flood would fill our memory.
+    with tempfile.TemporaryFile(dir=folder) as output:
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=STEP_S,
+            start_new_session=True,
+            preexec_fn=lambda: become(request),
         )
+        if not done.returncode:
+            return
+        output.seek(max(0, output.seek(0, os.SEEK_END) - LAST_OUTPUT))
+        said = output.read().decode(errors="replace").strip().splitlines()[-3:]
+    raise OSError(
+        "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
+    )
 
 
 def parents() -> dict[int, int]:
@@ -382,19 +410,23 @@ def tree_of(root: int, parent_of: dict[int, int]) -> set[int]:
         members |= more
 
 
-def beside(command: int) -> int:
-    """Return clock ticks of CPU time of all that runs below this program beside a command: its
-    servers, and what they have waited for (proc_pid_stat(5), fields 14 to 17)."""
-    if not SERVERS:
+def ticks_of(roots: set[int]) -> int:
+    """Return clock ticks of CPU time of these processes, their descendants, and what all of them
+    have waited for (proc_pid_stat(5), fields 14 to 17)."""
+    if not roots:
         return 0
     parent_of = parents()
-    members = tree_of(os.getpid(), parent_of) - tree_of(command, parent_of) - {os.getpid()}
+    members = set().union(*(tree_of(root, parent_of) for root in roots))
     total = 0
     for pid in members:
         stat = read_text("/proc/%d/stat" % pid)
         if stat is not None:
             total += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
     return total
+
+
+def servers_ticks() -> int:
+    return ticks_of({server.pid for server in SERVERS})
 
 
 def children() -> set[int]:
@@ -474,7 +506,7 @@ def serve(request: dict[str, Any]) -> list[int]:
         for number, wanted in enumerate(request["servers"]):
             output = os.path.join(work, ".server-%d" % number)
             placed_as = {key: request.get(key) for key in ("cpus", "policy", "priority")}
-            pid, go = start_child({**placed_as, **wanted}, work, output)
+            pid, go = start_child({**placed_as, **wanted, "keeps_orphans": True}, work, output)
             os.write(go, b"g")
             os.close(go)
             server = Served(wanted, pid, output)
@@ -559,7 +591,10 @@ def start_child(request: dict[str, Any], folder: str, output: str | None = None)
         policy = request.get("policy") or "other"
         parameter = os.sched_param(request.get("priority") or 0)
         os.sched_setscheduler(0, POLICIES[policy], parameter)
-        become(request.get("user"), request.get("capabilities", []), request.get("largest"))
+        become(request)
+        if request.get("keeps_orphans"):
+            # A server's are its own, and not what a command has left behind. It outlives exec.
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.close(ready_read)
         os.close(ready_write)
         os.close(go_write)
@@ -584,7 +619,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         pid, go = start_child(request, folder)
         threads_before = [placed(pid, pid)]
         before = counters()
-        ticks_before = beside(pid)
+        ticks_before = servers_ticks()
         connection.send(request, event="ready", pid=pid)
         answer = connection.receive()
         if answer is None or answer.get("op") != "go" or answer.get("id") != request.get("id"):
@@ -602,7 +637,9 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         connection.send(request, event="exited")
         signal.setitimer(signal.ITIMER_REAL, 0)
         after = counters()
-        ticks = beside(pid) - ticks_before
+        # What the command left running is in nobody's rusage.
+        left = set() if kept is None else children() - kept - {pid}
+        ticks = servers_ticks() - ticks_before + ticks_of(left)
         threads_after = threads_of_session(pid)
         _, status, usage = os.wait4(pid, 0)
         try:

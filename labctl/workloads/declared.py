@@ -34,6 +34,8 @@ _CAPABILITIES = {
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
+    # Else SQLite and others take /var/tmp where they may write there, on the guest's disk.
+    "TMPDIR": WORK,
     "TZ": "UTC",
 }
 
@@ -195,6 +197,7 @@ class DeclaredWorkload(WorkloadBase):
             after=tuple(self._filled(one, values, "after") for one in self.declared.after),
             files=() if trial.kind == "repeat" else self._files(),
             timeout_s=limit_s,
+            label=self.name,
         )
 
     def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
@@ -203,6 +206,7 @@ class DeclaredWorkload(WorkloadBase):
             environment=self._environment(values),
             user=self._user,
             capabilities=self._capabilities,
+            scratch_mib=self.declared.scratch_mib,
             ready=self._ready(one.ready, values),
             stop=one.stop,
             grace_s=one.grace_s,

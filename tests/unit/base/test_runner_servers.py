@@ -189,3 +189,65 @@ def test_a_servers_cpu_time_is_counted_with_its_childrens(runner: Runner) -> Non
     with runner.channel.serving([server]):
         result = runner.channel.run(shell("sleep 1"), seconds=20)
     assert result.counts["servers_s"] > 0.2
+
+
+def test_a_servers_child_that_ends_meanwhile_is_counted(runner: Runner) -> None:
+    """As PostgreSQL's do, which are sessions of their own."""
+    half = "import time\nwhile time.process_time() < 0.5: pass"
+    burn = f"echo up; sleep 0.3; setsid python3 -c '{half}'; exec sleep 100"
+    server = Server(argv=("sh", "-c", burn), ready=Ready(kind="log", value="up"), environment=PATH)
+    with runner.channel.serving([server]):
+        result = runner.channel.run(shell("sleep 3"), seconds=20)
+    assert result.counts["servers_s"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_what_a_server_detaches_during_a_run_lives_as_long_as_the_server(runner: Runner) -> None:
+    worker = own_sleep()
+    detach = f"sleep 0.3; (setsid {' '.join(worker)} &) ; exec sleep 100"
+    server = Server(
+        argv=("sh", "-c", f"echo up; {detach}"),
+        ready=Ready(kind="log", value="up"),
+        environment=PATH,
+    )
+    with runner.channel.serving([server]):
+        runner.channel.run(shell("sleep 1"), seconds=20)
+        assert len(running(worker)) == 1
+    assert running(worker) == []
+
+
+def test_what_a_command_leaves_running_is_counted(runner: Runner) -> None:
+    left = shell("setsid sh -c 'while :; do :; done' >log 2>&1 & sleep 1")
+    assert runner.channel.run(left, seconds=20).counts["servers_s"] > 0.3
+
+
+def test_programs_have_the_same_limits_whoever_started_the_runner(runner: Runner) -> None:
+    result = runner.channel.run(shell("ulimit -Sn; ulimit -Hn; ulimit -Ss; umask"), seconds=20)
+    assert result.stdout.split() == [b"1024", b"4096", b"8192", b"0022"]
+
+
+def test_a_pipe_that_nobody_reads_ends_its_writer(runner: Runner) -> None:
+    """The runner, which is Python, ignores SIGPIPE."""
+    result = runner.channel.run(shell("yes | head -n 1"), seconds=20)
+    assert (result.stdout, result.stderr) == (b"y\n", b"")
+
+
+def test_a_setup_may_leave_something_running_and_print_a_lot(runner: Runner) -> None:
+    sleep = own_sleep()
+    command = shell("ls -A", setup=(("sh", "-c", f"{' '.join(sleep)} & seq 9999"),))
+    result = runner.channel.run(command, seconds=20)
+    assert result.returncode == 0
+    assert running(sleep) == []
+
+
+def test_a_servers_log_ends_at_the_limit(runner: Runner) -> None:
+    ready = Ready(kind="log", value="up", timeout_s=5)
+    server = Server(argv=("yes",), ready=ready, environment=PATH, scratch_mib=1)
+    with pytest.raises(RefusedError, match="yes ended at once"), runner.channel.serving([server]):
+        pass
+
+
+def test_a_command_that_is_killed_is_told_by_its_label_and_last_words(runner: Runner) -> None:
+    hang = "printf '\\036run\\n' >&2; echo begun; exec sleep 100"
+    command = shell(hang, timeout_s=0.5, label="mine")
+    with pytest.raises(BrokenError, match=r"'mine' was killed after 0.5 s; it said last: begun"):
+        runner.channel.run(command, seconds=20)
