@@ -57,6 +57,8 @@ class Lab:
     data: DataDisks
     link: Link | None
     """Link over which workloads reach their peer; None in a run without such a workload."""
+    native_network: Path | None
+    """Network namespace of native runs; None for the host's."""
     listener: Listener
     seat: int = 0
     """Seat of a guest among those that may boot at once: 0 or 1. Each has a name, sockets and a
