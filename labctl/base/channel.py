@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.command import Command, CommandResult, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
@@ -31,6 +31,7 @@ _LARGEST = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
+_LONGER = "Give it less to do, or more time: 'limit_s' of its 'trial', or --timeout."
 _MOST_SHOWN = 400
 _LAST_LINES = 3
 _MARK = "\x1e"
@@ -38,6 +39,7 @@ _MARK = "\x1e"
 """Bytes that are kept of a server's output."""
 _MIB = 1 << 20
 _STEP_S = 60.0
+_PREPARE_S = 300.0
 """Limit of the runner for a command before or after the measured one."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
@@ -223,24 +225,31 @@ class Channel:
     @contextmanager
     def serving(
         self,
-        servers: Sequence[Server],
+        beside: Sequence[Server | FileSystem],
         *,
         cpus: CpuSet | None = None,
         sched: Sched | None = None,
     ) -> Iterator[Serving]:
-        """Run servers beside the commands inside of the block, placed as these are.
+        """Run servers beside the commands inside of the block, placed as these are, on the file
+        system that is made for them.
 
         Raises BrokenError with what a server said when it isn't ready in time. None are started
         where there are none.
         """
         serving = Serving()
-        if not servers:
+        if not beside:
             yield serving
             return
+        servers = [one for one in beside if isinstance(one, Server)]
+        disks = [one for one in beside if isinstance(one, FileSystem)]
         ready_s = sum(server.ready.timeout_s for server in servers)
+        ready_s += sum(_PREPARE_S * (1 + len(disk.prepare)) for disk in disks)
         deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
-        wanted = [_of_server(server) for server in servers]
-        self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        wanted = {
+            "servers": [_of_server(server) for server in servers],
+            "disks": [_of_disk(disk) for disk in disks],
+        }
+        self._ask("serve", deadline, work=WORK, **wanted, **_placed(cpus, sched))
         try:
             yield serving
         finally:
@@ -380,6 +389,16 @@ def _of_server(server: Server) -> dict[str, Any]:
     }
 
 
+def _of_disk(disk: FileSystem) -> dict[str, Any]:
+    return {
+        "device": disk.device,
+        "at": disk.at,
+        "environment": dict(disk.environment),
+        "user": disk.user,
+        "prepare": [list(argv) for argv in disk.prepare],
+    }
+
+
 def _ended(machine: str, told: Any, most: int) -> list[EndedServer]:
     try:
         if not isinstance(told, list) or len(told) > most:
@@ -511,7 +530,8 @@ class Execution:
             files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
-                    f"{self._name} was killed after {self._seconds:g} s; {_said_last(files)}"
+                    f"{self._name} was killed after {self._seconds:g} s; {_said_last(files)}",
+                    hint=_LONGER if self._command.timeout_s else None,
                 )
             if at_limit := message.get("at_limit"):
                 raise BrokenError(

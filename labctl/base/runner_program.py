@@ -13,7 +13,7 @@ runs, the runner sleeps in waitid(2) and the channel is silent.
     set_time  realtime_ns    -> {"event": "result"}
     forget  path             -> {"event": "result"}            (no page of it stays cached)
     hash    paths            -> {"event": "result", "programs": {path: files or a problem}}
-    serve  servers, work, cpus, policy, priority
+    serve  servers, disks, work, cpus, policy, priority
                              -> {"event": "result", "pids"}    (all of them are ready)
     stop_servers             -> {"event": "result", "servers"} (their output, how they ended)
     exec   argv, env, files, cpus, policy, priority, seconds, and of programs that don't run as
@@ -33,6 +33,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -74,6 +75,13 @@ CAPABILITIES = {
 }
 LISTENS = {"udp": "07", "tcp": "0A"}  # TCP_CLOSE and TCP_LISTEN in net/tcp_states.h
 STEP_S = 60.0  # of a command before or after the measured one
+PREPARE_S = 300.0  # of one that fills a file system
+# The same on both sides, also where directories order their entries by a random seed.
+NEW_FILE_SYSTEM = (
+    *("mkfs.ext4", "-q", "-F", "-U", "6c616263-746c-4000-8000-000000000001"),
+    *("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
+    *("-E", "hash_seed=6c616263-746c-4000-8000-000000000002"),
+)
 # Of programs that come with an environment of their own: what every machine can grant, whatever the
 # shell was that started labctl natively, and whatever systemd gives its services in a guest.
 LIMITS = {
@@ -288,11 +296,12 @@ class Served:
         return self.status is not None
 
     def said(self, most: int = 400) -> str:
-        return tail_of(self.output, most).decode(errors="replace").strip()
+        return tail_of(self.output, most).decode(errors="replace").strip() or "nothing"
 
 
 SERVERS: list[Served] = []
 BEFORE_SERVERS: set[int] = set()
+MOUNTED: list[str] = []
 
 
 def tail_of(path: str, most: int) -> bytes:
@@ -327,10 +336,11 @@ def become(request: dict[str, Any]) -> None:
     if request.get("environment") is not None:
         limit(request)
     if user is not None:
+        uid, gid = ids_of(user)
         os.setgroups([])
         libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
         numbers = [CAPABILITIES[name] for name in capabilities]
         low = sum(1 << n for n in numbers if n < 32)
         high = sum(1 << (n - 32) for n in numbers if n >= 32)
@@ -345,6 +355,17 @@ def become(request: dict[str, Any]) -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def ids_of(user: int | str) -> tuple[int, int]:
+    """Return a user's number and group, by either its number or its name."""
+    if isinstance(user, int):
+        return user, user
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        raise OSError("there is no user '%s' there" % user) from None
+    return found.pw_uid, found.pw_gid
+
+
 def environment_of(request: dict[str, Any]) -> dict[str, str]:
     if request.get("environment") is not None:
         return dict(request["environment"])
@@ -353,23 +374,52 @@ def environment_of(request: dict[str, Any]) -> dict[str, str]:
 
 def installed(name: str, environment: dict[str, str]) -> None:
     if shutil.which(name, path=environment.get("PATH")) is None:
-        raise OSError("%s is not installed there" % name)
+        raise OSError(
+            "%s is not installed there: name its package in 'packages' (--package)" % name
+        )
 
 
-def make_folder(path: str, user: int | None) -> None:
+def make_folder(path: str, user: int | str | None) -> None:
     """Make an empty folder that belongs to the user."""
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path, 0o755)
     if user is not None:
-        os.chown(path, user, user)
+        os.chown(path, *ids_of(user))
 
 
-def run_step(what: str, argv: list[str], request: dict[str, Any], folder: str) -> None:
+def make_file_system(wanted: dict[str, Any]) -> None:
+    """Make a file system, have it filled, and mount it with nothing of it in memory."""
+    device, at = wanted["device"], wanted["at"]
+    run_step("making a file system", [*NEW_FILE_SYSTEM, device], {}, "/", PREPARE_S)
+    os.makedirs(at, exist_ok=True)
+    mount(device, at)
+    if wanted.get("user") is not None:
+        os.chown(at, *ids_of(wanted["user"]))
+    for argv in wanted["prepare"]:
+        run_step("prepare", argv, wanted, at, PREPARE_S)
+    unmount(at)
+    mount(device, at)
+
+
+def mount(device: str, at: str) -> None:
+    # A file gets a loop device, which goes with the mount (mount(8)).
+    run_step("mounting", ["mount", device, at], {}, "/")
+    MOUNTED.append(at)
+
+
+def unmount(at: str) -> None:
+    run_step("unmounting", ["umount", at], {}, "/")
+    MOUNTED.remove(at)
+
+
+def run_step(
+    what: str, argv: list[str], request: dict[str, Any], folder: str, limit_s: float = STEP_S
+) -> None:
     """Run a command that isn't measured to its end."""
     environment = environment_of(request)
     installed(argv[0], environment)
     # No pipe: what the step leaves running would keep it open, and a flood would fill our memory.
-    with tempfile.TemporaryFile(dir=folder) as output:
+    with tempfile.TemporaryFile() as output:
         done = subprocess.run(
             argv,
             cwd=folder,
@@ -377,7 +427,7 @@ def run_step(what: str, argv: list[str], request: dict[str, Any], folder: str) -
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            timeout=STEP_S,
+            timeout=limit_s,
             start_new_session=True,
             preexec_fn=lambda: become(request),
         )
@@ -496,13 +546,15 @@ def has_socket(pid: int, kind: str, port: int) -> bool:
 
 def serve(request: dict[str, Any]) -> list[int]:
     """Start servers one after the other, each when the one before is ready."""
-    if SERVERS:
+    if SERVERS or MOUNTED:
         stop_servers()
     BEFORE_SERVERS.update(children())
     work = request["work"]
     user = request["servers"][0].get("user") if request["servers"] else None
     make_folder(work, user)
     try:
+        for disk in request["disks"]:
+            make_file_system(disk)
         for number, wanted in enumerate(request["servers"]):
             output = os.path.join(work, ".server-%d" % number)
             placed_as = {key: request.get(key) for key in ("cpus", "policy", "priority")}
@@ -523,7 +575,9 @@ def wait_ready(server: Served, folder: str) -> None:
     until = time.monotonic() + limit_s
     while not is_ready(server, folder):
         if server.has_ended():
-            raise OSError("%s ended at once; it said: %s" % (server.name, server.said()))
+            # A server that has detached itself can't be told from others, placed or ended.
+            how = ", as one does that goes to the background" if server.status == 0 else ""
+            raise OSError("%s ended at once%s; it said: %s" % (server.name, how, server.said()))
         if time.monotonic() > until:
             raise OSError(
                 "%s was not ready after %g s; it said: %s" % (server.name, limit_s, server.said())
@@ -558,6 +612,8 @@ def stop_servers() -> list[dict[str, Any]]:
         )
     end_orphans(BEFORE_SERVERS)
     BEFORE_SERVERS.clear()
+    for at in MOUNTED[:]:
+        unmount(at)
     return ended[::-1]
 
 

@@ -245,14 +245,19 @@ class _Checked:
                 *("trial", "kind"),
                 hint="Take 'kind: once', or leave them out.",
             )
-        for pattern in self._file.explain:
-            self._check_pattern(pattern, "explain")
+        disk = self._file.data_disk
+        if self._file.prepare and (disk is None or disk.use != "filesystem"):
+            self._fail(
+                "'prepare' fills a file system, and there is none",
+                "prepare",
+                hint="Say 'data_disk: {use: filesystem}'.",
+            )
 
     def _check_pattern(self, pattern: str, key: str) -> None:
         try:
             re.compile(pattern, re.M)
         except re.error as error:
-            self._fail(f"'{key}': {pattern!r} is no regular expression: {error}", key)
+            self._fail(f"'{key}': '{pattern}' is no regular expression: {error}", key)
 
     def _known(self, name: str, choices: Collection[str], key: str) -> None:
         if name not in choices:
@@ -289,7 +294,7 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
                 yield ("command", number), text
         else:
             yield ("command", number), item
-    for key in ("setup", "after"):
+    for key in ("prepare", "setup", "after"):
         for number, argv in enumerate(getattr(file, key)):
             for text in argv:
                 yield (key, number), text
@@ -331,7 +336,9 @@ def _durations(file: DeclaredFile) -> str:
     if trial.kind == "once":
         return "its own: one run of fixed work"
     if trial.step_s == 1:
-        return "whole seconds"
+        return (
+            "whole seconds" if trial.least_s <= 1 else f"whole seconds, {trial.least_s:g} or more"
+        )
     return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
 
 
@@ -340,7 +347,7 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     first = file.command[0]
     named = [first if not isinstance(first, ConditionalFile) else ""]
     named += [server.argv[0] for server in file.serve]
-    named += [argv[0] for argv in (*file.setup, *file.after)]
+    named += [argv[0] for argv in (*file.prepare, *file.setup, *file.after)]
     for name in named:
         if name and names_in(name) <= {"files"}:
             yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labctl.base.command import Command, CommandResult, Ready, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Ready, Server, User
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in
-from labctl.base.places_inside import CWD, NOBODY, WORK, brought_folder
+from labctl.base.places_inside import CWD, DISK, NOBODY, WORK, brought_folder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import marked, repeated
@@ -76,6 +76,8 @@ class DeclaredWorkload(WorkloadBase):
 
     def writes_data_disk(self, parameters: Parameters) -> bool:
         disk = self.declared.data_disk
+        if self._has_file_system:
+            return True
         if disk is None or isinstance(disk.writes, bool):
             return disk is not None and bool(disk.writes)
         return bool(evaluate(disk.writes, parameters, f"{self.where}: data_disk.writes"))
@@ -99,11 +101,19 @@ class DeclaredWorkload(WorkloadBase):
                 return Peer(command=Command(argv=argv), protocol=protocol, port=port)
         return None
 
-    def servers(self, setting: Setting) -> tuple[Server, ...]:
+    def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
         values = self._variables(setting, setting.duration_s)
-        return tuple(
-            self._server(one, values) for one in self.declared.serve if one.on == "machine"
+        servers = [self._server(one, values) for one in self.declared.serve if one.on == "machine"]
+        if not self._has_file_system:
+            return tuple(servers)
+        disk = FileSystem(
+            device=setting.data_paths[0],
+            at=DISK,
+            environment=self._environment(values),
+            user=self._user,
+            prepare=tuple(self._filled(one, values, "prepare") for one in self.declared.prepare),
         )
+        return (disk, *servers)
 
     def command(self, setting: Setting) -> Command:
         self.check_duration(setting.duration_s)
@@ -171,8 +181,9 @@ class DeclaredWorkload(WorkloadBase):
             for pattern, meaning in self.declared.explain.items()
             if re.search(pattern, text, re.M)
         ]
-        said = last_words(result.stderr or result.stdout, lines=3) or "it printed nothing"
-        return "; ".join([f"{self.name} ended with status {result.returncode}: {said}", *meant])
+        said = [words for text in (result.stderr, result.stdout) if (words := _end_of(text))]
+        why = "; ".join(said) or "it printed nothing"
+        return "; ".join([f"{self.name} ended with status {result.returncode}: {why}", *meant])
 
     def with_parameters(self, given: Mapping[str, object]) -> DeclaredWorkload:
         return replace(self, chosen=self.check_parameters(given))
@@ -225,8 +236,14 @@ class DeclaredWorkload(WorkloadBase):
         return Ready(kind=kind, value=value, timeout_s=ready.timeout_s)
 
     @property
-    def _user(self) -> int | None:
-        return None if self.declared.user == "root" else NOBODY
+    def _has_file_system(self) -> bool:
+        disk = self.declared.data_disk
+        return disk is not None and disk.use == "filesystem"
+
+    @property
+    def _user(self) -> User:
+        named: Mapping[str, User] = {"root": None, "nobody": NOBODY}
+        return named.get(self.declared.user, self.declared.user)
 
     @property
     def _capabilities(self) -> tuple[str, ...]:
@@ -257,28 +274,26 @@ class DeclaredWorkload(WorkloadBase):
         self, setting: Setting, duration_s: float, *, operations: int = 0
     ) -> dict[str, Any]:
         """Return what expressions may use; docs/workloads.md lists it."""
-        duration: float | int = duration_s
-        if duration_s == int(duration_s):
-            duration = int(duration_s)
         peer = setting.peer
         if peer is None and any(one.on == "peer" for one in self.declared.serve):
             peer = peer_of(setting, self.name)
+        data_paths = [DISK] if self._has_file_system else list(setting.data_paths)
         return {
             **setting.parameters,
             "vcpus": setting.vcpus,
             "threads": setting.vcpus,
             "cpus": setting.cpu_list,
             "first_cpu": int(setting.cpu_list.replace("-", ",").split(",")[0]),
-            "duration": duration,
+            "duration": _as_whole(duration_s),
             "operations": operations,
             "work": WORK,
             "cwd": CWD,
             "files": brought_folder(self.name),
-            "data_path": setting.data_paths[0] if setting.data_paths else "",
-            "data_paths": list(setting.data_paths),
+            "data_path": data_paths[0] if data_paths else "",
+            "data_paths": data_paths,
             "server": peer or LOCALHOST,
             "peer": peer or "",
-            "skip_s": self.declared.trial.skip_s,
+            "skip_s": _as_whole(self.declared.trial.skip_s),
         }
 
     def _files(self) -> tuple[str, ...]:
@@ -298,6 +313,16 @@ class DeclaredWorkload(WorkloadBase):
             if parameter.name in given:
                 found[parameter.name] = parameter.check(self.name, _number(given[parameter.name]))
         return found
+
+
+def _end_of(output: bytes) -> str:
+    """Return the last lines of an output, without the marks of labctl's own loop."""
+    return last_words(re.sub(rb"\x1erun\n", b"", output), lines=3)
+
+
+def _as_whole(seconds: float) -> float | int:
+    """Return whole seconds as such: many programs take no '10.0'."""
+    return int(seconds) if seconds == int(seconds) else seconds
 
 
 def _number(value: Any) -> Any:

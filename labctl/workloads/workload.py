@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from labctl.base.command import Command, CommandResult, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.yamlfile import nearest
@@ -209,8 +209,9 @@ class Workload(Protocol):
     def peer(self, parameters: Parameters) -> Peer | None:
         """Return whom it talks to over the network; None for a workload that sends nothing."""
 
-    def servers(self, setting: Setting) -> tuple[Server, ...]:
-        """Return what runs on the machine itself, from before the warm-up to after the window."""
+    def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
+        """Return what is there on the machine itself, from before the warm-up to after the window:
+        servers, and a file system on the data disk before them."""
 
     def command(self, setting: Setting) -> Command: ...
 
@@ -285,7 +286,7 @@ class WorkloadBase:
     def left_out(self, parameters: Parameters) -> Mapping[str, str]:
         return {}
 
-    def servers(self, setting: Setting) -> tuple[Server, ...]:
+    def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
         return ()
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:

@@ -14,7 +14,7 @@ import pytest
 
 import labctl.base.channel
 from labctl.base.channel import RefusedError
-from labctl.base.command import Command, Ready, Server
+from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
 from labctl.base.places_inside import NOBODY
 from tests.unit.base.runners import Runner, running_runner
@@ -250,4 +250,39 @@ def test_a_command_that_is_killed_is_told_by_its_label_and_last_words(runner: Ru
     hang = "printf '\\036run\\n' >&2; echo begun; exec sleep 100"
     command = shell(hang, timeout_s=0.5, label="mine")
     with pytest.raises(BrokenError, match=r"'mine' was killed after 0.5 s; it said last: begun"):
+        runner.channel.run(command, seconds=20)
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="needs loop devices")
+def test_a_file_system_is_filled_for_a_trial_and_gone_afterwards(
+    runner: Runner, tmp_path: Path
+) -> None:
+    device, at = tmp_path / "disk", tmp_path / "mounted"
+    device.write_bytes(bytes(16 << 20))
+    disk = FileSystem(
+        device=str(device),
+        at=str(at),
+        environment=PATH,
+        user="daemon",
+        prepare=(("sh", "-c", "id -un >who; ls -A | wc -l"),),
+    )
+    seen = shell(f"cat {at}/who; touch {at}/left", user="daemon")
+    for _ in range(2):
+        with runner.channel.serving([disk]):
+            assert runner.channel.run(seen, seconds=20).stdout == b"daemon\n"
+            assert (at / "left").exists()
+        assert list(at.iterdir()) == []
+    broken = replace(disk, prepare=(("sh", "-c", "echo no space; exit 3"),))
+    with (
+        pytest.raises(RefusedError, match="prepare: sh ended with status 3: no space"),
+        runner.channel.serving([broken]),
+    ):
+        pass
+    assert str(at) not in Path("/proc/mounts").read_text()
+
+
+def test_a_user_that_the_machine_lacks_is_named(runner: Runner) -> None:
+    command = shell("true", user="no-such-user")
+    with pytest.raises(BrokenError, match="there is no user 'no-such-user' there"):
         runner.channel.run(command, seconds=20)
