@@ -64,7 +64,7 @@ def facts_of(program: Workload) -> dict[str, Any]:
             for one in program.parameters
         ],
         "metrics": [
-            {"name": name, "unit": str(one.unit), "better": str(one.better)}
+            {"name": name, "unit": one.unit or "as printed", "better": str(one.better)}
             for name, one in (metric_names(declared.metrics) if declared else {}).items()
         ],
         "sides": {
@@ -93,8 +93,7 @@ def example_of(
 def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
     """Return what runs on a side, and as whom."""
     command = program.command(setting)
-    servers = [server.argv for server in program.servers(setting)]
-    commands = commands_of(command, servers)
+    commands = commands_of(command, program.servers(setting))
     peer = program.peer(setting.parameters)
     if peer is not None:
         commands = {"serve on the peer": commands_of(peer.command, [])["command"], **commands}
@@ -102,7 +101,8 @@ def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
 
 
 def _user(command: Command) -> str:
-    who = "root" if command.user is None else f"uid {command.user}"
+    who = "root" if command.user is None else str(command.user)
+    who = f"uid {who}" if isinstance(command.user, int) else who
     return f"{who} with {', '.join(command.capabilities)}" if command.capabilities else who
 
 
@@ -149,6 +149,11 @@ def asked_for(program: Workload, parameters: Parameters, duration_s: float) -> O
             definition=program.definition,
         ),
     )
+
+
+def least_s(program: Workload) -> float:
+    """Return the shortest time that a declared workload runs for."""
+    return program.declared.trial.least_s if isinstance(program, DeclaredWorkload) else 0.0
 
 
 def output_of(program: DeclaredWorkload, recorded: Iterable[Path]) -> Output:

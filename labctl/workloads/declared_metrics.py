@@ -92,7 +92,7 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
 def check_outputs(file: DeclaredFile, runs: Sequence[Output], where: str) -> None:
     """Raise BrokenError for what a successful run's output must not hold."""
     for pattern, line in matches_in(file.absent, *runs).items():
-        raise BrokenError(f"{where}: the output has what it must not ({pattern!r}): {line}")
+        raise BrokenError(f"{where}: the output has what it must not ('{pattern}'): {line}")
 
 
 def _windows(
