@@ -249,7 +249,10 @@ class MetricFile(SourceFile):
                     f"{', '.join(names) or 'without names'}"
                 )
         elif "value" not in names and not (compiled.groups == 1 and not names):
-            raise ValueError("the regex has no group 'value': write (?P<value>…) around the number")
+            raise ValueError(
+                "the regex has no group around the number: write (…), or (?P<value>…) where it has "
+                "other groups"
+            )
 
     def _check_same_kind(self, limit: str | float | None) -> None:
         scale = quantity(limit)[1] if isinstance(limit, str) else None
