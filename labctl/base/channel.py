@@ -366,6 +366,7 @@ def _own_surroundings(command: Command, folder: str | None) -> dict[str, Any]:
         "user": command.user,
         "capabilities": list(command.capabilities),
         "largest": command.scratch_mib * _MIB if command.scratch_mib else None,
+        "open_files": command.open_files,
         "setup": [list(argv) for argv in command.setup],
         "after": [list(argv) for argv in command.after],
     }
@@ -379,6 +380,7 @@ def _of_server(server: Server) -> dict[str, Any]:
         "user": server.user,
         "capabilities": list(server.capabilities),
         "largest": server.scratch_mib * _MIB if server.scratch_mib else None,
+        "open_files": server.open_files,
         "stop": server.stop,
         "grace_s": server.grace_s,
         "ready": {

@@ -18,8 +18,9 @@ class Command:
     `environment`: the whole of it; None for the machine's own with `env` added. `user`: its number,
     also as a group, or a name that the machine knows, with `capabilities` (as capabilities(7) has
     them, without CAP_) and no others; None for root. `scratch_mib`: no file that it writes may grow
-    larger. `setup`, `after`: commands that run in its folder before and after it, outside of the
-    measured window. `timeout_s`: when it is killed; None leaves that to the caller. `label`: what
+    larger. `open_files`: how many it may have open; None for what any machine grants. `setup`,
+    `after`: commands that run in its folder before and after it, outside of the measured window.
+    `timeout_s`: when it is killed; None leaves that to the caller. `label`: what
     messages call it, where its argv begins with a loop of labctl's; else its program.
     """
 
@@ -30,6 +31,7 @@ class Command:
     user: User = None
     capabilities: tuple[str, ...] = ()
     scratch_mib: int | None = None
+    open_files: int | None = None
     setup: tuple[Argv, ...] = ()
     after: tuple[Argv, ...] = ()
     timeout_s: float | None = None
@@ -58,6 +60,7 @@ class Server:
     user: User = None
     capabilities: tuple[str, ...] = ()
     scratch_mib: int | None = None
+    open_files: int | None = None
     stop: str = "TERM"
     grace_s: float = 5.0
 

@@ -17,7 +17,8 @@ runs, the runner sleeps in waitid(2) and the channel is silent.
                              -> {"event": "result", "pids"}    (all of them are ready)
     stop_servers             -> {"event": "result", "servers"} (their output, how they ended)
     exec   argv, env, files, cpus, policy, priority, seconds, and of programs that don't run as
-           this one does: environment, work, folder, user, capabilities, largest, setup, after
+           this one does: environment, work, folder, user, capabilities, largest, open_files,
+           setup, after
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
                              -> {"event": "result", ...}       (output, files, counters, threads)
@@ -321,6 +322,12 @@ def limit(request: dict[str, Any]) -> None:
             soft = min(soft, ours)
             hard = ours if hard == resource.RLIM_INFINITY else min(hard, ours)
         resource.setrlimit(kind, (soft, hard))
+    if request.get("open_files") is not None:
+        most = request["open_files"]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except (OSError, ValueError):
+            raise OSError("this machine does not grant %d open files" % most) from None
     if request.get("largest") is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest"], request["largest"]))
 

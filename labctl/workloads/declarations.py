@@ -245,6 +245,12 @@ class _Checked:
                 *("trial", "kind"),
                 hint="Take 'kind: once', or leave them out.",
             )
+        if trial.kind == "repeat" and self._file.exit_status != [0]:
+            self._fail(
+                "a program that is repeated ends with 0, or it is not run again",
+                "exit_status",
+                hint="Take 'kind: once', or sh -c '… || true'.",
+            )
         disk = self._file.data_disk
         if self._file.prepare and (disk is None or disk.use != "filesystem"):
             self._fail(

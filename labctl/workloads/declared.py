@@ -21,6 +21,8 @@ from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyF
 
 LOCALHOST = "127.0.0.1"
 ONCE_LIMIT_S = 600.0
+_STOPPED = 124
+"""Status of timeout(1) where the time was up, whatever its command's was."""
 WARM_UP_RUNS = 3
 """Runs of a warm-up window of a program that is repeated."""
 _CAPABILITIES = {
@@ -173,7 +175,8 @@ class DeclaredWorkload(WorkloadBase):
         return window_rates_of(self.declared, self.rate_metric, stdout, files)
 
     def why_failed(self, result: CommandResult) -> str | None:
-        if result.returncode in self.declared.exit_status:
+        is_stopped = self.declared.trial.kind == "until-stopped"
+        if result.returncode in ([_STOPPED] if is_stopped else self.declared.exit_status):
             return None
         text = (result.stdout + b"\n" + result.stderr).decode(errors="replace")
         meant = [
@@ -183,7 +186,9 @@ class DeclaredWorkload(WorkloadBase):
         ]
         said = [words for text in (result.stderr, result.stdout) if (words := _end_of(text))]
         why = "; ".join(said) or "it printed nothing"
-        return "; ".join([f"{self.name} ended with status {result.returncode}: {why}", *meant])
+        early = " before it was stopped" if is_stopped else ""
+        ended = f"{self.name} ended{early} with status {result.returncode}"
+        return "; ".join([f"{ended}: {why}", *meant])
 
     def with_parameters(self, given: Mapping[str, object]) -> DeclaredWorkload:
         return replace(self, chosen=self.check_parameters(given))
@@ -197,13 +202,14 @@ class DeclaredWorkload(WorkloadBase):
         limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
         if trial.kind == "until-stopped":
             ends = f"{setting.duration_s:g}"
-            argv = ("/usr/bin/timeout", "--preserve-status", "--signal=INT", ends, *argv)
+            argv = ("/usr/bin/timeout", "--signal=INT", ends, *argv)
         return Command(
             argv=argv,
             environment=self._environment(values),
             user=self._user,
             capabilities=self._capabilities,
             scratch_mib=self.declared.scratch_mib,
+            open_files=self.declared.open_files,
             setup=tuple(self._filled(one, values, "setup") for one in self.declared.setup),
             after=tuple(self._filled(one, values, "after") for one in self.declared.after),
             files=() if trial.kind == "repeat" else self._files(),
@@ -218,6 +224,7 @@ class DeclaredWorkload(WorkloadBase):
             user=self._user,
             capabilities=self._capabilities,
             scratch_mib=self.declared.scratch_mib,
+            open_files=self.declared.open_files,
             ready=self._ready(one.ready, values),
             stop=one.stop,
             grace_s=one.grace_s,

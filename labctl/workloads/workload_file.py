@@ -102,7 +102,8 @@ class WarmUpFile(FileModel):
 class TrialFile(FileModel):
     kind: Literal["duration", "repeat", "once", "until-stopped"] = "duration"
     """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
-    the time is up. `once`: one run of fixed work. `until-stopped`: ended by a signal."""
+    the time is up. `once`: one run of fixed work. `until-stopped`: stopped by SIGINT when
+    the time is up; one that ends before has failed."""
     step_s: Seconds = 1.0
     """`{{ duration }}` is a multiple of this."""
     least_s: Seconds = 1.0
@@ -187,6 +188,8 @@ class DeclaredFile(FileModel):
     """Sides that can't run it, each with the reason."""
     scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
     """Size that no file of a run may exceed, in MiB."""
+    open_files: Annotated[int, Field(ge=64, le=2**20)] | None = None
+    """Number of files that a program may have open, where 1024 (4096 if it asks) are too few."""
     keep: list[Item] = []
     """Files that are stored although no metric reads them."""
     metrics: MetricsFile = {}

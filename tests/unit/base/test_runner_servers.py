@@ -286,3 +286,10 @@ def test_a_user_that_the_machine_lacks_is_named(runner: Runner) -> None:
     command = shell("true", user="no-such-user")
     with pytest.raises(BrokenError, match="there is no user 'no-such-user' there"):
         runner.channel.run(command, seconds=20)
+
+
+def test_a_program_has_as_many_open_files_as_it_asks_for_or_is_refused(runner: Runner) -> None:
+    result = runner.channel.run(shell("ulimit -Sn; ulimit -Hn", open_files=3000), seconds=20)
+    assert result.stdout.split() == [b"3000", b"3000"]
+    with pytest.raises(BrokenError, match="does not grant 2000000000 open files"):
+        runner.channel.run(shell("true", open_files=2_000_000_000), seconds=20)
