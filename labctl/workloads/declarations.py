@@ -137,6 +137,7 @@ class _Checked:
         self._check_variables()
         self._check_serve()
         self._check_kind()
+        self._check_path()
         for key, patterns in (("absent", file.absent), ("explain", file.explain)):
             for pattern in patterns:
                 self._check_pattern(pattern, key)
@@ -258,6 +259,18 @@ class _Checked:
                 "prepare",
                 hint="Say 'data_disk: {use: filesystem}'.",
             )
+
+    def _check_path(self) -> None:
+        if "PATH" not in self._file.env:
+            return
+        for name in _binaries(self._file, self._name):
+            if "/" not in name:
+                self._fail(
+                    f"'env' sets PATH, and '{name}' has no path: which file it is can't be told, "
+                    "nor whether both sides have the same",
+                    *("env", "PATH"),
+                    hint=f"Write where it lies, as '/usr/bin/{name}'.",
+                )
 
     def _check_pattern(self, pattern: str, key: str) -> None:
         try:

@@ -56,6 +56,10 @@ def test_a_failure_has_the_end_of_both_outputs_without_labctl_s_marks() -> None:
         ("trial: {kind: repeat}\ncommand: [diff]\nexit_status: [0, 1]", "ends with 0"),
         ("command: [a]\nprepare: [[mkdir, x]]", "fills a file system, and there is none"),
         ("command: [a]\nuser: ../x", "user"),
+        (
+            "command: [/b/a]\nsetup: [[psql]]\nenv: {PATH: /b}\ntrial: {kind: once}",
+            "'psql' has no path",
+        ),
     ],
 )
 def test_what_would_be_silently_wrong_is_refused(more: str, why: str) -> None:
