@@ -13,19 +13,19 @@ COUNTER = """\
 description: counts, says so on both outputs, and fails if it is told to
 parameters:
   how: {choice: right, of: [right, wrong, forever, flood], description: how it ends}
-trial: {kind: once, limit_s: 3}
+trial: {kind: once, limit_s: 6}
 data_disk: {use: filesystem}
 prepare: [[sh, -c, "id -u >who"]]
 command:
   - sh
   - -c
   - |
-    (id -u; cat "$1/who"; stat -f -c %T "$1"; ulimit -Sn; ulimit -Hn; umask; env | sort) >&2
+    (id -u; cat "$0/who"; stat -f -c %T "$0"; ulimit -Sn; ulimit -Hn; umask; env | sort) >&2
     yes | head -n 1
     echo "value 3"
-    case $0 in wrong) exit 5;; forever) sleep 60;; flood) yes;; esac
-  - "{{ how }}"
+    case $1 in wrong) exit 5;; forever) sleep 60;; flood) yes;; esac
   - "{{ data_path }}"
+  - "{{ how }}"
 metrics:
   value: {regex: '^value (\\d+)$', unit: count, better: higher}
 primary: value
@@ -59,7 +59,7 @@ def test_a_try_shows_what_ran_and_what_was_read_on_both_sides(
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [("wrong", "status 5"), ("forever", "killed after 3 s"), ("flood", "MiB")]
+    ("how", "why"), [("wrong", "status 5"), ("forever", "killed after 6 s"), ("flood", "MiB")]
 )
 def test_a_program_that_fails_is_told_with_its_command(
     sandbox: Sandbox, counter: str, how: str, why: str
