@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.command import Command, CommandResult, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
@@ -31,9 +31,15 @@ _LARGEST = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
+_LONGER = "Give it less to do, or more time: 'limit_s' of its 'trial', or --timeout."
+_MOST_SHOWN = 400
+_LAST_LINES = 3
+_MARK = "\x1e"
+"""Begins the lines that labctl's own loop prints between two runs."""
 """Bytes that are kept of a server's output."""
 _MIB = 1 << 20
 _STEP_S = 60.0
+_PREPARE_S = 300.0
 """Limit of the runner for a command before or after the measured one."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
@@ -219,24 +225,31 @@ class Channel:
     @contextmanager
     def serving(
         self,
-        servers: Sequence[Server],
+        beside: Sequence[Server | FileSystem],
         *,
         cpus: CpuSet | None = None,
         sched: Sched | None = None,
     ) -> Iterator[Serving]:
-        """Run servers beside the commands inside of the block, placed as these are.
+        """Run servers beside the commands inside of the block, placed as these are, on the file
+        system that is made for them.
 
         Raises BrokenError with what a server said when it isn't ready in time. None are started
         where there are none.
         """
         serving = Serving()
-        if not servers:
+        if not beside:
             yield serving
             return
+        servers = [one for one in beside if isinstance(one, Server)]
+        disks = [one for one in beside if isinstance(one, FileSystem)]
         ready_s = sum(server.ready.timeout_s for server in servers)
+        ready_s += sum(_PREPARE_S * (1 + len(disk.prepare)) for disk in disks)
         deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
-        wanted = [_of_server(server) for server in servers]
-        told = self._ask("serve", deadline, servers=wanted, work=WORK, **_placed(cpus, sched))
+        wanted = {
+            "servers": [_of_server(server) for server in servers],
+            "disks": [_of_disk(disk) for disk in disks],
+        }
+        told = self._ask("serve", deadline, work=WORK, **wanted, **_placed(cpus, sched))
         try:
             serving.pids = [_whole(pid) for pid in told["pids"]]
         except (KeyError, TypeError, ValueError) as error:
@@ -358,6 +371,7 @@ def _own_surroundings(command: Command, folder: str | None) -> dict[str, Any]:
         "user": command.user,
         "capabilities": list(command.capabilities),
         "largest": command.scratch_mib * _MIB if command.scratch_mib else None,
+        "open_files": command.open_files,
         "setup": [list(argv) for argv in command.setup],
         "after": [list(argv) for argv in command.after],
     }
@@ -370,6 +384,8 @@ def _of_server(server: Server) -> dict[str, Any]:
         "environment": dict(server.environment),
         "user": server.user,
         "capabilities": list(server.capabilities),
+        "largest": server.scratch_mib * _MIB if server.scratch_mib else None,
+        "open_files": server.open_files,
         "stop": server.stop,
         "grace_s": server.grace_s,
         "ready": {
@@ -377,6 +393,16 @@ def _of_server(server: Server) -> dict[str, Any]:
             "value": list(ready.value) if isinstance(ready.value, tuple) else ready.value,
             "timeout_s": ready.timeout_s,
         },
+    }
+
+
+def _of_disk(disk: FileSystem) -> dict[str, Any]:
+    return {
+        "device": disk.device,
+        "at": disk.at,
+        "environment": dict(disk.environment),
+        "user": disk.user,
+        "prepare": [list(argv) for argv in disk.prepare],
     }
 
 
@@ -453,6 +479,18 @@ def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
     return found
 
 
+def _said_last(files: Mapping[str, bytes]) -> str:
+    """Return the last lines of a command's standard error, or else of its output, without the marks
+    of labctl's own loop."""
+    for name in (".stderr", ".stdout"):
+        text = files.get(name, b"")[-_MOST_SHOWN:].decode(errors="replace")
+        # Not splitlines(), which takes the mark for the end of a line.
+        lines = [line for line in text.split("\n") if line.strip() and line[0] != _MARK]
+        if lines:
+            return f"it said last: {'; '.join(lines[-_LAST_LINES:])}"
+    return "it had printed nothing"
+
+
 class Execution:
     """Control one command on a machine: `go`, `wait_exited`, `result`, in this order.
 
@@ -485,10 +523,9 @@ class Execution:
     def wait_exited(self, within_s: float | None = None) -> None:
         """Wait until the command has ended; the machine is sent nothing meanwhile. `within_s`: for
         a command that was told to stop. Raises DeadlineError."""
-        name = f"{self._machine}: '{self._command.argv[0]}'"
         # The runner kills the command after `seconds`; more means that the machine hangs.
         limit_s = self._seconds + 30 if within_s is None else within_s
-        self._answer("exited", Deadline.after(limit_s, name))
+        self._answer("exited", Deadline.after(limit_s, self._name))
 
     def result(self) -> CommandResult:
         """Return the outcome; raises BrokenError for a command that was killed for taking too
@@ -502,13 +539,13 @@ class Execution:
             files = {name: base64.b64decode(found[name]) for name in names}
             if message["timed_out"]:
                 raise BrokenError(
-                    f"{self._machine}: '{self._command.argv[0]}' was killed after "
-                    f"{self._seconds:g} s"
+                    f"{self._name} was killed after {self._seconds:g} s; {_said_last(files)}",
+                    hint=_LONGER if self._command.timeout_s else None,
                 )
             if at_limit := message.get("at_limit"):
                 raise BrokenError(
-                    f"{self._machine}: '{self._command.argv[0]}' wrote more than "
-                    f"{self._command.scratch_mib} MiB to {str(at_limit)[:100]}",
+                    f"{self._name} wrote more than {self._command.scratch_mib} MiB to "
+                    f"{str(at_limit)[:100]}",
                     hint="Let it write less, or give the workload a larger 'scratch_mib'.",
                 )
             duration_s = _whole(message["duration_ns"]) / 1e9
@@ -532,6 +569,10 @@ class Execution:
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise _garbage(self._machine, message) from error
+
+    @property
+    def _name(self) -> str:
+        return f"{self._machine}: '{self._command.label or self._command.argv[0]}'"
 
     def _is_asked_for(self, name: str) -> bool:
         """Only what was asked for: the names become those of files here."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Argv = tuple[str, ...]
+User = int | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,23 +15,27 @@ class Command:
     """Describe an argv that means the same on both sides. `files`: what it writes that is brought
     back, names or globs relative to the working directory, which is empty and the command's own.
 
-    `environment`: the whole of it; None for the machine's own with `env` added. `user`: its
-    numeric user and group, with `capabilities` (as capabilities(7) has them, without CAP_) and no
-    others; None for root. `scratch_mib`: no file that it writes may grow larger. `setup`, `after`:
-    commands that run in its folder before and after it, outside of the measured window.
-    `timeout_s`: when it is killed; None leaves that to the caller.
+    `environment`: the whole of it; None for the machine's own with `env` added. `user`: its number,
+    also as a group, or a name that the machine knows, with `capabilities` (as capabilities(7) has
+    them, without CAP_) and no others; None for root. `scratch_mib`: no file that it writes may grow
+    larger. `open_files`: how many it may have open; None for what any machine grants. `setup`,
+    `after`: commands that run in its folder before and after it, outside of the measured window.
+    `timeout_s`: when it is killed; None leaves that to the caller. `label`: what
+    messages call it, where its argv begins with a loop of labctl's; else its program.
     """
 
     argv: Argv
     env: Mapping[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
-    user: int | None = None
+    user: User = None
     capabilities: tuple[str, ...] = ()
     scratch_mib: int | None = None
+    open_files: int | None = None
     setup: tuple[Argv, ...] = ()
     after: tuple[Argv, ...] = ()
     timeout_s: float | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +51,31 @@ class Ready:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """Describe a program that lives from before a trial's warm-up to after its measured window, on
-    the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT"."""
+    the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT".
+    `scratch_mib`: no file that it writes, its output neither, may grow larger."""
 
     argv: Argv
     ready: Ready
     environment: Mapping[str, str]
-    user: int | None = None
+    user: User = None
     capabilities: tuple[str, ...] = ()
+    scratch_mib: int | None = None
+    open_files: int | None = None
     stop: str = "TERM"
     grace_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """Describe an ext4 file system that is made on a data disk for one trial: `device`, a block
+    device or a file, is mounted at `at` and belongs to `user`. `prepare`: what fills it; afterwards
+    it is mounted anew, so that the trial begins with nothing of it in memory."""
+
+    device: str
+    at: str
+    environment: Mapping[str, str]
+    user: User = None
+    prepare: tuple[Argv, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

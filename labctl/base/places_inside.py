@@ -11,6 +11,9 @@ WORK: Final = "/tmp/labctl"  # a tmpfs of the machine's own, and the folder is o
 CWD: Final = f"{WORK}/run"
 """Working folder of a command; empty for each run."""
 
+DISK: Final = "/tmp/labctl-disk"
+"""Mount point of a file system on the data disk."""
+
 BROUGHT: Final = "/usr/local/lib/labctl/workloads"
 """Files that workloads bring into an image."""
 

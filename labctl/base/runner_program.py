@@ -13,11 +13,12 @@ runs, the runner sleeps in waitid(2) and the channel is silent.
     set_time  realtime_ns    -> {"event": "result"}
     forget  path             -> {"event": "result"}            (no page of it stays cached)
     hash    paths            -> {"event": "result", "programs": {path: files or a problem}}
-    serve  servers, work, cpus, policy, priority
+    serve  servers, disks, work, cpus, policy, priority
                              -> {"event": "result", "pids"}    (all of them are ready)
     stop_servers             -> {"event": "result", "servers"} (their output, how they ended)
     exec   argv, env, files, cpus, policy, priority, seconds, and of programs that don't run as
-           this one does: environment, work, folder, user, capabilities, largest, setup, after
+           this one does: environment, work, folder, user, capabilities, largest, open_files,
+           setup, after
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
                              -> {"event": "result", ...}       (output, files, counters, threads)
@@ -33,6 +34,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -74,6 +76,23 @@ CAPABILITIES = {
 }
 LISTENS = {"udp": "07", "tcp": "0A"}  # TCP_CLOSE and TCP_LISTEN in net/tcp_states.h
 STEP_S = 60.0  # of a command before or after the measured one
+PREPARE_S = 300.0  # of one that fills a file system
+# The same on both sides, also where directories order their entries by a random seed.
+NEW_FILE_SYSTEM = (
+    *("mkfs.ext4", "-q", "-F", "-U", "6c616263-746c-4000-8000-000000000001"),
+    *("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
+    *("-E", "hash_seed=6c616263-746c-4000-8000-000000000002"),
+)
+# Of programs that come with an environment of their own: what every machine can grant, whatever the
+# shell was that started labctl natively, and whatever systemd gives its services in a guest.
+LIMITS = {
+    resource.RLIMIT_CORE: (0, 0),
+    resource.RLIMIT_MEMLOCK: (8 << 20, 8 << 20),
+    resource.RLIMIT_NICE: (0, 0),
+    resource.RLIMIT_NOFILE: (1024, 4096),
+    resource.RLIMIT_RTPRIO: (0, 0),
+    resource.RLIMIT_STACK: (8 << 20, resource.RLIM_INFINITY),
+}
 LARGEST_ANSWER = 32 << 20
 LAST_OUTPUT = 1 << 16
 PT_INTERP = 3
@@ -278,11 +297,12 @@ class Served:
         return self.status is not None
 
     def said(self, most: int = 400) -> str:
-        return tail_of(self.output, most).decode(errors="replace").strip()
+        return tail_of(self.output, most).decode(errors="replace").strip() or "nothing"
 
 
 SERVERS: list[Served] = []
 BEFORE_SERVERS: set[int] = set()
+MOUNTED: list[str] = []
 
 
 def tail_of(path: str, most: int) -> bytes:
@@ -294,17 +314,40 @@ def tail_of(path: str, most: int) -> bytes:
         return b""
 
 
-def become(user: int | None, capabilities: list[str], largest: int | None) -> None:
+def limit(request: dict[str, Any]) -> None:
+    """Set the limits of a program (getrlimit(2)); a hard one is never above the machine's."""
+    for kind, (soft, hard) in LIMITS.items():
+        ours = resource.getrlimit(kind)[1]
+        if ours != resource.RLIM_INFINITY:
+            soft = min(soft, ours)
+            hard = ours if hard == resource.RLIM_INFINITY else min(hard, ours)
+        resource.setrlimit(kind, (soft, hard))
+    if request.get("open_files") is not None:
+        most = request["open_files"]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        except (OSError, ValueError):
+            raise OSError("this machine does not grant %d open files" % most) from None
+    if request.get("largest") is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest"], request["largest"]))
+
+
+def become(request: dict[str, Any]) -> None:
     """Give up all rights but those named (capabilities(7), "Effect of user ID changes")."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if largest is not None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    user, capabilities = request.get("user"), request.get("capabilities", [])
+    # Python ignores these two, and an ignored signal stays so for the program.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    os.umask(0o022)
+    if request.get("environment") is not None:
+        limit(request)
     if user is not None:
+        uid, gid = ids_of(user)
         os.setgroups([])
         libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
         numbers = [CAPABILITIES[name] for name in capabilities]
         low = sum(1 << n for n in numbers if n < 32)
         high = sum(1 << (n - 32) for n in numbers if n >= 32)
@@ -319,6 +362,17 @@ def become(user: int | None, capabilities: list[str], largest: int | None) -> No
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def ids_of(user: int | str) -> tuple[int, int]:
+    """Return a user's number and group, by either its number or its name."""
+    if isinstance(user, int):
+        return user, user
+    try:
+        found = pwd.getpwnam(user)
+    except KeyError:
+        raise OSError("there is no user '%s' there" % user) from None
+    return found.pw_uid, found.pw_gid
+
+
 def environment_of(request: dict[str, Any]) -> dict[str, str]:
     if request.get("environment") is not None:
         return dict(request["environment"])
@@ -327,39 +381,70 @@ def environment_of(request: dict[str, Any]) -> dict[str, str]:
 
 def installed(name: str, environment: dict[str, str]) -> None:
     if shutil.which(name, path=environment.get("PATH")) is None:
-        raise OSError("%s is not installed there" % name)
+        raise OSError(
+            "%s is not installed there: name its package in 'packages' (--package)" % name
+        )
 
 
-def make_folder(path: str, user: int | None) -> None:
+def make_folder(path: str, user: int | str | None) -> None:
     """Make an empty folder that belongs to the user."""
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path, 0o755)
     if user is not None:
-        os.chown(path, user, user)
+        os.chown(path, *ids_of(user))
 
 
-def run_step(what: str, argv: list[str], request: dict[str, Any], folder: str) -> None:
+def make_file_system(wanted: dict[str, Any]) -> None:
+    """Make a file system, have it filled, and mount it with nothing of it in memory."""
+    device, at = wanted["device"], wanted["at"]
+    run_step("making a file system", [*NEW_FILE_SYSTEM, device], {}, "/", PREPARE_S)
+    os.makedirs(at, exist_ok=True)
+    mount(device, at)
+    if wanted.get("user") is not None:
+        os.chown(at, *ids_of(wanted["user"]))
+    for argv in wanted["prepare"]:
+        run_step("prepare", argv, wanted, at, PREPARE_S)
+    unmount(at)
+    mount(device, at)
+
+
+def mount(device: str, at: str) -> None:
+    # A file gets a loop device, which goes with the mount (mount(8)).
+    run_step("mounting", ["mount", device, at], {}, "/")
+    MOUNTED.append(at)
+
+
+def unmount(at: str) -> None:
+    run_step("unmounting", ["umount", at], {}, "/")
+    MOUNTED.remove(at)
+
+
+def run_step(
+    what: str, argv: list[str], request: dict[str, Any], folder: str, limit_s: float = STEP_S
+) -> None:
     """Run a command that isn't measured to its end."""
     environment = environment_of(request)
     installed(argv[0], environment)
-    done = subprocess.run(
-        argv,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=STEP_S,
-        start_new_session=True,
-        preexec_fn=lambda: become(
-            request.get("user"), request.get("capabilities", []), request.get("largest")
-        ),
-    )
-    if done.returncode:
-        said = done.stdout[-LAST_OUTPUT:].decode(errors="replace").strip().splitlines()[-3:]
-        raise OSError(
-            "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
+    # No pipe: what the step leaves running would keep it open, and a flood would fill our memory.
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            argv,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=limit_s,
+            start_new_session=True,
+            preexec_fn=lambda: become(request),
         )
+        if not done.returncode:
+            return
+        output.seek(max(0, output.seek(0, os.SEEK_END) - LAST_OUTPUT))
+        said = output.read().decode(errors="replace").strip().splitlines()[-3:]
+    raise OSError(
+        "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
+    )
 
 
 def parents() -> dict[int, int]:
@@ -382,19 +467,23 @@ def tree_of(root: int, parent_of: dict[int, int]) -> set[int]:
         members |= more
 
 
-def beside(command: int) -> int:
-    """Return clock ticks of CPU time of all that runs below this program beside a command: its
-    servers, and what they have waited for (proc_pid_stat(5), fields 14 to 17)."""
-    if not SERVERS:
+def ticks_of(roots: set[int]) -> int:
+    """Return clock ticks of CPU time of these processes, their descendants, and what all of them
+    have waited for (proc_pid_stat(5), fields 14 to 17)."""
+    if not roots:
         return 0
     parent_of = parents()
-    members = tree_of(os.getpid(), parent_of) - tree_of(command, parent_of) - {os.getpid()}
+    members = set().union(*(tree_of(root, parent_of) for root in roots))
     total = 0
     for pid in members:
         stat = read_text("/proc/%d/stat" % pid)
         if stat is not None:
             total += sum(map(int, stat.rpartition(")")[2].split()[11:15]))
     return total
+
+
+def servers_ticks() -> int:
+    return ticks_of({server.pid for server in SERVERS})
 
 
 def children() -> set[int]:
@@ -464,17 +553,19 @@ def has_socket(pid: int, kind: str, port: int) -> bool:
 
 def serve(request: dict[str, Any]) -> list[int]:
     """Start servers one after the other, each when the one before is ready."""
-    if SERVERS:
+    if SERVERS or MOUNTED:
         stop_servers()
     BEFORE_SERVERS.update(children())
     work = request["work"]
     user = request["servers"][0].get("user") if request["servers"] else None
     make_folder(work, user)
     try:
+        for disk in request["disks"]:
+            make_file_system(disk)
         for number, wanted in enumerate(request["servers"]):
             output = os.path.join(work, ".server-%d" % number)
             placed_as = {key: request.get(key) for key in ("cpus", "policy", "priority")}
-            pid, go = start_child({**placed_as, **wanted}, work, output)
+            pid, go = start_child({**placed_as, **wanted, "keeps_orphans": True}, work, output)
             os.write(go, b"g")
             os.close(go)
             server = Served(wanted, pid, output)
@@ -491,7 +582,9 @@ def wait_ready(server: Served, folder: str) -> None:
     until = time.monotonic() + limit_s
     while not is_ready(server, folder):
         if server.has_ended():
-            raise OSError("%s ended at once; it said: %s" % (server.name, server.said()))
+            # A server that has detached itself can't be told from others, placed or ended.
+            how = ", as one does that goes to the background" if server.status == 0 else ""
+            raise OSError("%s ended at once%s; it said: %s" % (server.name, how, server.said()))
         if time.monotonic() > until:
             raise OSError(
                 "%s was not ready after %g s; it said: %s" % (server.name, limit_s, server.said())
@@ -526,6 +619,8 @@ def stop_servers() -> list[dict[str, Any]]:
         )
     end_orphans(BEFORE_SERVERS)
     BEFORE_SERVERS.clear()
+    for at in MOUNTED[:]:
+        unmount(at)
     return ended[::-1]
 
 
@@ -559,7 +654,10 @@ def start_child(request: dict[str, Any], folder: str, output: str | None = None)
         policy = request.get("policy") or "other"
         parameter = os.sched_param(request.get("priority") or 0)
         os.sched_setscheduler(0, POLICIES[policy], parameter)
-        become(request.get("user"), request.get("capabilities", []), request.get("largest"))
+        become(request)
+        if request.get("keeps_orphans"):
+            # A server's are its own, and not what a command has left behind. It outlives exec.
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         os.close(ready_read)
         os.close(ready_write)
         os.close(go_write)
@@ -584,7 +682,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         pid, go = start_child(request, folder)
         threads_before = [placed(pid, pid)]
         before = counters()
-        ticks_before = beside(pid)
+        ticks_before = servers_ticks()
         connection.send(request, event="ready", pid=pid)
         answer = connection.receive()
         if answer is None or answer.get("op") != "go" or answer.get("id") != request.get("id"):
@@ -602,7 +700,9 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         connection.send(request, event="exited")
         signal.setitimer(signal.ITIMER_REAL, 0)
         after = counters()
-        ticks = beside(pid) - ticks_before
+        # What the command left running is in nobody's rusage.
+        left = set() if kept is None else children() - kept - {pid}
+        ticks = servers_ticks() - ticks_before + ticks_of(left)
         threads_after = threads_of_session(pid)
         _, status, usage = os.wait4(pid, 0)
         try:

@@ -140,9 +140,10 @@ def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
     found: list[str | int] = []
     node = mapping
     for key in keys:
-        is_there = isinstance(node, YamlMapping) and key in node
+        # What a command line says is made of plain ones.
+        is_there = isinstance(node, dict) and key in node
         if not is_there and not (
-            isinstance(node, YamlList) and isinstance(key, int) and key < len(node)
+            isinstance(node, list) and isinstance(key, int) and key < len(node)
         ):
             break
         found.append(key)
@@ -165,7 +166,9 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
     found = detail.get("input")
     if isinstance(found, date):
         return f"{place}: '{key}' is a date to YAML: put it in quotes."
-    shown = f"{place}: '{key}' is {_short(_as_written(found))}"
+    shown = f"{place}: '{key}'"
+    if not (isinstance(found, dict) and detail["type"] == "value_error"):
+        shown += f" is {_short(_as_written(found))}"
     if all(one["type"] in _OF_TYPES for one in details):
         schema = model.model_json_schema()
         wanted = needed(below(schema, location, schema.get("$defs", {})))
@@ -174,7 +177,8 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
     said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
     said = (message.removeprefix("Input should be ") for message in said)
     messages = dict.fromkeys(f"{message[:1].lower()}{message[1:]}" for message in said)
-    return f"{shown}: {', or '.join(messages)}."
+    told = f"{shown}: {', or '.join(messages)}"
+    return told if told.endswith(("?", ".")) else f"{told}."
 
 
 def _as_written(value: Any) -> str:

@@ -41,8 +41,8 @@ def neighbour_commands(neighbour: Neighbour) -> dict[str, Any]:
     """Return what a neighbour runs, and as whom."""
     beside = beside_of(neighbour)
     command = beside.command(_EXAMPLE)
-    servers = [server.argv for server in beside.servers(_EXAMPLE)]
-    return {"user": user_of(command), "commands": commands_of(command, servers)}
+    commands = commands_of(command, beside.servers(_EXAMPLE))
+    return {"user": user_of(command), "commands": commands}
 
 
 def _here(neighbour: Neighbour) -> str:

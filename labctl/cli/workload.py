@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from labctl.workloads.workload import Parameters, Workload
 
 SCHEMA = 1
+_TRIED_S = 2.0
 _SHOWN_LINES = 20
 _SHOWN_CHARACTERS = 2000
 """Limits for what is shown of one output; --json has more."""
@@ -36,22 +37,34 @@ def list_command(as_json: bool) -> None:
     from labctl.workloads.registry import checkers
 
     known = checkers()
-    rows = [
-        {
-            "name": name,
-            "description": known[name].file.description,
-            "primary": known[name].primary,
-            "from": origin_of(known.file_of(name)),
-        }
-        for name in known
-    ]
+    rows, problems = [], {}
+    for name in known:
+        try:
+            program = known[name]
+        except UsageError as error:
+            problems[name] = error
+            continue
+        rows.append(
+            {
+                "name": name,
+                "description": program.file.description,
+                "primary": program.primary,
+                "from": origin_of(known.file_of(name)),
+            }
+        )
     if as_json:
-        print_json({"schema": SCHEMA, "workloads": rows})
-        return
-    table = listing("workload", "primary metric", "from", "what it does")
-    for row in rows:
-        table.add_row(row["name"], row["primary"], row["from"], row["description"])
-    console(listing=True).print(table)
+        wrong = {name: error.message for name, error in problems.items()}
+        print_json({"schema": SCHEMA, "workloads": rows, "problems": wrong})
+    else:
+        table = listing("workload", "primary metric", "from", "what it does")
+        for row in rows:
+            table.add_row(row["name"], row["primary"], row["from"], row["description"])
+        console(listing=True).print(table)
+    if problems:
+        raise UsageError(
+            "\n".join(error.message for error in problems.values()),
+            hint=f"Left out of the list: {', '.join(problems)}.",
+        )
 
 
 @command.command("show")
@@ -112,7 +125,9 @@ def validate_command(name: str) -> None:
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--native", "side", flag_value="native", help="Run it on the host (the default).")
 @click.option("--guest", "side", flag_value="guest", help="Boot a guest and run it there.")
-@click.option("--duration", type=float, default=2.0, show_default=True, help="Seconds of the run.")
+@click.option(
+    "--duration", type=float, help="Seconds of the run (default: 2, or the least it takes)."
+)
 @click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A parameter.")
 @click.option(
     "--from",
@@ -130,7 +145,7 @@ def try_command(
     context: click.Context,
     name: str,
     side: str | None,
-    duration: float,
+    duration: float | None,
     given: tuple[str, ...],
     recorded: tuple[Path, ...],
     accel: Requested,
@@ -149,7 +164,8 @@ def try_command(
         if side is not None:
             raise UsageError(f"--from reads what a run left, and --{side} runs it: give one")
         return _show_read(*_read_recorded(program, recorded, parameters), as_json=as_json)
-    return _tried(context, program, parameters, side or "native", duration, accel, as_json, quiet)
+    seconds = duration if duration is not None else max(_TRIED_S, program.file.trial.least_s)
+    return _tried(context, program, parameters, side or "native", seconds, accel, as_json, quiet)
 
 
 def _tried(
@@ -241,7 +257,9 @@ def _show_read(read: Read, facts: dict[str, Any], *, as_json: bool) -> int:
     if read.values:
         values = ", ".join(f"{name} = {value}" for name, value in read.values.items())
         click.echo(f"\na trial would have: {values}")
-    if read.error:
+    if any(metric.error for metric in read.metrics.values()):
+        click.echo("\na trial would be invalid")
+    elif read.error:
         click.echo(f"\na trial would be invalid: {read.error}")
     return code
 

@@ -57,7 +57,7 @@ def facts_of(program: Workload) -> dict[str, Any]:
             for one in program.parameters
         ],
         "metrics": [
-            {"name": name, "unit": str(one.unit), "better": str(one.better)}
+            {"name": name, "unit": one.unit or "as printed", "better": str(one.better)}
             for name, one in metric_names(file.metrics).items()
         ],
         "sides": {
@@ -86,8 +86,7 @@ def example_of(
 def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
     """Return what runs on a side, and as whom."""
     command = program.command(setting)
-    servers = [server.argv for server in program.servers(setting)]
-    commands = commands_of(command, servers)
+    commands = commands_of(command, program.servers(setting))
     peer = program.peer(setting.parameters)
     if peer is not None:
         commands = {"serve on the peer": commands_of(peer.command, [])["command"], **commands}
@@ -96,7 +95,8 @@ def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
 
 def user_of(command: Command) -> str:
     """Return as whom a command runs, with which rights."""
-    who = "root" if command.user is None else f"uid {command.user}"
+    who = "root" if command.user is None else str(command.user)
+    who = f"uid {who}" if isinstance(command.user, int) else who
     return f"{who} with {', '.join(command.capabilities)}" if command.capabilities else who
 
 

@@ -1,5 +1,5 @@
-"""Build the link: a guest and native runs each have a link to a peer in a network namespace of its
-own.
+"""Give native runs a network of their own, with a link to a peer where workloads have one: a guest
+and native runs each have such a link, and the peer is in a network namespace of its own.
 
 Nothing of it is connected to the host's own network. See docs/decisions/network-link.md.
 """
@@ -88,7 +88,7 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
     pid = os.getpid()
     made = Link(
         peer_namespace=f"labctl-peer-{pid}",
-        native_namespace=f"labctl-native-{pid}",
+        native_namespace=_native_name(),
         # IFNAMSIZ: a name has 15 bytes at most, and a pid 7 digits.
         tap=f"labctl{pid}",
         guest=LinkEnds(
@@ -109,10 +109,25 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
         for namespace in (made.peer_namespace, made.native_namespace):
             stack.enter_context(journal.changed(NetworkNamespace(namespace), PRESENT))
         try:
+            _loopback_up(made.native_namespace)
             _make_native_link(made)
         except OSError as error:
             raise HostError(f"cannot make the native link: {error.strerror}") from error
         yield made
+
+
+@contextmanager
+def native_network(journal: Journal) -> Iterator[Path]:
+    """Make a network namespace for native runs that talk to nobody else: it has its own ports and a
+    loopback device, and nothing reaches it, as a guest without a link. Remove it at the end, and
+    by the journal after SIGKILL. Raises HostError when the host can't have it."""
+    name = _native_name()
+    with journal.changed(NetworkNamespace(name), PRESENT):
+        try:
+            _loopback_up(name)
+        except OSError as error:
+            raise HostError(f"cannot make a network for native runs: {error.strerror}") from error
+        yield NAMESPACES / name
 
 
 @contextmanager
@@ -123,6 +138,14 @@ def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
     device = TapDevice(link.tap, link.peer_namespace, queues)
     with journal.changed(device, PRESENT):
         yield
+
+
+def _native_name() -> str:
+    return f"labctl-native-{os.getpid()}"
+
+
+def _loopback_up(namespace: str) -> None:
+    _configure(namespace, [("link", "set", "dev", "lo", "up")])
 
 
 def _make_native_link(made: Link) -> None:

@@ -41,17 +41,17 @@ def in_tree(
 
     It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
     appears at which path of the root or of /run, files read-only. `network`: the network namespace
-    that it is in; `isolated`: one of its own, with nothing but a loopback device. /tmp and /run are
-    empty and its own. It dies with the thread that starts it: if labctl is killed no hog is left
-    behind, and so it must not be started from a thread that ends early (prctl(2),
-    PR_SET_PDEATHSIG).
+    that it is in; `isolated`: one of its own, with nothing but a loopback device. /tmp, /run,
+    /dev/shm and SysV IPC are empty and its own. It dies with the thread that starts it: if labctl
+    is killed no hog is left behind, and so it must not be started from a thread that ends early
+    (prctl(2), PR_SET_PDEATHSIG).
     """
     arguments = [str(tree)]
     for source, target in (mounts or {}).items():
         arguments += [str(source), target]
     command = [
         *dies_with_labctl(),
-        *("unshare", "--mount", "--propagation", "private"),
+        *("unshare", "--mount", "--propagation", "private", "--ipc"),
         *(("--net", "sh", "-c", _LOOPBACK, "sh") if isolated else ()),
         *("sh", str(_SCRIPT), *arguments, "--"),
         *("env", "-i", f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8", *argv),

@@ -40,6 +40,7 @@ bind_folders
 cd "$here"
 
 mount --rbind /dev "$root/dev"
+[ ! -d /dev/shm ] || mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 mount -t proc proc "$root/proc"
 mount -t sysfs sysfs "$root/sys"
 mount -t tmpfs -o mode=0755 tmpfs "$root/run"

@@ -26,17 +26,20 @@ def preflight(
     tools: Sequence[str] = TOOLS,
     needs_root: Sequence[str] = (),
     has_link: bool = False,
+    has_network: bool = False,
     root: Path = Path("/"),
 ) -> list[HostError]:
     """Return every problem that would end the sweep later, each with its remedy; [] when none.
 
     `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
     that exist at one time) must be available as /proc/meminfo counts it. `needs_root`: what of it
-    root alone can do, a clause each. `has_link`: its guests send packets to a peer.
+    root alone can do, a clause each. `has_link`: its guests send packets to a peer. `has_network`:
+    native runs have a network of their own.
     """
+    link_tools = LINK_TOOLS if has_link or has_network else ()
     problems = [
         _root_problem(needs_root),
-        *(_tool_problem(tool) for tool in (*tools, *(LINK_TOOLS if has_link else ()))),
+        *(_tool_problem(tool) for tool in (*tools, *link_tools)),
         _cpu_problem(vcpus, len(os.sched_getaffinity(0))),
         _disk_problem(state_folder, disk_bytes),
         _memory_problem(root, memory_bytes),

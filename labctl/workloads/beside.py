@@ -69,7 +69,9 @@ class Beside:
         return replace(command, timeout_s=LIMIT_S)
 
     def servers(self, cpus: CpuSet) -> tuple[Server, ...]:
-        return self.program.servers(self._setting(cpus))
+        # There is no file system among them: no neighbour has a data disk.
+        there = self.program.servers(self._setting(cpus))
+        return tuple(one for one in there if isinstance(one, Server))
 
     def operations(
         self, stdout: str, stderr: str, files: Mapping[str, bytes], seconds: float

@@ -131,6 +131,7 @@ class _Checked:
         self._check_variables()
         self._check_serve()
         self._check_kind()
+        self._check_path()
         for key, patterns in (("absent", file.absent), ("explain", file.explain)):
             for pattern in patterns:
                 self._check_pattern(pattern, key)
@@ -259,14 +260,37 @@ class _Checked:
                 *("trial", "kind"),
                 hint="Take 'kind: once', or leave them out.",
             )
-        for pattern in self._file.explain:
-            self._check_pattern(pattern, "explain")
+        if trial.kind == "repeat" and self._file.exit_status != [0]:
+            self._fail(
+                "a program that is repeated ends with 0, or it is not run again",
+                "exit_status",
+                hint="Take 'kind: once', or sh -c '… || true'.",
+            )
+        disk = self._file.data_disk
+        if self._file.prepare and (disk is None or disk.use != "filesystem"):
+            self._fail(
+                "'prepare' fills a file system, and there is none",
+                "prepare",
+                hint="Say 'data_disk: {use: filesystem}'.",
+            )
+
+    def _check_path(self) -> None:
+        if "PATH" not in self._file.env:
+            return
+        for name in _binaries(self._file, self._name):
+            if "/" not in name:
+                self._fail(
+                    f"'env' sets PATH, and '{name}' has no path: which file it is can't be told, "
+                    "nor whether both sides have the same",
+                    *("env", "PATH"),
+                    hint=f"Write where it lies, as '/usr/bin/{name}'.",
+                )
 
     def _check_pattern(self, pattern: str, key: str) -> None:
         try:
             re.compile(pattern, re.M)
         except re.error as error:
-            self._fail(f"'{key}': {pattern!r} is no regular expression: {error}", key)
+            self._fail(f"'{key}': '{pattern}' is no regular expression: {error}", key)
 
     def _known(self, name: str, choices: Collection[str], key: str) -> None:
         if name not in choices:
@@ -303,7 +327,7 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
                 yield ("command", number), text
         else:
             yield ("command", number), item
-    for key in ("setup", "after"):
+    for key in ("prepare", "setup", "after"):
         for number, argv in enumerate(getattr(file, key)):
             for text in argv:
                 yield (key, number), text
@@ -354,7 +378,7 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     first = file.command[0]
     named = [first if not isinstance(first, ConditionalFile) else ""]
     named += [server.argv[0] for server in file.serve]
-    named += [argv[0] for argv in (*file.setup, *file.after)]
+    named += [argv[0] for argv in (*file.prepare, *file.setup, *file.after)]
     for name in named:
         if name and names_in(name) <= {"files"}:
             yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")

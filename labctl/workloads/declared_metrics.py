@@ -174,7 +174,7 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
 def check_outputs(file: DeclaredFile, runs: Sequence[Output]) -> None:
     """Raise BrokenError for what a successful run's output must not hold."""
     for pattern, line in matches_in(file.absent, *runs).items():
-        raise BrokenError(f"the output has what it must not ({pattern!r}): {line}")
+        raise BrokenError(f"the output has what it must not ('{pattern}'): {line}")
 
 
 def _windows(

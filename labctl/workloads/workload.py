@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labctl.base.command import Command, CommandResult, Ready, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Ready, Server, User
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in, plain
 from labctl.base.last_words import last_words
-from labctl.base.places_inside import CWD, DATA_DISK_BYTES, NOBODY, WORK, brought_folder
+from labctl.base.places_inside import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import loops
@@ -32,6 +32,8 @@ __all__ = ["Parameters", "Peer", "Setting", "Workload"]
 LOCALHOST = "127.0.0.1"
 TIMEOUT = "/usr/bin/timeout"
 ONCE_LIMIT_S = 600.0
+_STOPPED = 124
+"""Status of timeout(1) where the time was up, whatever its command's was."""
 WARM_UP_RUNS = 3
 """Runs of a warm-up window of a program that is repeated."""
 _CAPABILITIES = {
@@ -45,6 +47,8 @@ _CAPABILITIES = {
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
+    # Else SQLite and others take /var/tmp where they may write there, on the guest's disk.
+    "TMPDIR": WORK,
     "TZ": "UTC",
 }
 
@@ -82,7 +86,8 @@ class Workload:
         if trial.kind == "once":
             return "its own: one run of fixed work"
         if trial.step_s == 1:
-            return "whole seconds"
+            least = f", {trial.least_s:g} or more" if trial.least_s > 1 else ""
+            return f"whole seconds{least}"
         if not trial.step_s:
             return f"{trial.least_s:g} s or more"
         return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
@@ -168,6 +173,8 @@ class Workload:
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
         disk = self.file.data_disk
+        if self._has_file_system:
+            return True
         if disk is None or isinstance(disk.writes, bool):
             return disk is not None and bool(disk.writes)
         return bool(evaluate(disk.writes, parameters, f"{self.where}: data_disk.writes"))
@@ -199,12 +206,21 @@ class Workload:
             port=port,
         )
 
-    def servers(self, setting: Setting) -> tuple[Server, ...]:
-        """Return what runs on the machine itself, from before the warm-up to after the window."""
+    def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
+        """Return what is there on the machine itself, from before the warm-up to after the window:
+        servers, and a file system on the data disk before them."""
         values = self._variables(setting, setting.duration_s)
-        return tuple(
-            self._server(one, values) for one in self._served("machine", setting.parameters)
+        servers = [self._server(one, values) for one in self._served("machine", setting.parameters)]
+        if not self._has_file_system:
+            return tuple(servers)
+        disk = FileSystem(
+            device=setting.data_paths[0],
+            at=DISK,
+            environment=self._environment(values),
+            user=self._user,
+            prepare=tuple(self._filled(one, values, "prepare") for one in self.file.prepare),
         )
+        return (disk, *servers)
 
     def _served(self, on: str, parameters: Parameters) -> Iterator[ServeFile]:
         for one in self.file.serve:
@@ -278,7 +294,8 @@ class Workload:
 
     def why_failed(self, result: CommandResult) -> str | None:
         """Return why a run counts for nothing, by its status; None for one that succeeded."""
-        if result.returncode in self.file.exit_status:
+        is_stopped = self.file.trial.kind == "until-stopped"
+        if result.returncode in ([_STOPPED] if is_stopped else self.file.exit_status):
             return None
         text = (result.stdout + b"\n" + result.stderr).decode(errors="replace")
         meant = [
@@ -286,8 +303,11 @@ class Workload:
             for pattern, meaning in self.file.explain.items()
             if re.search(pattern, text, re.M)
         ]
-        said = last_words(result.stderr or result.stdout, lines=3) or "it printed nothing"
-        return "; ".join([f"{self.name} ended with status {result.returncode}: {said}", *meant])
+        said = [words for text in (result.stderr, result.stdout) if (words := _end_of(text))]
+        why = "; ".join(said) or "it printed nothing"
+        early = " before it was stopped" if is_stopped else ""
+        ended = f"{self.name} ended{early} with status {result.returncode}"
+        return "; ".join([f"{ended}: {why}", *meant])
 
     def with_parameters(self, given: Mapping[str, object]) -> Workload:
         """Return the workload as a trial had it, for `parse`. Raises UsageError."""
@@ -305,17 +325,19 @@ class Workload:
         limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
         if trial.kind == "until-stopped":
             ends = f"{setting.duration_s:g}"
-            argv = (TIMEOUT, "--preserve-status", "--signal=INT", ends, *argv)
+            argv = (TIMEOUT, "--signal=INT", ends, *argv)
         return Command(
             argv=argv,
             environment=self._environment(values),
             user=self._user,
             capabilities=self._capabilities,
             scratch_mib=self._scratch_mib,
+            open_files=self.file.open_files,
             setup=tuple(self._filled(one, values, "setup") for one in self.file.setup),
             after=tuple(self._filled(one, values, "after") for one in self.file.after),
             files=() if trial.kind == "repeat" else self._files(),
             timeout_s=limit_s,
+            label=self.name,
         )
 
     def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
@@ -324,6 +346,8 @@ class Workload:
             environment=self._environment(values),
             user=self._user,
             capabilities=self._capabilities,
+            scratch_mib=self._scratch_mib,
+            open_files=self.file.open_files,
             ready=self._ready(one.ready, values),
             stop=one.stop,
             grace_s=one.grace_s,
@@ -342,8 +366,14 @@ class Workload:
         return Ready(kind=kind, value=value, timeout_s=ready.timeout_s)
 
     @property
-    def _user(self) -> int | None:
-        return None if self.file.user == "root" else NOBODY
+    def _has_file_system(self) -> bool:
+        disk = self.file.data_disk
+        return disk is not None and disk.use == "filesystem"
+
+    @property
+    def _user(self) -> User:
+        named: Mapping[str, User] = {"root": None, "nobody": NOBODY}
+        return named.get(self.file.user, self.file.user)
 
     @property
     def _capabilities(self) -> tuple[str, ...]:
@@ -385,6 +415,7 @@ class Workload:
             server = peer_of(setting, self.name)
         if self.uses_data_disk and not setting.data_paths:
             raise UsageError(f"{self.where} needs a data disk and was given none")
+        data_paths = [DISK] if self._has_file_system else list(setting.data_paths)
         return {
             **setting.parameters,
             "vcpus": setting.vcpus,
@@ -397,11 +428,11 @@ class Workload:
             "work": WORK,
             "cwd": CWD,
             "files": brought_folder(self.name),
-            "data_path": setting.data_paths[0] if setting.data_paths else "",
-            "data_paths": list(setting.data_paths),
+            "data_path": data_paths[0] if data_paths else "",
+            "data_paths": data_paths,
             "server": server,
             "peer": setting.peer or "",
-            "skip_s": self.file.trial.skip_s,
+            "skip_s": plain(self.file.trial.skip_s),
         }
 
     def _files(self) -> tuple[str, ...]:
@@ -417,6 +448,11 @@ class Workload:
     def _marked(self) -> tuple[str, ...] | None:
         """Return the files of each run of a repeated program, where labctl marks its runs."""
         return self._files() if self.file.trial.begins is None else None
+
+
+def _end_of(output: bytes) -> str:
+    """Return the last lines of an output, without the marks of labctl's own loop."""
+    return last_words(re.sub(rb"\x1erun\n", b"", output), lines=3)
 
 
 def _number(text: str) -> int | float | str:

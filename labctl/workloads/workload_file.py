@@ -23,6 +23,7 @@ Item = Annotated[str, StringConstraints(max_length=16_384)]
 Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
+UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$", max_length=32)]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Privilege = Literal["realtime", "memlock", "perf", "tracing", "net-admin", "raw-disk", "root"]
 
@@ -62,9 +63,11 @@ class BuildFile(FileModel):
 
 
 class DataDiskFile(FileModel):
-    use: Literal["block"] = "block"
+    use: Literal["block", "filesystem"] = "block"
+    """`block`: `{{ data_path }}` is the disk, natively its file. `filesystem`: it is a folder on an
+    ext4 file system, made anew for each trial, natively on a loop device over the same file."""
     writes: bool | Text = False
-    """True if it writes; false, or a bare expression over the parameters."""
+    """True if it writes to the disk itself; false, or a bare expression over the parameters."""
 
 
 class ReadyFile(FileModel):
@@ -103,7 +106,8 @@ class WarmUpFile(FileModel):
 class TrialFile(FileModel):
     kind: Literal["duration", "repeat", "once", "until-stopped"] = "duration"
     """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
-    the time is up. `once`: one run of fixed work. `until-stopped`: ended by a signal."""
+    the time is up. `once`: one run of fixed work. `until-stopped`: stopped by SIGINT when
+    the time is up; one that ends before has failed."""
     step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)] = 1.0
     """`{{ duration }}` is a multiple of this; 0: any length from `least_s` on."""
     least_s: Seconds = 1.0
@@ -163,9 +167,13 @@ class DeclaredFile(FileModel):
     build: BuildFile | None = None
     """Commands that run once, where the files lie, when the image is made."""
     env: dict[str, Item] = {}
-    user: Literal["nobody", "root"] = "nobody"
+    user: UserName = "nobody"
+    """User of all its commands: `nobody`, with a number that owns nothing, `root`, or one that a
+    package of its brings."""
     privileges: list[Privilege] = []
     data_disk: DataDiskFile | None = None
+    prepare: list[Argv] = []
+    """Commands that fill the file system on the data disk, once a trial, before servers start."""
     setup: list[Argv] = []
     """Commands before each run, outside of the measured window."""
     after: list[Argv] = []
@@ -186,6 +194,8 @@ class DeclaredFile(FileModel):
     """Sides that can't run it, each with the reason."""
     scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
     """Size that no file of a run may exceed, in MiB."""
+    open_files: Annotated[int, Field(ge=64, le=2**20)] | None = None
+    """Number of files that a program may have open, where 1024 (4096 if it asks) are too few."""
     keep: list[Item] = []
     """Files that are stored although no metric reads them."""
     metrics: MetricsFile = {}

@@ -13,13 +13,18 @@ COUNTER = """\
 description: counts, says so on both outputs, and fails if it is told to
 parameters:
   how: {choice: right, of: [right, wrong, forever, flood], description: how it ends}
-trial: {kind: once, limit_s: 3}
+trial: {kind: once, limit_s: 6}
+data_disk: {use: filesystem}
+prepare: [[sh, -c, "id -u >who"]]
 command:
   - sh
   - -c
   - |
-    id -u >&2; echo "value 3"
-    case $0 in wrong) exit 5;; forever) sleep 60;; flood) yes;; esac
+    (id -u; cat "$0/who"; stat -f -c %T "$0"; ulimit -Sn; ulimit -Hn; umask; env | sort) >&2
+    yes | head -n 1
+    echo "value 3"
+    case $1 in wrong) exit 5;; forever) sleep 60;; flood) yes;; esac
+  - "{{ data_path }}"
   - "{{ how }}"
 metrics:
   value: {regex: '^value (\\d+)$', unit: count, better: higher}
@@ -44,15 +49,17 @@ def test_a_try_shows_what_ran_and_what_was_read_on_both_sides(
         assert done.returncode == 0, done.stderr
         said[side] = json.loads(done.stdout)
     native, guest = said["native"], said["guest"]
-    assert native["output"] == guest["output"], "the same user, who prints the same"
-    assert native["output"]["stderr"] not in ("", "0\n"), "who is not root"
+    assert native["output"] == guest["output"], "the same user, limits, environment and files"
+    user, filled_by, file_system, *_ = native["output"]["stderr"].splitlines()
+    assert user == filled_by != "0", "who is not root"
+    assert file_system == "ext2/ext3"
     assert native["commands"] == guest["commands"]
     assert guest["metrics"]["value"]["values"]["value"] == {"value": 3.0, "unit": "count"}
     assert sandbox.leftovers() == []
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [("wrong", "status 5"), ("forever", "killed after 3 s"), ("flood", "MiB")]
+    ("how", "why"), [("wrong", "status 5"), ("forever", "killed after 6 s"), ("flood", "MiB")]
 )
 def test_a_program_that_fails_is_told_with_its_command(
     sandbox: Sandbox, counter: str, how: str, why: str

@@ -25,7 +25,12 @@ from labctl.run.collectors.trace_room import (
 from labctl.run.collectors.trace_room import warning as little_room
 from labctl.run.collectors.works_here import lacking, without_clocks
 from labctl.run.planning.guest_needs import GuestNeeds, guest_needs
-from labctl.run.planning.planned import Planned, SweepRequest, has_peers
+from labctl.run.planning.planned import (
+    Planned,
+    SweepRequest,
+    has_native_network,
+    has_peers,
+)
 from labctl.run.planning.reached import done
 from labctl.store.run_folder import RunFolder
 
@@ -71,6 +76,7 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
         memory_bytes=needs.memory_bytes,
         vcpus=len(planned.pin_plan.vcpus),
         has_link=has_peers(planned.plan),
+        has_network=has_native_network(planned.plan),
         needs_root=_why_root(planned),
     )
 
@@ -149,6 +155,8 @@ def _root_clauses(planned: Planned) -> Iterator[str]:
         yield "'collect: trace' records what all CPUs do"
     if has_peers(plan):
         yield "workloads with a peer get a tap device and a network namespace"
+    elif has_native_network(plan):
+        yield "programs from files get a network namespace natively"
     yield "every guest gets cgroups, and disks that belong to QEMU's own user"
 
 

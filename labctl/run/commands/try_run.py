@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.channel import ChannelClosed
-from labctl.base.command import Command
+from labctl.base.command import Command, FileSystem, Server
 from labctl.base.errors import BrokenError
 from labctl.run.commands.try_reading import Read, read_output
 from labctl.run.guests.bench import Bench
@@ -57,7 +57,7 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
     new_data(lab, bench, program, setting)
     command = program.command(setting)
     servers = program.servers(setting)
-    commands = commands_of(command, [server.argv for server in servers])
+    commands = commands_of(command, servers)
     placed: dict[str, Any] = {"cpus": bench.cpus, "sched": bench.sched}
     try:
         with (
@@ -69,7 +69,8 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
         raise
     except BrokenError as error:
         # It was killed, printed too much, or its server or set-up failed.
-        return Tried(side=str(bench.kind), commands=commands, failure=error.message)
+        why = "\n".join(filter(None, (error.message, error.hint)))
+        return Tried(side=str(bench.kind), commands=commands, failure=why)
     failure = program.why_failed(result)
     with tempfile.TemporaryDirectory(dir=lab.work) as path:
         folder = TrialFolder(Path(path))
@@ -89,10 +90,14 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
     )
 
 
-def commands_of(command: Command, servers: Sequence[Sequence[str]]) -> dict[str, str]:
+def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict[str, str]:
     """Return what runs, by what it is for, as a shell would take it; of labctl's own loop, what it
     repeats."""
-    found = {f"serve {n}": shlex.join(argv) for n, argv in enumerate(servers, start=1)}
+    disks = [one for one in beside if isinstance(one, FileSystem)]
+    servers = [one for one in beside if isinstance(one, Server)]
+    prepare = [argv for disk in disks for argv in disk.prepare]
+    found = {f"prepare {n}": shlex.join(argv) for n, argv in enumerate(prepare, start=1)}
+    found |= {f"serve {n}": shlex.join(one.argv) for n, one in enumerate(servers, start=1)}
     found |= {f"setup {n}": shlex.join(argv) for n, argv in enumerate(command.setup, start=1)}
     repeats = repeated_argv(command.argv)
     if repeats is None:

@@ -52,6 +52,8 @@ class Lab:
     data: DataDisks
     link: Link | None
     """Link over which workloads reach their peer; None in a run without such a workload."""
+    native_network: Path | None
+    """Network namespace of native runs; None for the host's."""
     listener: Listener
     seat: int = 0
     """Seat of a guest among those that may run at once (`base.own_guests`). Each has a name, a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from labctl.base.events import Listener, Note
@@ -13,12 +13,12 @@ from labctl.base.signals import cleaning_up
 from labctl.domain.session import Session
 from labctl.guest.images import Image, keep_private
 from labctl.host import cgroups
-from labctl.host.link import Link, link
+from labctl.host.link import Link, link, native_network
 from labctl.host.settings.journal import Journal
 from labctl.run.guests.guest_base import GuestBase
 from labctl.run.guests.lab import Lab, link_mac
 from labctl.run.guests.leftovers import no_guest_cgroups_left
-from labctl.run.planning.planned import Planned, has_peers
+from labctl.run.planning.planned import Planned, has_native_network, has_peers
 from labctl.run.resources.disks import RAW, DataDisks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.resources.qemu_user import QemuUser, account_of_qemu, qemu_user
@@ -57,9 +57,13 @@ def open_lab(
             user = qemu_user(base.accelerator, opened, files, planned.tunings.values(), own)
             listener(Note(text=user.sentence))
         session = stack.enter_context(_session(places, layout, connect, mounts, user))
-        links: AbstractContextManager[Link | None] = (
-            link(journal, link_mac(work)) if has_peers(planned.plan) else nullcontext()
-        )
+        made: Link | None = None
+        network: Path | None = None
+        if has_peers(planned.plan):
+            made = stack.enter_context(link(journal, link_mac(work)))
+            network = made.native_file
+        elif has_native_network(planned.plan):
+            network = stack.enter_context(native_network(journal))
         lab = Lab(
             places=places,
             work=work,
@@ -81,7 +85,8 @@ def open_lab(
                 formats=frozenset({RAW, *(t.disk.format for t in planned.tunings.values())}),
                 count=planned.plan.guest.data_disks,
             ),
-            link=stack.enter_context(links),
+            link=made,
+            native_network=network,
             listener=listener,
         )
         lab.sockets.mkdir(mode=0o700)

@@ -40,7 +40,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 runner_program=RUNNER,
                 layout=lab.layout,
                 journal=lab.journal,
-                network=lab.link.native_file if lab.link else None,
+                network=lab.native_network,
             )
         )
         channel = runner_channel(session)

@@ -95,6 +95,13 @@ class Planned:
         return on_the_host(self.plan)
 
 
+def has_native_network(plan: Plan) -> bool:
+    """Return whether native runs need a network of their own: programs from files may have servers,
+    whose ports are then neither taken nor reached by anything else."""
+    is_declared = any(declared.definition is not None for declared in plan.workloads.values())
+    return is_declared or has_peers(plan)
+
+
 def has_peers(what: Plan | Study) -> bool:
     """Return whether any of its workloads talks to a peer, so that its machines need a link to
     one."""

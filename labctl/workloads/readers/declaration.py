@@ -264,7 +264,10 @@ class MetricFile(SourceFile):
         if self.formula is not None:
             self._check_formula_over(names, "groups")
         elif "value" not in names and not (compiled.groups == 1 and not names):
-            raise ValueError("the regex has no group 'value': write (?P<value>…) around the number")
+            raise ValueError(
+                "the regex has no group around the number: write (…), or (?P<value>…) where it has "
+                "other groups"
+            )
 
     def _check_formula_over(self, names: Mapping[str, object], what: str) -> None:
         assert self.formula is not None

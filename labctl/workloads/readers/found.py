@@ -61,7 +61,7 @@ def check_whole(one: SourceFile, parts: Sequence[Part], matches: Matches) -> Non
         return
     for part in parts:
         if not matches.of(one.whole, last_part(part.text)):
-            raise BrokenError(f"{part.name} is cut: its end has no {one.whole!r}; {part.end}")
+            raise BrokenError(f"{part.name} is cut: its end has no '{one.whole}'; {part.end}")
 
 
 def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Match]:
@@ -69,7 +69,7 @@ def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Ma
     assert one.regex is not None
     found = [match for part in parts for match in matches.of(one.regex, part.text)]
     if not found:
-        raise BrokenError(f"the pattern {one.regex!r} matches nothing; {parts[-1].end}")
+        raise BrokenError(f"the pattern '{one.regex}' matches nothing; {parts[-1].end}")
     return found
 
 
@@ -189,7 +189,7 @@ def _as_whole(number: float) -> float | int:
 
 def _group(match: Match, name: str, one: SourceFile) -> str:
     if name not in match.groups:
-        raise BrokenError(f"the pattern {one.regex!r} matches {match.text!r} without its '{name}'")
+        raise BrokenError(f"the pattern '{one.regex}' matches {match.text!r} without its '{name}'")
     return match.groups[name]
 
 

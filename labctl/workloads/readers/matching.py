@@ -44,7 +44,7 @@ class Matches:
         """Return all matches, in order. Raises BrokenError for a pattern beyond its limits."""
         found = self._found[pattern, text]
         if isinstance(found, str):
-            raise BrokenError(f"the pattern {pattern!r}: {found}")
+            raise BrokenError(f"the pattern '{pattern}': {found}")
         return found
 
 

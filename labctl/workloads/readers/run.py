@@ -210,7 +210,7 @@ def _window(file: ReadingFile, groups: dict[str, str]) -> tuple[float, float]:
 
 def _there(name: str, groups: dict[str, str], file: ReadingFile) -> str:
     if name not in groups:
-        raise BrokenError(f"the pattern {file.regex!r} has no group '{name}' in a match")
+        raise BrokenError(f"the pattern '{file.regex}' has no group '{name}' in a match")
     return groups[name]
 
 

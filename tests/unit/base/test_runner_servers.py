@@ -14,7 +14,7 @@ import pytest
 
 import labctl.base.channel
 from labctl.base.channel import RefusedError
-from labctl.base.command import Command, Ready, Server
+from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
 from labctl.base.places_inside import NOBODY
 from tests.unit.base.runners import Runner, running_runner
@@ -189,3 +189,107 @@ def test_a_servers_cpu_time_is_counted_with_its_childrens(runner: Runner) -> Non
     with runner.channel.serving([server]):
         result = runner.channel.run(shell("sleep 1"), seconds=20)
     assert result.counts["servers_s"] > 0.2
+
+
+def test_a_servers_child_that_ends_meanwhile_is_counted(runner: Runner) -> None:
+    """As PostgreSQL's do, which are sessions of their own."""
+    half = "import time\nwhile time.process_time() < 0.5: pass"
+    burn = f"echo up; sleep 0.3; setsid python3 -c '{half}'; exec sleep 100"
+    server = Server(argv=("sh", "-c", burn), ready=Ready(kind="log", value="up"), environment=PATH)
+    with runner.channel.serving([server]):
+        result = runner.channel.run(shell("sleep 3"), seconds=20)
+    assert result.counts["servers_s"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_what_a_server_detaches_during_a_run_lives_as_long_as_the_server(runner: Runner) -> None:
+    worker = own_sleep()
+    detach = f"sleep 0.3; (setsid {' '.join(worker)} &) ; exec sleep 100"
+    server = Server(
+        argv=("sh", "-c", f"echo up; {detach}"),
+        ready=Ready(kind="log", value="up"),
+        environment=PATH,
+    )
+    with runner.channel.serving([server]):
+        runner.channel.run(shell("sleep 1"), seconds=20)
+        assert len(running(worker)) == 1
+    assert running(worker) == []
+
+
+def test_what_a_command_leaves_running_is_counted(runner: Runner) -> None:
+    left = shell("setsid sh -c 'while :; do :; done' >log 2>&1 & sleep 1")
+    assert runner.channel.run(left, seconds=20).counts["servers_s"] > 0.3
+
+
+def test_programs_have_the_same_limits_whoever_started_the_runner(runner: Runner) -> None:
+    result = runner.channel.run(shell("ulimit -Sn; ulimit -Hn; ulimit -Ss; umask"), seconds=20)
+    assert result.stdout.split() == [b"1024", b"4096", b"8192", b"0022"]
+
+
+def test_a_pipe_that_nobody_reads_ends_its_writer(runner: Runner) -> None:
+    """The runner, which is Python, ignores SIGPIPE."""
+    result = runner.channel.run(shell("yes | head -n 1"), seconds=20)
+    assert (result.stdout, result.stderr) == (b"y\n", b"")
+
+
+def test_a_setup_may_leave_something_running_and_print_a_lot(runner: Runner) -> None:
+    sleep = own_sleep()
+    command = shell("ls -A", setup=(("sh", "-c", f"{' '.join(sleep)} & seq 9999"),))
+    result = runner.channel.run(command, seconds=20)
+    assert result.returncode == 0
+    assert running(sleep) == []
+
+
+def test_a_servers_log_ends_at_the_limit(runner: Runner) -> None:
+    ready = Ready(kind="log", value="up", timeout_s=5)
+    server = Server(argv=("yes",), ready=ready, environment=PATH, scratch_mib=1)
+    with pytest.raises(RefusedError, match="yes ended at once"), runner.channel.serving([server]):
+        pass
+
+
+def test_a_command_that_is_killed_is_told_by_its_label_and_last_words(runner: Runner) -> None:
+    hang = "printf '\\036run\\n' >&2; echo begun; exec sleep 100"
+    command = shell(hang, timeout_s=0.5, label="mine")
+    with pytest.raises(BrokenError, match=r"'mine' was killed after 0.5 s; it said last: begun"):
+        runner.channel.run(command, seconds=20)
+
+
+@needs_root
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="needs loop devices")
+def test_a_file_system_is_filled_for_a_trial_and_gone_afterwards(
+    runner: Runner, tmp_path: Path
+) -> None:
+    device, at = tmp_path / "disk", tmp_path / "mounted"
+    device.write_bytes(bytes(16 << 20))
+    disk = FileSystem(
+        device=str(device),
+        at=str(at),
+        environment=PATH,
+        user="daemon",
+        prepare=(("sh", "-c", "id -un >who; ls -A | wc -l"),),
+    )
+    seen = shell(f"cat {at}/who; touch {at}/left", user="daemon")
+    for _ in range(2):
+        with runner.channel.serving([disk]):
+            assert runner.channel.run(seen, seconds=20).stdout == b"daemon\n"
+            assert (at / "left").exists()
+        assert list(at.iterdir()) == []
+    broken = replace(disk, prepare=(("sh", "-c", "echo no space; exit 3"),))
+    with (
+        pytest.raises(RefusedError, match="prepare: sh ended with status 3: no space"),
+        runner.channel.serving([broken]),
+    ):
+        pass
+    assert str(at) not in Path("/proc/mounts").read_text()
+
+
+def test_a_user_that_the_machine_lacks_is_named(runner: Runner) -> None:
+    command = shell("true", user="no-such-user")
+    with pytest.raises(BrokenError, match="there is no user 'no-such-user' there"):
+        runner.channel.run(command, seconds=20)
+
+
+def test_a_program_has_as_many_open_files_as_it_asks_for_or_is_refused(runner: Runner) -> None:
+    result = runner.channel.run(shell("ulimit -Sn; ulimit -Hn", open_files=3000), seconds=20)
+    assert result.stdout.split() == [b"3000", b"3000"]
+    with pytest.raises(BrokenError, match="does not grant 2000000000 open files"):
+        runner.channel.run(shell("true", open_files=2_000_000_000), seconds=20)

@@ -146,7 +146,7 @@ def test_a_parameter_has_its_value_in_every_command(labctl: Labctl) -> None:
             "2 --metric, 1 --better",
         ),
         (("--command", "a", "--better", "lower"), "there is none"),
-        (("--command", "a", "--metric", "x=1", "--better", "lower"), "no group 'value'"),
+        (("--command", "a", "--metric", "x=1", "--better", "lower"), "no group around the number"),
         (("--command", "a", "--metric", "x=(1", "--better", "lower"), "no regular expression"),
         (
             ("--command", "a", "--metric", "x=(1)", "--better", "lower", "--unit", "msec"),
@@ -161,7 +161,7 @@ def test_a_parameter_has_its_value_in_every_command(labctl: Labctl) -> None:
             ("--command", "a", "--setup", "b", "--metric", "x=(1)", "--better", "lower"),
             "Add --once",
         ),
-        (("--command", "a", "--package", "No Such"), "packages"),
+        (("--command", "a", "--package", "No Such"), "'packages.0' is 'No Such'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(labctl: Labctl, words: tuple[str, ...], said: str) -> None:

@@ -52,6 +52,20 @@ def test_a_lab_folder_s_workload_is_the_user_s(labctl: Labctl, tmp_path: Path) -
     assert {row["name"]: row["from"] for row in rows}["counter"] == "yours"
 
 
+def test_a_broken_file_hides_no_other_workload(labctl: Labctl, tmp_path: Path) -> None:
+    lab = tmp_path / "lab"
+    assert labctl("init", str(lab)).code == 0
+    (lab / "benchmarks/workloads").mkdir(parents=True, exist_ok=True)
+    (lab / "benchmarks/workloads/counter.yaml").write_text(COUNTER)
+    (lab / "benchmarks/workloads/broken.yaml").write_text(COUNTER.replace("command:", "comand:"))
+    said = labctl("--lab", str(lab), "workload", "list")
+    assert said.code == 2
+    assert "counter" in said.out
+    assert "unknown key 'comand'" in said.err
+    found = json.loads(labctl("--lab", str(lab), "workload", "list", "--json").out)
+    assert list(found["problems"]) == ["broken"]
+
+
 def test_every_workload_can_be_shown_with_its_commands(labctl: Labctl) -> None:
     names = [
         row["name"] for row in json.loads(labctl("workload", "list", "--json").out)["workloads"]
@@ -126,6 +140,7 @@ def test_a_metric_that_finds_nothing_is_told_with_the_output_s_end(
     assert said.code == 1
     found = json.loads(said.out)
     assert "nothing to count" in found["metrics"]["last"]["error"]
+    assert r"the pattern '^(\d+)$' matches" in found["metrics"]["last"]["error"], "as it was typed"
     assert "metric 'last'" in found["problem"]
 
 
@@ -172,6 +187,22 @@ def test_what_ran_and_printed_is_shown_within_limits(
     assert "\x1b" not in said.out
     assert "5 count" in said.out
     assert len(said.out) < 4000
+
+
+def test_a_try_lasts_as_long_as_the_program_takes_at_least(
+    labctl: Labctl, counter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def tried(one: Any, *_: Any) -> Tried:
+        asked.append(one.workload.duration_s)
+        return Tried(side="native", commands={})
+
+    monkeypatch.setattr(module, "try_workload", tried)
+    counter.write_text(COUNTER.replace("{kind: once}", "{least_s: 7}"))
+    labctl("workload", "try", str(counter), "--quiet")
+    labctl("workload", "try", str(counter), "--quiet", "--duration", "8")
+    assert asked == [7, 8]
 
 
 def test_a_parameter_beyond_its_limits_is_refused(labctl: Labctl, counter: Path) -> None:

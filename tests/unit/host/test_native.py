@@ -14,6 +14,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import run
 from labctl.host import cgroups
+from labctl.host.link import native_network
 from labctl.host.native import NativeSession, check_tree, in_tree, native_session
 from labctl.host.settings.journal import Journal
 
@@ -60,7 +61,7 @@ def test_a_folder_that_is_no_tree_is_refused(
         check_tree(tmp_path)
 
 
-def session(tmp_path: Path) -> Any:
+def session(tmp_path: Path, network: Path | None = None) -> Any:
     journal = Journal(tmp_path / "journal.jsonl")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/data.img").write_text("data")
@@ -72,6 +73,7 @@ def session(tmp_path: Path) -> Any:
         runner_program=RUNNER,
         layout=cgroups.detect(),
         journal=journal,
+        network=network,
     )
 
 
@@ -99,6 +101,34 @@ def test_a_native_session_is_read_only_limited_and_leaves_nothing(tmp_path: Path
     assert not any(folder.exists() for folder in folders)
     assert Journal(tmp_path / "journal.jsonl").pending() == []
     assert Path("/proc/self/mountinfo").read_text() == mounts_before
+
+
+@needs_root
+def test_a_native_session_shares_no_memory_with_the_host(tmp_path: Path) -> None:
+    """What a program leaves in shared memory, other trials and the host's programs never see."""
+    with session(tmp_path) as native:
+        channel = Channel(native.connection, "native")
+        channel.wait_ready(Deadline.after(20, "the native runner"))
+        left = f"labctl-test-{os.getpid()}"
+        assert sh(channel, f"echo x >/dev/shm/{left} && ls /dev/shm") == (0, f"{left}\n")
+        assert not Path("/dev/shm", left).exists()
+        seen = sh(channel, "readlink /proc/self/ns/ipc")[1].strip()
+        assert seen != os.readlink("/proc/self/ns/ipc")
+
+
+@needs_root
+def test_ports_of_native_runs_are_their_own(tmp_path: Path) -> None:
+    listen = "import socket; s = socket.create_server(('127.0.0.1', {port})); print('listens')"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        script = listen.format(port=taken.getsockname()[1])
+        journal = Journal(tmp_path / "network.jsonl")
+        with native_network(journal) as network, session(tmp_path, network) as native:
+            channel = Channel(native.connection, "native")
+            channel.wait_ready(Deadline.after(20, "the native runner"))
+            assert sh(channel, f'python3 -c "{script}"') == (0, "listens\n")
+            assert sh(channel, "ls /sys/class/net") == (0, "lo\n")
+    assert not network.exists()
+    assert journal.pending() == []
 
 
 @needs_root
@@ -156,7 +186,7 @@ def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_lin
         f"mount -o bind,ro ./{name} /sys/{name}" for name in ("etc", "two words", "usr")
     ]
     assert called[-1] == "chroot /sys true"
-    assert len(called) == 1 + 1 + 1 + len(bound) + 5 + 1
+    assert len(called) == 1 + 1 + 1 + len(bound) + 6 + 1
 
 
 def test_a_group_without_a_limit_counts_no_kills() -> None:

@@ -124,7 +124,7 @@ def _file_of(program: str, recorded: Path) -> str:
     setting = Setting(
         parameters=found.check_parameters({}),
         vcpus=1,
-        duration_s=1,
+        duration_s=max(1.0, found.file.trial.least_s),
         data_paths=("/dev/vdb",),
         peer="198.18.0.1",
     )
@@ -203,11 +203,13 @@ def test_perf_s_recordings(recorded: str, damage: list[Damage]) -> None:
 def test_a_workload_s_output_that_is_cut_tells_nothing_else(
     program: str, data: st.DataObject, short: int
 ) -> None:
-    """But for programs that print one run after the other: nobody knows of a last one that is
-    missing."""
+    """But for programs that print one run after the other, and for tables, a row a sample: nobody
+    knows of last ones that are missing."""
     if workload(program).file.trial.kind == "repeat":
         return
     recorded = data.draw(st.sampled_from(_outputs(program)))
+    if recorded.suffix == ".csv":
+        return
     whole, file, parse = recorded.read_bytes(), _file_of(program, recorded), _parser(program)
     assert _read(whole[: -min(short, len(whole))], file, parse) in ([], _read(whole, file, parse))
 

@@ -73,7 +73,7 @@ def test_what_is_left_out_of_a_sweep_is_left_out_of_them(
         ("against: native", "against: nativ", "one.yaml:3: 'against': the study has no 'nativ'"),
         ("workload: cpu", "workload: gpu", "one.yaml:3: 'workload': the study has no 'gpu'"),
         ("direction: lower", "condition: loud, ratio: 2.0", "4: 'condition': the study has no"),
-        (", ratio: 0.52", "", "one.yaml:3: 'results.0' is"),
+        (", ratio: 0.52", "", "one.yaml:3: 'results.0': exactly"),
         ("ratio: 0.52", "ratio: 0.52, direction: lower", "exactly one of 'ratio' and 'direction'"),
         ("ratio: 0.52", "ratio: -0.5", "a number above 0"),
         ("ratio: 0.52", "ratio: 1.0", "a ratio of 1 has no direction"),

@@ -45,7 +45,7 @@ def test_the_program_that_runs_is_the_one_whose_hash_is_compared(name: str) -> N
     setting = Setting(
         parameters=program.check_parameters({}),
         vcpus=1,
-        duration_s=2,
+        duration_s=10,
         data_paths=("/dev/vdb",),
         peer="198.18.0.1",
     )
@@ -56,5 +56,5 @@ def test_the_program_that_runs_is_the_one_whose_hash_is_compared(name: str) -> N
 @pytest.mark.parametrize("name", checkers())
 def test_exactly_the_calibratable_ones_can_be_counted(name: str) -> None:
     program = workload(name)
-    setting = Setting(parameters=program.check_parameters({}), vcpus=1, duration_s=2)
+    setting = Setting(parameters=program.check_parameters({}), vcpus=1, duration_s=10)
     assert (program.exact_command(setting, 10) is not None) is program.calibratable

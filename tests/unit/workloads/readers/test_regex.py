@@ -184,7 +184,7 @@ def test_an_unknown_printed_unit_is_an_error() -> None:
     ("keys", "said"),
     [
         ({"regex": "("}, "no regular expression"),
-        ({"regex": r"\d+"}, "no group 'value'"),
+        ({"regex": r"\d+"}, "no group around the number"),
         ({"regex": r"(\d+)", "json": "a"}, "exactly one"),
         ({}, "exactly one"),
         ({"regex": r"(\d+)", "unit": "msec"}, "did you mean 'ms'"),

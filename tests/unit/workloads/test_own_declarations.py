@@ -1,0 +1,76 @@
+"""What a declaration makes of a command and of how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.base.command import CommandResult
+from labctl.base.errors import UsageError
+from labctl.base.yamltext import parse_yaml
+from labctl.workloads.declarations import declare
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
+
+SETTING = Setting(parameters={}, vcpus=1, duration_s=10)
+
+
+def _declared(more: str) -> Workload:
+    text = f"description: mine\nprimary: elapsed\n{more}"
+    mapping: Any = parse_yaml(text)
+    return declare("mine", mapping, Path("mine.yaml"))
+
+
+def _ended(status: int, stdout: bytes = b"", stderr: bytes = b"") -> CommandResult:
+    return CommandResult(
+        returncode=status, stdout=stdout, stderr=stderr, files={}, duration_s=1, counts={}
+    )
+
+
+def test_seconds_that_are_left_out_are_whole_where_they_are_whole() -> None:
+    mine = _declared("trial: {skip_s: 5}\ncommand: [run, '{{ duration + skip_s }}']")
+    assert mine.command(SETTING).argv == ("run", "15")
+    mine = _declared("trial: {skip_s: 0.5}\ncommand: [run, '{{ skip_s }}']")
+    assert mine.command(SETTING).argv == ("run", "0.5")
+
+
+def test_a_program_that_is_stopped_has_succeeded_only_if_it_was_stopped() -> None:
+    mine = _declared("trial: {kind: until-stopped}\ncommand: [vmstat, '1']")
+    assert mine.command(SETTING).argv[:3] == ("/usr/bin/timeout", "--signal=INT", "10")
+    assert mine.why_failed(_ended(124)) is None
+    why = mine.why_failed(_ended(0, b"no such option\n"))
+    assert why == "mine ended before it was stopped with status 0: no such option"
+
+
+def test_a_failure_has_the_end_of_both_outputs_without_labctl_s_marks() -> None:
+    mine = _declared("trial: {kind: repeat}\ncommand: [java]")
+    why = mine.why_failed(_ended(1, b"\x1erun\nFile too large\n", b"\x1erun\nNo machine\n"))
+    assert why == "mine ended with status 1: No machine; File too large"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("trial: {kind: repeat}\ncommand: [diff]\nexit_status: [0, 1]", "ends with 0"),
+        ("command: [a]\nprepare: [[mkdir, x]]", "fills a file system, and there is none"),
+        ("command: [a]\nuser: ../x", "user"),
+        (
+            "command: [/b/a]\nsetup: [[psql]]\nenv: {PATH: /b}\ntrial: {kind: once}",
+            "'psql' has no path",
+        ),
+    ],
+)
+def test_what_would_be_silently_wrong_is_refused(more: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        _declared(more)
+
+
+def test_a_users_name_and_open_files_reach_command_and_servers() -> None:
+    mine = _declared(
+        "user: postgres\nopen_files: 9000\ncommand: [a]\nserve: [{argv: [b], ready: {tcp: 1}}]"
+    )
+    command, (server,) = mine.command(SETTING), mine.servers(SETTING)
+    for one in (command, server):
+        assert (one.user, one.open_files) == ("postgres", 9000)  # type: ignore[union-attr]
