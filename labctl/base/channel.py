@@ -256,16 +256,23 @@ class Channel:
             raise _garbage(self.name, told) from error
         try:
             yield serving
-        finally:
-            grace_s = sum(server.grace_s for server in servers)
-            try:
-                told = self._ask(
-                    "stop_servers", Deadline.after(grace_s + 30, f"{self.name}: ending servers")
-                )
-            except BrokenError:
-                # The machine is gone, or hangs: what the trial says of that matters more.
-                told = {"servers": []}
-            serving.ended = _ended(self.name, told.get("servers"), len(servers))
+        except Exception:
+            serving.ended = self._stopped(servers)
+            raise
+        # Not where the run is interrupted: the machine is about to be ended with all of them, and
+        # a runner in the midst of a command would answer late or never.
+        serving.ended = self._stopped(servers)
+
+    def _stopped(self, servers: Sequence[Server]) -> Sequence[EndedServer]:
+        """End the servers; return how each ended, [] where the machine doesn't tell."""
+        grace_s = sum(server.grace_s for server in servers)
+        deadline = Deadline.after(grace_s + 30, f"{self.name}: ending servers")
+        try:
+            told = self._ask("stop_servers", deadline)
+        except BrokenError:
+            # The machine is gone, or hangs: what the trial says of that matters more.
+            told = {"servers": []}
+        return _ended(self.name, told.get("servers"), len(servers))
 
     def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
         return self._answer(self._send(op, **fields), "result", deadline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from pathlib import Path
 
 from labctl.base.errors import HostError
@@ -12,6 +12,8 @@ from labctl.host.preflight import HEADROOM_BYTES, memory_available
 MIB = 1024 * 1024
 QEMU_BYTES = 64 * MIB
 """Memory that QEMU itself takes beside its guest's."""
+
+_SIZE = re.compile(r"^(VmRSS|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 
 
 def why_too_many(guests: int, memory_bytes: int, total_bytes: int) -> str | None:
@@ -42,7 +44,7 @@ def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> Host
     if available is None:
         return None
     ours = [machine for machine in running_machines(root) if machine.is_ours]
-    promised = sum(max(0, memory_bytes - _resident(root, one.pid)) for one in ours)
+    promised = sum(_untouched(root, one.pid, memory_bytes) for one in ours)
     needed = needed_bytes(more, memory_bytes)
     if available - promised >= needed + HEADROOM_BYTES:
         return None
@@ -56,10 +58,14 @@ def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> Host
     )
 
 
-def _resident(root: Path, pid: int) -> int:
-    """Return the memory of a process that is there (proc_pid_statm(5)); 0 of one that has ended."""
+def _untouched(root: Path, pid: int, memory_bytes: int) -> int:
+    """Return how much of its memory a guest has yet to take from what is available
+    (proc_pid_status(5)): nothing of one that has ended, or whose huge pages were set aside."""
     try:
-        pages = int((root / f"proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, IndexError, ValueError):
+        text = (root / f"proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    sizes = {name: int(kib) * 1024 for name, kib in _SIZE.findall(text)}
+    if not sizes or sizes.get("HugetlbPages"):
+        return 0
+    return max(0, memory_bytes - sizes.get("VmRSS", 0))

@@ -107,6 +107,9 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
     side = "native" if rule.tuning in design.natives else "guest"
     if side in lacks:
         return Spot(why=f"'{rule.workload}' was skipped: {lacks[side]}")
+    if rule.condition in run.plan.skipped_conditions:
+        why = run.plan.skipped_conditions[rule.condition]
+        return Spot(why=f"'{rule.condition}' was skipped: {why}")
     there = _cells(design, cells)
     if not there:
         return Spot(why="the run has no trials", nothing=True)

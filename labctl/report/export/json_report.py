@@ -124,6 +124,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "unavailable": map(_missing, judgement.unavailable),
         "skipped": run.run.skipped,
         "skipped_workloads": run.plan.skipped_workloads,
+        "skipped_conditions": run.plan.skipped_conditions,
         "exit_costs": predicted_json(View(run, judgement)),
         "published": published_json(run),
         "imported": run.run.imported and run.run.imported.to_json(),

@@ -35,7 +35,6 @@ MIB = 1024 * 1024
 _GRACE_S = 10.0
 """Time for a last run to come to its end."""
 _KILLED_S = 5.0
-_START_S = 20.0
 _POLL_S = 0.01
 _BUSY_S = 0.05
 """CPU time after which a program does its work, and not only prepares it."""
@@ -131,6 +130,14 @@ class _Copy:
         return self.execution
 
     @property
+    def has_starved(self) -> bool:
+        """Return whether the kernel ended any of its processes for want of memory."""
+        try:
+            return self.members.oom_kills() > 0
+        except BrokenError:
+            return False  # a kernel before 4.13 doesn't tell
+
+    @property
     def has_ended(self) -> bool:
         return not Path(f"/proc/{self.running.pid}").exists()
 
@@ -161,11 +168,10 @@ class _OnTheHost:
         for copy in self.copies:
             copy.begun_ns = copy.used_ns() or 0
             copy.running.go()
-        settled = time.monotonic() + _SETTLED_S
-        deadline = Deadline.after(_START_S, "starting the neighbours")
+        settled = Deadline.after(_SETTLED_S, "starting the neighbours")
         for copy in self.copies:
-            while not self._is_busy(copy) and time.monotonic() < settled:
-                time.sleep(min(_POLL_S, deadline.remaining()))
+            while not (self._is_busy(copy) or settled.expired):
+                time.sleep(_POLL_S)
             self._check_alive(copy)
 
     def stop(self) -> None:
@@ -175,6 +181,12 @@ class _OnTheHost:
             self._signal(copy, self.beside.stop_signal)
         for copy in self.copies:
             self.outcome.append(self._ended(copy))
+            if copy.has_starved:
+                raise BrokenError(
+                    f"processes of the neighbour {self.beside.program.name} were killed: its "
+                    "memory did not suffice",
+                    hint="Give it more 'memory_mib'.",
+                )
 
     def _is_busy(self, copy: _Copy) -> bool:
         used = copy.used_ns()
@@ -185,6 +197,8 @@ class _OnTheHost:
             copy.running.wait_exited(_KILLED_S)
             result = copy.running.result()
             said = last_words(result.stderr or result.stdout) or "it printed nothing"
+            if copy.has_starved:
+                said = f"{said}; its memory did not suffice ('memory_mib')"
             raise BrokenError(
                 f"the neighbour {self.beside.program.name} ended by itself with status "
                 f"{result.returncode}: {said}"

@@ -110,8 +110,13 @@ class PlannedNeighbour(Record):
         if self.quota_percent is not None:
             limits.append(f"at most {self.quota_percent} % of a CPU")
         each = f", each in a cgroup: {', '.join(limits)}" if limits else ""
-        inside = f", in each of {self.guests} guests" if self.guests is not None else ""
-        return f"{many}, {where}{each}{inside}"
+        return f"{many}, {where}{each}{self._inside}"
+
+    @property
+    def _inside(self) -> str:
+        if self.guests is None:
+            return ""
+        return ", in another guest" if self.guests == 1 else f", in each of {self.guests} guests"
 
 
 class PlannedCondition(Record):

@@ -185,6 +185,16 @@ def test_a_workload_that_a_side_cannot_run_is_no_slip_there(tuning: str, side: s
     assert result.findings[0].why == f"'timerlat' was skipped: its kernel has no tracer ({side})"
 
 
+def test_a_condition_that_the_host_cannot_have_is_no_slip() -> None:
+    run = synthetic_run()
+    lacks = {"beside": "no core has two threads"}
+    skipping = replace(run, plan=plan_of({**run.plan.to_json(), "skipped_conditions": lacks}))
+    given = rule(tuning="pinned", condition="beside", metric="latency_p95", below=1)
+    result = gate(skipping, Policy(undecided=Undecided.PASS, rules=[given]), {})
+    assert result.passed is True
+    assert result.findings[0].why == "'beside' was skipped: no core has two threads"
+
+
 def test_a_rule_about_every_tuning_does_not_forget_one_that_failed_to_run() -> None:
     invalid = [("pinned", "sysbench-cpu", block) for block in range(1, 11)]
     given = rule(tuning="*", against="baseline", worse_by_at_most="50 %")

@@ -6,7 +6,9 @@ import os
 import secrets
 import signal
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,6 +157,26 @@ def test_a_server_is_there_when_its_port_is_and_gone_afterwards(runner: Runner) 
     assert (ended.name, ended.too_early, ended.output) == ("python3", False, b"ready\n")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=0.2)
+
+
+def test_an_interrupt_does_not_wait_for_a_runner_that_is_in_the_midst_of_a_command(
+    runner: Runner,
+) -> None:
+    server = Server(
+        argv=("sh", "-c", "echo up; exec sleep 100"),
+        ready=Ready(kind="log", value="up"),
+        environment=PATH,
+    )
+    began = time.monotonic()
+    with (
+        suppress(KeyboardInterrupt),
+        runner.channel.serving([server]) as serving,
+        runner.channel.prepared(shell("sleep 100"), seconds=200) as execution,
+    ):
+        execution.go()
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < 20
+    assert serving.ended == ()
 
 
 def test_a_foreign_listener_at_the_port_makes_no_server_ready(runner: Runner) -> None:

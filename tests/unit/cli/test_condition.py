@@ -60,6 +60,9 @@ def test_the_list_says_what_runs_beside_trials_and_whose_it_is(
         "three": "yours",
     }
     assert rows["quiet"]["neighbours"] == []
+    assert rows["noisy-guests"]["neighbours"] == [
+        "one cpu-hog per vCPU, everywhere, in each of 2 guests"
+    ]
     assert rows["three"]["neighbours"] == ["3 x cpu-hog, on CPUs 0"]
     assert "one cpu-hog per" in labctl("condition", "list").out
 
@@ -125,10 +128,10 @@ def test_packages_and_files_of_neighbours_are_in_the_image_of_a_study(tmp_path: 
 
 
 def test_the_page_s_examples_are_conditions(tmp_path: Path) -> None:
-    said = []
+    found = []
     for text in re.findall(r"<!-- examples -->\n```yaml\n(.*?)```", PAGE, re.DOTALL):
         path = tmp_path / "example.yaml"
         path.write_text(text)
         (one,) = load_condition(str(path), checkers()).neighbours
-        said.append((one.program, one.count, one.quota_percent, one.guests))
-    assert said == [("hackbench", 2, 50, None), ("cpu-hog", None, None, 4)]
+        found.append((one.program, one.count, one.quota_percent, one.guests))
+    assert found == [("hackbench", 2, 50, None), ("cpu-hog", None, None, 4)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,9 @@ from labctl.host.guest_memory import memory_problem
 MIB = 1024 * 1024
 
 
-def host(root: Path, available_mib: int, resident_mib: dict[str, int]) -> Path:
+def host(
+    root: Path, available_mib: int, resident_mib: dict[str, int], *, huge_mib: int = 0
+) -> Path:
     """A host with so much memory available, whose guests have touched so much."""
     (root / "proc").mkdir()
     (root / "proc/meminfo").write_text(f"MemAvailable: {available_mib * 1024} kB\n")
@@ -21,9 +22,10 @@ def host(root: Path, available_mib: int, resident_mib: dict[str, int]) -> Path:
         folder.mkdir()
         (folder / "comm").write_text("qemu-system-x86\n")
         (folder / "cmdline").write_text(f"qemu-system-x86_64\0-name\0guest={name},debug-threads=on")
-        (folder / "status").write_text("Cpus_allowed_list:\t0-1\n")
-        pages = resident * MIB // os.sysconf("SC_PAGE_SIZE")
-        (folder / "statm").write_text(f"9999999 {pages} 0 0 0 0 0\n")
+        (folder / "status").write_text(
+            f"VmRSS:\t  {resident * 1024} kB\nHugetlbPages:\t  {huge_mib * 1024} kB\n"
+            "Cpus_allowed_list:\t0-1\n"
+        )
     return root
 
 
@@ -48,6 +50,11 @@ def test_a_refusal_has_the_numbers(tmp_path: Path) -> None:
 
 def test_what_a_guest_has_touched_is_taken_already(tmp_path: Path) -> None:
     root = host(tmp_path, 2560, {"labctl-guest": 512})
+    assert memory_problem(4, 512 * MIB, root) is None
+
+
+def test_huge_pages_that_were_set_aside_are_not_taken_again(tmp_path: Path) -> None:
+    root = host(tmp_path, 2560, {"labctl-guest": 60}, huge_mib=100)
     assert memory_problem(4, 512 * MIB, root) is None
 
 

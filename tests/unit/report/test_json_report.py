@@ -463,6 +463,7 @@ class Report(Shape):
     unavailable: list[Missing]
     skipped: dict[str, str]
     skipped_workloads: dict[str, dict[Literal["guest", "native"], str]]
+    skipped_conditions: dict[str, str]
     exit_costs: list[ExitCost]
     published: Published | None
     imported: Imported | None

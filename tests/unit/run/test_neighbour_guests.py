@@ -181,7 +181,7 @@ def test_one_that_had_to_be_killed_says_so_and_what_it_used() -> None:
     assert all(row["cpu_s"] > 0 for row in neighbours.outcome)
 
 
-def test_programs_end_with_the_block_also_where_nobody_stopped_them() -> None:
+def test_what_holds_programs_is_closed_also_where_nobody_stopped_them() -> None:
     room, ended = Room(), []
     with suppress(KeyboardInterrupt), made(room, hog(guests=1)) as neighbours:
         neighbours.guests[0].stack.callback(ended.append, "ended")

@@ -58,8 +58,12 @@ class Running:
 class Account:
     """A cgroup whose members are busy from the start."""
 
-    def __init__(self, *, tells: bool = True) -> None:
+    def __init__(self, *, tells: bool = True, starved: int = 0) -> None:
         self.tells = tells
+        self.starved = starved
+
+    def oom_kills(self) -> int:
+        return self.starved
 
     def cpu_ns(self) -> int | None:
         return time.monotonic_ns() if self.tells else None
@@ -157,6 +161,12 @@ def test_one_that_ended_by_itself_is_an_error_that_repeats_what_it_said(
     processes[0].wait()
     with pytest.raises(BrokenError, match="cpu-hog ended by itself with status 3: cannot fork"):
         getattr(found, step)()
+
+
+def test_one_that_had_too_little_memory_is_an_error_though_it_went_on(processes: Any) -> None:
+    found = some(processes, starved=2)
+    with pytest.raises(BrokenError, match="cpu-hog were killed: its memory did not suffice"):
+        found.stop()
 
 
 def test_what_they_used_is_told_by_kind_with_the_cpus_that_they_may_use(processes: Any) -> None:

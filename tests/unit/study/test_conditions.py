@@ -256,6 +256,7 @@ def test_a_factor_s_levels_choose_any_condition_of_the_study(make_study: MakeStu
             {"count": 1, "guests": 3, "parameters": {"method": "pi"}},
             "1 x cpu-hog method=pi, everywhere, in each of 3 guests",
         ),
+        ({"guests": 1}, "one cpu-hog per vCPU, everywhere, in another guest"),
     ],
 )
 def test_neighbours_are_said_in_words(given: dict[str, Any], words: str) -> None:
