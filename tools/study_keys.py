@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
 
-from labctl.base.jsonschema import texts_of
-from labctl.base.schemawords import number
-from labctl.base.yamlfile import FileModel
 from labctl.study import factorfile, studyfile, tuningfile
+from tools.key_tables import sections
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
@@ -52,56 +48,7 @@ is a whole study; `benchmarks/pinning.yaml` is one that says more:
 
 def page() -> str:
     """Return the page as Markdown."""
-    parts = [_HEAD]
-    for title, model in _PARTS:
-        rows = "\n".join(_rows(model))
-        parts.append(f"## {title}\n\n| key | takes | default | |\n|---|---|---|---|\n{rows}\n")
-    return "\n".join(parts)
-
-
-def _rows(model: type[FileModel]) -> Iterator[str]:
-    schema = model.model_json_schema()
-    texts = texts_of(model)
-    for key, field in model.model_fields.items():
-        name = f"**`{key}`**" if field.is_required() else f"`{key}`"
-        takes = _takes(schema["properties"][key], schema.get("$defs", {}))
-        is_empty = field.is_required() or field.default in (None, "", [], {})
-        shown = "" if is_empty else f"`{_as_yaml(field.default)}`"
-        yield f"| {name} | {takes} | {shown} | {texts[key]} |"
-
-
-def _as_yaml(value: object) -> str:
-    if isinstance(value, FileModel):
-        return f"{{{', '.join(f'{key}: {_as_yaml(given)}' for key, given in value)}}}"
-    return f"[{', '.join(map(_as_yaml, value))}]" if isinstance(value, list) else str(value)
-
-
-def _takes(schema: Mapping[str, Any] | bool, defs: Mapping[str, Any]) -> str:
-    if isinstance(schema, bool):
-        return "anything"
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return _takes(defs[name], defs) if "enum" in defs[name] else "see below"
-    if "anyOf" in schema:
-        parts = [_takes(part, defs) for part in schema["anyOf"] if part.get("type") != "null"]
-        return ", ".join(dict.fromkeys(parts))
-    if "enum" in schema:
-        return ", ".join(f"`{value}`" for value in schema["enum"])
-    if "const" in schema:
-        return f"`{schema['const']}`"
-    match schema["type"]:
-        case "array":
-            return f"list of: {_takes(schema['items'], defs)}"
-        case "object":
-            named = schema.get("patternProperties") or {"": schema["additionalProperties"]}
-            (below,) = named.values()
-            return f"by name: {_takes(below, defs)}"
-        case "boolean":
-            return "true or false"
-        case "string":
-            return "text" if "pattern" not in schema else "a name"
-        case kind:
-            return number("whole number" if kind == "integer" else "number", schema)
+    return "\n".join([_HEAD, *sections(_PARTS)])
 
 
 if __name__ == "__main__":
