@@ -65,6 +65,7 @@ lint: setup
 docs: setup
 	$(labctl) domain list --markdown > docs/tunings.md
 	$(bin)/python -m tools.study_keys > docs/studies.md
+	$(bin)/python -m tools.workload_keys > docs/workload-keys.md
 	$(bin)/python -m tools.pages
 	$(bin)/python -m tools.schemas
 

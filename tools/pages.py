@@ -26,7 +26,7 @@ from labctl.store.samples import labels_of
 from labctl.study.conditionfile import NeighbourFile
 from labctl.workloads.registry import checkers
 from labctl.workloads.setting import BooleanParameter, IntegerParameter, NumberParameter, Parameter
-from tools.study_keys import table
+from tools.key_tables import table
 
 ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs/glossary.md"

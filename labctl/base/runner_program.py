@@ -95,6 +95,7 @@ LIMITS = {
 }
 LARGEST_ANSWER = 32 << 20
 LAST_OUTPUT = 1 << 16
+LAST_LINE = 300
 PT_INTERP = 3
 LISTING_S = 60
 LONGEST_LINE = 4096
@@ -441,10 +442,11 @@ def run_step(
         if not done.returncode:
             return
         output.seek(max(0, output.seek(0, os.SEEK_END) - LAST_OUTPUT))
-        said = output.read().decode(errors="replace").strip().splitlines()[-3:]
-    raise OSError(
-        "%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, "; ".join(said))
-    )
+        lines = output.read().decode(errors="replace").strip().splitlines()[-3:]
+    said = "; ".join(line[-LAST_LINE:] for line in lines)
+    if done.returncode == -signal.SIGXFSZ:
+        raise OSError("%s: %s wrote more than it may to a file, or printed it" % (what, argv[0]))
+    raise OSError("%s: %s ended with status %d: %s" % (what, argv[0], done.returncode, said))
 
 
 def parents() -> dict[int, int]:
@@ -765,7 +767,8 @@ def left_in(folder: str, patterns: list[str]) -> dict[str, str]:
         total += len(data)
         if total > LARGEST_ANSWER:
             raise OSError(
-                "the command left more than %d MiB in %s" % (LARGEST_ANSWER >> 20, shown(name))
+                "the command left more than %d MiB to be read, %s with it: let it write less"
+                % (LARGEST_ANSWER >> 20, shown(name))
             )
         files[name] = base64.b64encode(data).decode()
     return files

@@ -22,7 +22,8 @@ here stands in for labctl's own of the same name.
 | folder | holds |
 |---|---|
 | `domains/` | tunings, one YAML file each |
-| `benchmarks/` | studies |
+| `benchmarks/` | studies, one YAML file each |
+| `benchmarks/workloads/` | programs of your own (`labctl workload`) |
 | `guest-images/` | recipes of images |
 | `templates/` | templates of the domain XML, of cloud-init's seed and of tuned's profiles |
 | `results/` | runs |
@@ -40,7 +41,7 @@ _MOST_NAMED = 5
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, as_json: bool) -> None:
-    """Make a lab folder for your own tunings, studies and images.
+    """Make a lab folder for your own tunings, studies, programs and images.
 
     FOLDER (default: the present one) must be new or empty. labctl reads it where it is the present
     folder, or where --lab or $LABCTL_LAB names it, as long as it belongs to you or root and no one
@@ -50,7 +51,7 @@ def command(folder: Path, as_json: bool) -> None:
     try:
         is_new = _made(folder)
         _check_believed(folder, is_new)
-        for name in DATA_FOLDERS:
+        for name in (*DATA_FOLDERS, "benchmarks/workloads"):
             (folder / name).mkdir(mode=0o755)
         for name, text in _FILES.items():
             with open(folder / name, "x", encoding="utf-8", opener=_opened) as file:

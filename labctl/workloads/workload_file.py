@@ -27,7 +27,7 @@ UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$", max_
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
 Privilege = Literal["realtime", "memlock", "perf", "tracing", "net-admin", "raw-disk", "root"]
 
-# The text below a key is its line in docs/workloads.md and in the JSON Schema.
+# The text below a key is its line in docs/workload-keys.md and in the JSON Schema.
 
 
 class ParameterFile(FileModel):
@@ -35,21 +35,30 @@ class ParameterFile(FileModel):
     default."""
 
     integer: int | None = None
+    """Default of a whole number; `from` and `to` are its limits."""
     number: float | None = None
+    """The same of any number."""
     choice: str | None = None
+    """Default of a word among those of `of`."""
     boolean: bool | None = None
+    """Default of what is true or false."""
     least: float | None = Field(default=None, alias="from")
+    """The least value."""
     most: float | None = Field(default=None, alias="to")
+    """The largest value."""
     of: Annotated[list[str], Field(min_length=1, max_length=100)] | None = None
     """The values of a choice."""
     power_of_two: bool = False
+    """True for a whole number that must be a power of two."""
     description: Text
+    """The parameter in words."""
 
 
 class RefusalFile(FileModel):
     when: Text
     """A bare expression over the parameters: true is an error."""
     message: Text
+    """Text of the error; it may have `{{ }}`."""
     hint: Text | None = None
     """Remedy: what to ask for instead."""
 
@@ -58,6 +67,7 @@ class BuildFile(FileModel):
     packages: list[Package] = []
     """Compilers and headers; they don't stay in the image."""
     argv: Annotated[list[Argv], Field(min_length=1, max_length=50)]
+    """Commands, one after the other, in the folder of `files` and without network."""
     outputs: Annotated[list[Item], Field(min_length=1, max_length=50)]
     """Files that stay, as globs relative to `{{ files }}`."""
 
@@ -74,24 +84,32 @@ class ReadyFile(FileModel):
     """Say when a server is ready: exactly one of the first five."""
 
     tcp: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """Port at which the server itself, or a process that it started, listens."""
     udp: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """The same of UDP."""
     unix: Item | None = None
+    """Path of a socket that is there."""
     log: Item | None = None
     """A regular expression that its output matches."""
     command: Argv | None = None
     """A command that ends with 0."""
     timeout_s: Seconds = 20.0
+    """Seconds until it is given up."""
 
 
 class ServeFile(FileModel):
     argv: Argv
+    """The server, which must stay in the foreground."""
     ready: ReadyFile
+    """Condition from which on it can be talked to."""
     when: Text | None = None
     """A bare expression over the parameters; without it always."""
     on: Literal["machine", "peer"] = "machine"
     """The measured machine itself, or its peer over labctl's link."""
     stop: Literal["TERM", "INT", "QUIT"] = "TERM"
+    """Signal that ends it."""
     grace_s: Seconds = 5.0
+    """Seconds until it is killed."""
 
 
 class WarmUpFile(FileModel):
@@ -111,6 +129,7 @@ class TrialFile(FileModel):
     step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)] = 1.0
     """`{{ duration }}` is a multiple of this; 0: any length from `least_s` on."""
     least_s: Seconds = 1.0
+    """The shortest `{{ duration }}`; a p95 takes 400 samples, a p99 2,000."""
     work: int | Text | None = None
     """Operations of one run of fixed work: a number or a bare expression."""
     begins: Text | None = None
@@ -127,37 +146,49 @@ class TrialFile(FileModel):
     skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
     """Seconds at the start of a run that the metrics leave out."""
     loop: Literal["closed", "open", "paced"] = "closed"
+    """`closed`: it asks for nothing while it waits, so percentiles leave out what a stall hid, and
+    none may decide. `open`: latencies count from a schedule that it keeps. `paced`: it has a fixed
+    pace and skips what it missed."""
     warm_up: WarmUpFile = WarmUpFile()
+    """Runs before the measured one."""
 
 
 class ConditionalFile(FileModel):
     when: Text
+    """A bare expression over the parameters and what is filled in."""
     argv: Annotated[list[Item], Field(max_length=200)]
+    """Arguments that are there where it is true."""
 
 
 class NeedsFile(FileModel):
     tracers: list[Text] = []
     """Tracers of the kernel that it runs under, by ftrace's names."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
+    """The fewest vCPUs that it runs with."""
     memory_mib: Annotated[int, Field(ge=1)] = 1
+    """The least memory of the guest in MiB."""
 
 
 class SideFile(FileModel):
     """Leave a side out."""
 
     side: Literal["native", "guest"]
+    """The side."""
     when: Text | None = None
     """A bare expression over the parameters; without it always."""
     reason: Text
+    """Reason that plans and reports give."""
 
 
 class DeclaredFile(FileModel):
     """Declare a workload: a command for either side, and how its metrics are read."""
 
     description: Text
+    """The program and what it does, in a line."""
     operation: Text = "one operation"
     """One operation, in words."""
     parameters: dict[Name, ParameterFile] = {}
+    """Values that a study or `--set` may choose, each `{{ NAME }}` elsewhere."""
     refuse: list[RefusalFile] = []
     """Contradictions between parameters."""
     packages: list[Package] = []
@@ -167,11 +198,14 @@ class DeclaredFile(FileModel):
     build: BuildFile | None = None
     """Commands that run once, where the files lie, when the image is made."""
     env: dict[str, Item] = {}
+    """Variables of the environment of all commands, beside labctl's own."""
     user: UserName = "nobody"
     """User of all its commands: `nobody`, with a number that owns nothing, `root`, or one that a
     package of its brings."""
     privileges: list[Privilege] = []
+    """Rights that it has without being root; each is named in the plan."""
     data_disk: DataDiskFile | None = None
+    """The disk that it reads or writes, if it uses one."""
     prepare: list[Argv] = []
     """Commands that fill the file system on the data disk, once a trial, before servers start."""
     setup: list[Argv] = []
@@ -181,6 +215,7 @@ class DeclaredFile(FileModel):
     serve: list[ServeFile] = []
     """Servers that live from before the warm-up to after the measured window."""
     trial: TrialFile = TrialFile()
+    """Length of a run, and how it ends."""
     command: Annotated[list[Item | ConditionalFile], Field(min_length=1, max_length=200)]
     """One argument an item; no shell."""
     exit_status: list[int] = [0]
@@ -190,6 +225,7 @@ class DeclaredFile(FileModel):
     explain: dict[Text, Text] = {}
     """Meaning of a regular expression in the output of a failed run."""
     needs: NeedsFile = NeedsFile()
+    """Needs of the machine; a workload that lacks one is left out with the reason."""
     sides: list[SideFile] = []
     """Sides that can't run it, each with the reason."""
     scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
@@ -199,6 +235,7 @@ class DeclaredFile(FileModel):
     keep: list[Item] = []
     """Files that are stored although no metric reads them."""
     metrics: MetricsFile = {}
+    """Metrics by name, each with how it is read of the output."""
     times: bool = True
     """False if labctl's own clock and CPU accounts are no metrics of it (`elapsed`, `user_s`,
     `system_s`, `cpu_use`, `work_per_s`)."""

@@ -8,6 +8,7 @@ from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
+from labctl.base.last_words import last_words
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches
 from labctl.domain.readback import read_threads
 from labctl.domain.session import RunningGuest

@@ -83,6 +83,7 @@ class CsvFile(FileModel):
     """Name the column of a table with one line for each row."""
 
     column: Column
+    """The column of the numbers."""
     minus: Column | None = None
     """A column that is subtracted: the end less the start."""
     time: Column | Annotated[list[Column], Field(min_length=2, max_length=2)] | None = None
@@ -92,6 +93,7 @@ class CsvFile(FileModel):
     where: dict[Column, str | int | float] = {}
     """Rows that count: those with these values."""
     separator: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
+    """The sign between two columns."""
     names: Annotated[list[Column], Field(min_length=1, max_length=1000)] | None = None
     """The columns' names, where the first line isn't them."""
     after: Quantity | None = None
@@ -121,13 +123,17 @@ class SourceFile(FileModel):
     source: Annotated[FileText, Field(alias="from")] = STDOUT
     """`stdout`, `stderr`, or a file that the command leaves, globs too."""
     regex: Pattern | None = None
-    """A regular expression, multi-line, with a group `value`, and `unit` where it is printed."""
+    """A regular expression, multi-line, with a group `value`, or one group alone, and with `unit`
+    where that is printed."""
     json_path: Annotated[Path | Paths | None, Field(alias="json")] = None
     """A path to a number: `jobs[0].read.iops`, `a."95.0"`, `[name=fork]`, `[*]`; or the paths of
     several by name, for a `formula`."""
     yaml_path: Annotated[Path | Paths | None, Field(alias="yaml")] = None
+    """The same in YAML."""
     csv: CsvFile | None = None
+    """A column of a table."""
     hdr: HdrFile | None = None
+    """Histograms of an HdrHistogram interval log."""
     whole: Pattern | None = None
     """A regular expression that the text must match near its end, or it is cut."""
     thousands: Literal[",", "'", " ", "_"] | None = None
@@ -174,7 +180,9 @@ class MetricFile(SourceFile):
     unit: UnitWord | None = None
     """Unit of what the program prints."""
     better: Literal["higher", "lower", "neither"] | None = None
+    """The direction that is better."""
     title: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
+    """Name in tables, where it isn't the metric's own."""
     must_be: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """The only value of a whole run, in `unit`."""
     between: (
@@ -289,7 +297,9 @@ class ReadingFile(SourceFile):
     a run (`seconds` and `operations` of each)."""
 
     which: Which = "sum"
+    """The one that counts of several numbers."""
     formula: Formula | None = None
+    """An expression over a regex's groups."""
     seconds: str | Annotated[float, Field(gt=0, allow_inf_nan=False)] = "seconds"
     """A window's length: a regex's group, a key, a column, or a number where all are the same."""
     operations: str = "operations"

@@ -315,3 +315,17 @@ def test_a_program_has_as_many_open_files_as_it_asks_for_or_is_refused(runner: R
     assert result.stdout.split() == [b"3000", b"3000"]
     with pytest.raises(BrokenError, match="does not grant 2000000000 open files"):
         runner.channel.run(shell("true", open_files=2_000_000_000), seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("setup", "why"),
+    [
+        (("yes",), "setup: yes wrote more than it may to a file, or printed it"),
+        (("sh", "-c", "printf %09000d 1; exit 3"), "setup: sh ended with status 3: 0{299}1$"),
+    ],
+)
+def test_a_setup_that_floods_is_told_in_a_line(
+    runner: Runner, setup: tuple[str, ...], why: str
+) -> None:
+    with pytest.raises(BrokenError, match=why):
+        runner.channel.run(shell("true", setup=(setup,)), seconds=20)

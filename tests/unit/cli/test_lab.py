@@ -368,6 +368,7 @@ def test_init_makes_a_lab_folder_that_is_believed(
         "README.md",
         ".gitignore",
     }
+    assert (lab / "benchmarks/workloads").is_dir()
     planted(lab, "domains/mine.yaml", PLANTED)
     assert labctl("--lab", "lab", "domain", "show", "mine").code == 0
     monkeypatch.chdir(lab)
