@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from datetime import date
 from itertools import islice
@@ -108,6 +107,8 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
+    import difflib  # commands that find nothing wrong go without
+
     choices = sorted(set(allowed))
     name = name if len(name) <= _LONG else ""
     close = difflib.get_close_matches(name, choices, n=1)

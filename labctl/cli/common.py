@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,15 @@ def console(*, stderr: bool = False, listing: bool = False) -> Console:
     if plain.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return plain
     return Piped(stderr=stderr, highlight=False, width=_ANY_WIDTH if listing else 80)
+
+
+def listing_width() -> int:
+    """Return the columns of `console(listing=True)`, without rich."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        from shutil import get_terminal_size
+
+        return get_terminal_size().columns
+    return _ANY_WIDTH
 
 
 def levels_asked_for(given: Iterable[str]) -> dict[str, tuple[str, ...]] | None:

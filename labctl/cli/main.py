@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -75,6 +77,10 @@ _HOST_HINTS = {
 }
 """Hints for refusals that any file operation may meet."""
 
+
+_GARBAGE = 50_000
+"""Number of new objects after which Python looks for garbage. With its own 700 it looks some 100
+times while the modules of a command are loaded."""
 
 _START = """\
 labctl measures what each virtualization tuning really does on this host.
@@ -193,11 +199,19 @@ def _pending_note(journal: Path) -> str:
     return "; ".join(said)
 
 
+def _look_for_garbage_less() -> None:
+    """Spare short commands the search for garbage while modules are loaded, and at the end, when
+    all goes in any case: together a fifth of the time of `labctl domain list`."""
+    gc.set_threshold(_GARBAGE)
+    atexit.register(gc.freeze)
+
+
 def main() -> None:
     """Run the `labctl` script; exit with the codes of labctl.base.errors."""
     from labctl.cli.streams import prepare
 
     prepare()
+    _look_for_garbage_less()
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)

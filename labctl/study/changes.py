@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Final
 
 from labctl.base.cpus import format_cpus
-from labctl.base.tuning import Kind, Sched, Tuning
+from labctl.base.tuning import (
+    Cpu,
+    Disk,
+    GuestSide,
+    Kind,
+    KvmFeatures,
+    Memory,
+    Network,
+    Pin,
+    Sched,
+    Tuning,
+)
 
 Key = tuple[str, ...]
 """A key of a tuning file: ("disk", "cache") is written `disk: {cache: …}`."""
 
-_GROUPS = ("pin", "cpu", "kvm", "memory", "disk", "network", "guest")
-_MAPPINGS = (("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs"))
+_GROUPS: Final[dict[str, type[Any]]] = {
+    "pin": Pin,
+    "cpu": Cpu,
+    "kvm": KvmFeatures,
+    "memory": Memory,
+    "disk": Disk,
+    "network": Network,
+    "guest": GuestSide,
+}
+_KEYS = {name: [item.name for item in fields(group)] for name, group in _GROUPS.items()}
+_MAPPINGS = frozenset({("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs")})
 """Mappings whose entries are keys of their own. A pin's mapping of numbers is one value."""
-_VALUES = ("vcpu_sched", "emulator_sched", "iothread_sched", "iothreads", "handicap_percent")
+_ALONE = (
+    *("timers", "host", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads"),
+    "handicap_percent",
+)
 
 NATIVE_GROUP = "Without a guest"
 GROUPS = (
@@ -57,12 +80,13 @@ def word(value: object) -> str:
 def values(tuning: Tuning) -> dict[Key, Any]:
     """Return every key of a tuning that acts on guest or host, with its value."""
     found: dict[Key, Any] = {}
-    for group in _GROUPS:
+    for group, names in _KEYS.items():
         part = getattr(tuning, group)
-        found |= {(group, item.name): getattr(part, item.name) for item in fields(part)}
-    names = ("timers", "host", *_VALUES)
-    found |= {(name,): getattr(tuning, name) for name in names}
-    return {key: value for item in found.items() for key, value in _entries(*item)}
+        for name in names:
+            _put(found, (group, name), getattr(part, name))
+    for name in _ALONE:
+        _put(found, (name,), getattr(tuning, name))
+    return found
 
 
 def changes(tuning: Tuning, baseline: Tuning) -> dict[Key, Any]:
@@ -82,9 +106,14 @@ def with_changes(tuning: Tuning, changed: Mapping[Key, Any]) -> Tuning:
 
 def group(tuning: Tuning, baseline: Tuning) -> str:
     """Return which of GROUPS a tuning is listed under: by what it changes, the rarer part first."""
+    return group_of(tuning, changes(tuning, baseline))
+
+
+def group_of(tuning: Tuning, changed: Mapping[Key, Any]) -> str:
+    """Return `group` of a tuning whose `changes` are known."""
     if tuning.kind is Kind.NATIVE:
         return NATIVE_GROUP
-    heads = {key[0] for key in changes(tuning, baseline)}
+    heads = {key[0] for key in changed}
     if "host" in heads or tuning.requires.command_line:
         return "Host"
     if heads <= {"handicap_percent"}:
@@ -96,11 +125,11 @@ def group(tuning: Tuning, baseline: Tuning) -> str:
     return "Disk" if heads <= {"disk", "iothreads"} else "CPU"
 
 
-def _entries(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:
+def _put(found: dict[Key, Any], key: Key, value: Any) -> None:
     if key in _MAPPINGS:
-        yield from (((*key, name), inner) for name, inner in value.items())
+        found.update(((*key, name), inner) for name, inner in value.items())
     else:
-        yield key, value
+        found[key] = value
 
 
 def _with_change(tuning: Tuning, key: Key, value: Any) -> Tuning:

@@ -27,7 +27,7 @@ def labctl(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes
     ids=["latin-1", "ascii", "C locale"],
 )
 def test_a_terminal_of_few_letters_gets_simpler_ones(environment: dict[str, str]) -> None:
-    done = labctl("domain", "list", **environment)
+    done = labctl("domain", "list", COLUMNS="80", **environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == b""
     done.stdout.decode("latin-1")
