@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from labctl.base import matrix_threads
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 
@@ -118,7 +119,7 @@ def running(
     try:
         process = subprocess.Popen(
             arguments,
-            env={**os.environ, **env} if env is not None else None,
+            env={**matrix_threads.environment(), **(env or {})},
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from labctl import __version__
+from labctl.base import matrix_threads
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import Group
 
@@ -211,6 +212,7 @@ def main() -> None:
     from labctl.cli.streams import prepare
 
     prepare()
+    matrix_threads.take_none()
     _look_for_garbage_less()
     debug = "--debug" in sys.argv
     try:
