@@ -9,7 +9,6 @@ of that name, or a changed one, isn't confirmed by it (docs/decisions/answer-rec
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,9 +21,9 @@ from labctl.analysis.standing import standings
 from labctl.analysis.verdict_table import Verdict, verdict_text
 from labctl.base.wording import counted
 from labctl.store.jsonfile import canonical
+from labctl.store.readings import Kinds
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
-from labctl.store.samples import Sample
 
 SAME = ("workloads", "conditions", "guest", "blocks", "stopping")
 """Keys of a plan that must not differ, or the fresh numbers answer another question."""
@@ -107,8 +106,8 @@ def _measured(trial: LoadedTrial) -> list[object]:
         of: object = record.digests.raw
     else:
         # A labctl before the digests: what was read stands for the files.
-        values = [r.value for r in trial.readings if isinstance(r, Sample)]
-        of = [record.cell, hashlib.sha256(array("d", values)).hexdigest()]
+        values = Kinds().pack(trial.readings).numbers()
+        of = [record.cell, hashlib.sha256(values).hexdigest()]
     return [record.number, record.attempt, canonical(of)]
 
 

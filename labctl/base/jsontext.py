@@ -27,6 +27,8 @@ def without_controls(data: bytes) -> bytes:
     """Return JSON text (UTF-8) with the control characters escaped that JSON lets stand: U+007F to
     U+009F, of which terminals take some for the begin of a sequence, and those by which a text
     is read in another direction."""
+    if data.isascii() and b"\x7f" not in data:
+        return data  # a tenth of the time of looking
     return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found.group().decode()), data)
 
 

@@ -71,6 +71,11 @@ class Readings(Sequence[Reading]):
             return Readings(self.kinds[index], self.values[index])
         return _reading(self.kinds[index], self.values[index])
 
+    def numbers(self) -> array[float]:
+        """Return the values of the samples, in their order."""
+        both = zip(self.kinds, self.values, strict=True)
+        return array("d", [value for kind, value in both if type(kind) is Kind])
+
 
 def _reading(kind: Kind | Unavailable, value: float) -> Reading:
     return kind if isinstance(kind, Unavailable) else kind.sample(value)
