@@ -17,6 +17,7 @@ MOST_GROUPS: Final = 2_000_000
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_ALL_BUT_BRACKETS_AND_QUOTES = bytes(set(_ALL_BUT_BRACKETS) - set(b'"'))
 
 _CONTROLS = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]"
@@ -56,13 +57,11 @@ def check_size(size: int) -> None:
 
 def _check_groups(data: bytes) -> None:
     """Raise ValueError for too many lists and objects, or too many in each other."""
-    groups = data.count(b"[") + data.count(b"{")
+    left = _brackets(data)
+    groups = left.count(b"[") + left.count(b"{")
     if groups <= MOST_DEEP:
         return
-    # Without escapes every other quote ends a string, which is found in half the time.
-    outside = _STRING.sub(b"", data) if b"\\" in data else b"".join(data.split(b'"')[::2])
-    left = outside.translate(None, _ALL_BUT_BRACKETS)
-    if left.count(b"[") + left.count(b"{") > MOST_GROUPS:
+    if groups > MOST_GROUPS:
         raise ValueError(f"more than {MOST_GROUPS} lists and objects")
     for _ in range(MOST_DEEP):
         if not left:
@@ -70,3 +69,15 @@ def _check_groups(data: bytes) -> None:
         left = left.replace(b"[]", b"").replace(b"{}", b"")
     if left:
         raise ValueError(f"nested deeper than {MOST_DEEP} levels")
+
+
+def _brackets(data: bytes) -> bytes:
+    """Return the brackets of a text that stand outside of its strings."""
+    if b"\\" in data:
+        return _STRING.sub(b"", data).translate(None, _ALL_BUT_BRACKETS)
+    # A string without a bracket becomes two quotes in a row: where all quotes come in such pairs,
+    # no bracket is in a string. It takes a third of the time of splitting at every quote.
+    left = data.translate(None, _ALL_BUT_BRACKETS_AND_QUOTES).replace(b'""', b"")
+    if b'"' not in left:
+        return left
+    return b"".join(data.split(b'"')[::2]).translate(None, _ALL_BUT_BRACKETS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -288,8 +289,8 @@ class RunFolder:
             # Trials that were cut off have raw files alone, and only a run that isn't done has any.
             names = self.archive.read_by_reports if self._is_done() else self.archive.names
             return {name.split("/")[1] for name in names if name.startswith("trials/")}
-        folders = (self.path / "trials").glob("[0-9]*")
-        return (path.name for path in folders if path.is_dir() and not path.is_symlink())
+        entries = _attempts(self.path / "trials")
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def _is_done(self) -> bool:
         try:
@@ -341,9 +342,8 @@ class RunFolder:
         if (self.path / "trials").is_symlink():
             problems.append(f"{self.path / 'trials'} is a link; its trials are left out")
             return rows
-        for path in sorted((self.path / "trials").glob("[0-9]*")):
-            if path.is_symlink():
-                problems.append(f"{path} is a link; it is left out")
+        links = [entry.path for entry in _attempts(self.path / "trials") if entry.is_symlink()]
+        problems += [f"{path} is a link; it is left out" for path in sorted(links)]
         for folder in self.trial_folders():
             try:
                 record = folder.read_record()
@@ -434,6 +434,14 @@ class RunLog:
 
     def write(self) -> None:
         self.folder.write_run(self.record)
+
+
+def _attempts(trials: Path) -> list[os.DirEntry[str]]:
+    """Return what lies in the folder of trials under the name of an attempt, in any order."""
+    try:
+        return [entry for entry in os.scandir(trials) if entry.name[0] in digits]
+    except OSError:
+        return []
 
 
 def _number_and_attempt(name: str) -> tuple[int, int, str]:

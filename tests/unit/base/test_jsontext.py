@@ -64,6 +64,13 @@ def test_brackets_in_words_and_beside_each_other_are_no_levels(text: str) -> Non
     assert parse_json(text) == json.loads(text)
 
 
+@given(st.text('[]{}",a'))
+def test_brackets_are_those_outside_of_strings(text: str) -> None:
+    outside = "".join(text.split('"')[::2])
+    found = jsontext._brackets(text.encode()).decode()
+    assert found == "".join(char for char in outside if char in "[]{}")
+
+
 def test_a_text_beyond_the_sizes_is_refused_by_their_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
