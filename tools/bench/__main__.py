@@ -36,7 +36,14 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
     "pinplan": (commands.pinplan, (commands.PIN_PLAN,)),
     "report": (
         reports.report,
-        (reports.TIME, reports.MEMORY, reports.FROM_JSON, reports.LINEAR),
+        (
+            reports.TIME,
+            reports.MEMORY,
+            reports.FROM_JSON,
+            reports.LINEAR,
+            reports.JSON_TIME,
+            reports.JSON_MEMORY,
+        ),
     ),
     "timeline": (
         timeline_page.timeline_page,

@@ -31,6 +31,8 @@ _REPORT = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
+from labctl.base import matrix_threads
+matrix_threads.take_none()
 from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
@@ -51,6 +53,26 @@ print(json.dumps({
 }))
 """
 
+# The same report as JSON, by its pieces, as `labctl report --json` prints them.
+_AS_JSON = """\
+import json, os, resource, sys
+from pathlib import Path
+from labctl.base import matrix_threads
+matrix_threads.take_none()
+from labctl.analysis.judge import judge
+from labctl.report.export.json_report import report_pieces
+from labctl.store.run_folder import RunFolder
+run = RunFolder(Path(sys.argv[1])).load()
+with open(os.devnull, "wb") as file:
+    written = sum(map(file.write, report_pieces(run, judge(run))))
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({
+    "cpu_s": usage.ru_utime + usage.ru_stime,
+    "peak_bytes": 1024 * usage.ru_maxrss,
+    "written_bytes": written,
+}))
+"""
+
 TIME = Figure(name="report of 10,000 trials", value=None, unit="s", comparison="under", limit=5.0)
 MEMORY = Figure(
     name="its peak memory (RSS)", value=None, unit="MB", comparison="under", limit=300.0
@@ -58,6 +80,10 @@ MEMORY = Figure(
 FROM_JSON = Figure(
     name="the first one, without an index", value=None, unit="s", comparison="under", limit=10.0
 )
+JSON_TIME = Figure(
+    name="report --json of 10,000 trials", value=None, unit="s", comparison="under", limit=3.0
+)
+JSON_MEMORY = replace(MEMORY, name="peak memory of report --json (RSS)")
 LINEAR = Figure(
     name="ten times the trials, times the time",
     value=None,
@@ -94,6 +120,7 @@ class Measured:
 def report(benchmark: Benchmark) -> list[Figure]:
     """Reports of made-up runs, each read from JSON first and then from its index."""
     first, later = [], []
+    as_json: list[Figure] = []
     for trials in TRIALS:
         with tempfile.TemporaryDirectory(prefix="labctl-bench-") as name:
             folder = Path(name) / "made-up"
@@ -102,15 +129,31 @@ def report(benchmark: Benchmark) -> list[Figure]:
             first.append(measure(folder, trials))
             if (folder / NAME).is_file():
                 later.append(measure(folder, trials))
-    return report_figures(first, later)
+            if trials == TRIALS[1]:
+                as_json = json_figures(folder)
+    return [*report_figures(first, later), *as_json]
 
 
 def measure(folder: Path, trials: int) -> Measured:
-    done = run(
-        [sys.executable, "-c", _REPORT, folder], deadline=Deadline.after(REPORT_S, "a report")
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(_by_itself(_REPORT, folder))
     return Measured(trials, tuple(found.pop("seconds")), **found)
+
+
+def _by_itself(script: str, folder: Path) -> str:
+    """Return what a report in a process of its own says of itself."""
+    argv = [sys.executable, "-c", script, str(folder)]
+    return run(argv, deadline=Deadline.after(REPORT_S, "a report")).stdout
+
+
+def json_figures(folder: Path) -> list[Figure]:
+    """CPU time and memory of a report as JSON, which others read."""
+    found = json.loads(_by_itself(_AS_JSON, folder))
+    megabytes = found["written_bytes"] / 1e6
+    note = f"CPU time of one process, imports included; {megabytes:.0f} MB of text"
+    return [
+        replace(JSON_TIME, value=found["cpu_s"], note=note),
+        replace(JSON_MEMORY, value=found["peak_bytes"] / 1e6, note="of the same process"),
+    ]
 
 
 def report_figures(first: Sequence[Measured], later: Sequence[Measured]) -> list[Figure]:
