@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import importlib
 import os
 import sys
@@ -15,7 +13,7 @@ from typing import Any
 import click
 
 from labctl import __version__
-from labctl.base import matrix_threads
+from labctl.base import garbage, matrix_threads
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import Group
 
@@ -78,10 +76,6 @@ _HOST_HINTS = {
 }
 """Hints for refusals that any file operation may meet."""
 
-
-_GARBAGE = 50_000
-"""Number of new objects after which Python looks for garbage. With its own 700 it looks some 100
-times while the modules of a command are loaded."""
 
 _START = """\
 labctl measures what each virtualization tuning really does on this host.
@@ -200,20 +194,13 @@ def _pending_note(journal: Path) -> str:
     return "; ".join(said)
 
 
-def _look_for_garbage_less() -> None:
-    """Spare short commands the search for garbage while modules are loaded, and at the end, when
-    all goes in any case: together a fifth of the time of `labctl domain list`."""
-    gc.set_threshold(_GARBAGE)
-    atexit.register(gc.freeze)
-
-
 def main() -> None:
     """Run the `labctl` script; exit with the codes of labctl.base.errors."""
     from labctl.cli.streams import prepare
 
     prepare()
     matrix_threads.take_none()
-    _look_for_garbage_less()
+    garbage.look_less()
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)

@@ -52,12 +52,15 @@ MEMORY = Figure(
 )
 
 # A process of its own, as the others are: imports are in its time, and its peak is the kernel's
-# count of it (getrusage(2)). It goes the way of a trial's trace, for all threads and not just for
-# the trial's own.
+# count of it (getrusage(2)). It begins as the command labctl does, and goes the way of a trial's
+# trace, for all threads and not just for the trial's own.
 _LABCTL = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
+from labctl.base import garbage, matrix_threads
+matrix_threads.take_none()
+garbage.look_less()
 from labctl.store.trial import TrialFolder
 from labctl.trace.sched import schedule
 from labctl.trace.timeline.recordings import Traces
