@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,9 @@ _FEW = 1 << 16
 """Events that have room at first: of eleven tracepoints most are rare, and the system may give
 memory to a larger column by megabytes."""
 
-_KINDS = (np.int16, np.int32, np.int64)
+_RANGES: Final = tuple(
+    (kind, np.iinfo(kind).min, np.iinfo(kind).max) for kind in (np.int16, np.int32, np.int64)
+)
 _TIME, _CPU, _TID = "(time)", "(cpu)", "(thread)"  # no field is called so
 _RAW_HEAD = 4  # the u32 that says how many bytes follow
 
@@ -204,8 +206,7 @@ def _holding(column: NDArray[Any], count: int, values: NDArray[Any]) -> NDArray[
     if column.dtype == values.dtype or not len(values):
         return column
     least, most = int(values.min()), int(values.max())
-    fits = [np.iinfo(kind).min <= least and most <= np.iinfo(kind).max for kind in _KINDS]
-    kind = _KINDS[fits.index(True)]
+    kind = next(kind for kind, low, high in _RANGES if low <= least and most <= high)
     if np.can_cast(kind, column.dtype):
         return column
     return _moved(column[:count], len(column), kind)

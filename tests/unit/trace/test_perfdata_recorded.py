@@ -19,6 +19,7 @@ from labctl.base.errors import BrokenError
 from labctl.collect.exits.perf_kvm_stat import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
 from labctl.trace.model import Trace
+from labctl.trace.perf import chain
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.sched import schedule
 from labctl.trace.tracepoints import ENTRY, EXIT
@@ -78,8 +79,13 @@ def said_by_perf(name: str) -> dict[str, list[dict[str, int | str]]]:
     return events
 
 
+@pytest.mark.parametrize("numbers", ["near each other", "far apart"])
 @pytest.mark.parametrize("name", WANTED)
-def test_every_event_is_as_perf_prints_it(name: str) -> None:
+def test_every_event_is_as_perf_prints_it(
+    name: str, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if numbers == "far apart":  # for a table of them
+        monkeypatch.setattr(chain, "_MOST_PLACES", 0)
     trace, said = read(name), said_by_perf(name)
     assert sum(map(len, said.values())) > 200
     assert set(said) == {event for event, found in trace.events.items() if len(found)}
