@@ -159,6 +159,12 @@ def listing_width() -> int:
     return _ANY_WIDTH
 
 
+def bold(text: str) -> str:
+    """Return a heading as terminals show it, without rich; click leaves the codes out elsewhere."""
+    is_dumb = os.environ.get("TERM") in ("dumb", "unknown")
+    return text if is_dumb else click.style(text, bold=True)
+
+
 def levels_asked_for(given: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
     """Return the levels by factor of words like "collector=zgc,g1"; None without any. Raises
     UsageError for a word of another form, and for a factor that is named twice."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.cli.common import Group, console, listing_width, print_json
+from labctl.cli.common import Group, bold, console, listing_width, print_json
 from labctl.cli.domain_diff import diff
 from labctl.cli.domain_validate import validate_tunings
 from labctl.cli.render_options import domain_request, host_options
@@ -65,7 +65,7 @@ def _listed(tunings: Mapping[str, Tuning], baseline: Tuning) -> Iterator[str]:
         members[group_of(tuning, changed)].append(line)
     for heading, lines in members.items():
         if lines:
-            yield f"\n{click.style(f'{heading:<{name_width}}', bold=True)}  restored"
+            yield f"\n{bold(f'{heading:<{name_width}}')}  restored"
             yield from lines
 
 
