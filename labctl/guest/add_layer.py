@@ -110,6 +110,9 @@ def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
 
 def _install(tree: Path, wanted: Sequence[str], recipe: Recipe, deadline: Deadline) -> None:
     write_file(tree, _NO_CLUSTER, "create_main_cluster = false\n")
+    # An image without manual pages lacks them, and Java's script ends in an error then.
+    for number in range(1, 9):
+        folder_in(tree, f"usr/share/man/man{number}")
     chroot.install(tree, wanted, recipe.spec.exclude, deadline)
     if not (tree / "usr/share/postgresql-common").is_dir():
         shutil.rmtree(folder_in(tree, str(PurePosixPath(_NO_CLUSTER).parent)))

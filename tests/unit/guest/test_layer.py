@@ -42,6 +42,7 @@ case "$*" in
     units=$tree/usr/lib/systemd/system
     for unit in redis.service redis@.service redis.timer; do echo > "$units/$unit"; done
     mkdir -p "$tree/etc/init.d" "$tree/usr/lib/sysctl.d" "$tree/usr/lib/systemd/system-generators"
+    echo > "$tree/usr/share/man/man1/redis.1.gz"
     echo > "$tree/etc/init.d/old-style"
     echo vm.overcommit_memory=1 > "$tree/usr/lib/sysctl.d/30-redis.conf"
     echo > "$tree/usr/lib/systemd/system-generators/redis-generator"
@@ -137,6 +138,13 @@ def test_what_packages_would_start_is_masked_and_what_was_there_is_not(
         "redis.timer",
         "redis@.service",
     ]
+
+
+def test_a_script_finds_folders_of_manual_pages(places: StatePaths, base: Image) -> None:
+    """Java's links its pages there, and the image is made without any."""
+    assert not (base.tree / "usr/share/man").exists()
+    image = build.build(RECIPE.with_layer(REDIS), places, silent)
+    assert (image.tree / "usr/share/man/man1/redis.1.gz").exists()
 
 
 def test_the_base_is_neither_changed_nor_built_again(places: StatePaths, base: Image) -> None:
