@@ -229,7 +229,7 @@ def test_none_outlives_a_run_that_is_stopped_or_killed_and_the_command_after_it(
     wait_for(sandbox.measured_trials, 600, "a measured trial", process)
     wait_for(lambda: len(noisy(sandbox)) == 2, 60, "two neighbours", process)
     process.send_signal(number)
-    process.communicate(timeout=120)
+    process.communicate(timeout=45)  # less than a runner would be waited for
     if number == signal.SIGKILL:
         assert len(noisy(sandbox)) == 2
         done = sandbox.labctl("host", "restore")
