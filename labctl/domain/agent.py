@@ -28,9 +28,16 @@ _NEEDED = (
 _CHECK = """\
 [ -d /run/systemd/system ] || echo systemd
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || echo python3
-for program; do [ -x "$program" ] || echo "$program"; done
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+for program; do
+    case $program in
+        */*) [ -x "$program" ];;
+        *) command -v "$program" >/dev/null;;
+    esac || echo "$program"
+done
 """
-"""Prints what is missing. The runner's language is Python 3.9's."""
+"""Prints what is missing. The runner's language is Python 3.9's; programs without a path are looked
+for as workloads' environments have it."""
 
 _START = (
     *("systemd-run", "--quiet", "--unit=labctl-runner", "--property=Restart=always"),
@@ -39,8 +46,9 @@ _START = (
     *("python3", "-I", "-S", RUNNER_PATH, "--port", f"/dev/virtio-ports/{RUNNER_PORT}"),
 )
 
+_APT = "apt install"
 _INSTALL = {
-    "apt install": "debian ubuntu linuxmint raspbian pop kali",
+    _APT: "debian ubuntu linuxmint raspbian pop kali",
     "dnf install": "fedora rhel centos rocky almalinux ol amzn",
     "zypper install": "opensuse-leap opensuse-tumbleweed sles",
     "pacman -S": "arch manjaro",
@@ -96,14 +104,16 @@ class GuestAgent:
                     ) from error
                 time.sleep(_PAUSE_S)
 
-    def start_runner(self, program: str, workloads: Sequence[str]) -> None:
+    def start_runner(
+        self, program: str, workloads: Sequence[str], packages: Sequence[str] = ()
+    ) -> None:
         """Put the runner (its text is `program`) into the guest and start it on its port.
 
-        Raises HostError naming what the guest lacks, `workloads` (paths of programs) included,
-        and the command that installs it.
+        Raises HostError naming what the guest lacks, `workloads` (programs, by path or name)
+        included, and the command that installs it. `packages`: Debian's, which the workloads name.
         """
         self._check_allowed()
-        self._check_programs(workloads)
+        self._check_programs(workloads, packages)
         self._write(RUNNER_PATH, program.encode())
         started = self._run(_START)
         if started.returncode != 0:
@@ -120,7 +130,7 @@ class GuestAgent:
                 f"the guest's agent does not allow {', '.join(forbidden)}", hint=_FORBIDDEN_HINT
             )
 
-    def _check_programs(self, workloads: Sequence[str]) -> None:
+    def _check_programs(self, workloads: Sequence[str], packages: Sequence[str]) -> None:
         checked = self._run(("sh", "-c", _CHECK, "sh", *workloads))
         missing = [PurePosixPath(line).name for line in checked.stdout.split()]
         if "systemd" in missing:
@@ -130,7 +140,7 @@ class GuestAgent:
             )
         if missing:
             names = [f"{name} (3.9 or later)" if name == "python3" else name for name in missing]
-            hint = install_hint(self._distribution(), missing)
+            hint = install_hint(self._distribution(), missing, packages)
             if "python3" not in missing:
                 hint += " Or measure other workloads: --workload."
             raise HostError(f"the guest lacks {', '.join(names)}", hint=hint)
@@ -163,11 +173,15 @@ class GuestAgent:
             self._ask("guest-file-close", handle=handle)
 
 
-def install_hint(distribution: str, programs: Sequence[str]) -> str:
-    """Return how the programs get into a guest of that distribution (its ID of os-release(5))."""
+def install_hint(distribution: str, programs: Sequence[str], declared: Sequence[str] = ()) -> str:
+    """Return how the programs get into a guest of that distribution (its ID of os-release(5)).
+    `declared`: packages of Debian's that hold what this module doesn't know."""
     for command, ids in _INSTALL.items():
         if distribution in ids.split():
-            packages = (_package(program, command) for program in programs)
+            known = [one for one in programs if one in _PACKAGES or command != _APT or not declared]
+            packages = [_package(program, command) for program in known]
+            if len(known) < len(programs):
+                packages += declared
             return f"In the guest: {command} {' '.join(dict.fromkeys(packages))}"
     return "Install them in the guest with its package manager."
 

@@ -14,10 +14,16 @@ from labctl.run.guests.guest_logs import console_end
 
 
 def start_runner(
-    running: RunningGuest, program: str, paths: Sequence[str], console: Path, deadline: Deadline
+    running: RunningGuest,
+    program: str,
+    paths: Sequence[str],
+    packages: Sequence[str],
+    console: Path,
+    deadline: Deadline,
 ) -> None:
     """Start labctl's runner in a guest that boots, by its agent. `paths`: what the runner needs to
-    be there. Raises HostError with the console's end where the agent doesn't answer."""
+    be there; `packages`: Debian's that bring it. Raises HostError with the console's end where the
+    agent doesn't answer."""
     agent = GuestAgent(running.agent)
     try:
         agent.wait(deadline)
@@ -26,4 +32,4 @@ def start_runner(
     except HostError as error:
         message = f"{error.message}{console_end(console)}"
         raise HostError(message, hint=error.hint) from error
-    agent.start_runner(program, paths)
+    agent.start_runner(program, paths, packages)

@@ -43,12 +43,14 @@ def _source(planned: Planned, image: Image) -> GuestSource:
     if planned.own is None:
         return ImageSource(image)
     plan = planned.plan
-    programs = (workload_of(declared) for declared in plan.workloads.values())
-    paths = {path for program in programs for path in program.binaries}
-    in_guests = (one for one in neighbours_of(plan) if one.kind is Kind.GUESTS)
-    paths |= {path for one in in_guests for path in beside_of(one).binaries}
+    programs = [workload_of(declared) for declared in plan.workloads.values()]
+    besides = [beside_of(one) for one in neighbours_of(plan) if one.kind is Kind.GUESTS]
+    paths = {path for one in programs for path in one.binaries}
+    paths |= {path for one in besides for path in one.binaries}
+    programs += [beside.program for beside in besides]
     return OwnVm(
         own=planned.own,
         baseline=planned.tunings[plan.roles.baseline],
         paths=tuple(sorted(paths)),
+        packages=tuple(dict.fromkeys(name for one in programs for name in one.file.packages)),
     )

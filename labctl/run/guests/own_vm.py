@@ -29,12 +29,13 @@ _QUIET = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnVm:
     """Provide copies of the administrator's domain. `paths`: the programs that the study's
-    workloads run in the guest.
+    workloads run in the guest; `packages`: those of Debian's that they name.
     """
 
     own: OwnGuest
     baseline: Tuning
     paths: tuple[str, ...]
+    packages: tuple[str, ...] = ()
 
     @property
     def has_native_side(self) -> bool:
@@ -68,7 +69,9 @@ class OwnVm:
         return foreign_domain.expected_threads(xml, lab.vcpus, lab.topology.usable)
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
-        start_runner(running, runner_program(), self.paths, lab.console_log, deadline)
+        start_runner(
+            running, runner_program(), self.paths, self.packages, lab.console_log, deadline
+        )
 
     def quieten(self, channel: Channel) -> None:
         # It ends with an error when one of them is not there.

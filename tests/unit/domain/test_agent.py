@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from typing import Any
 
 import pytest
@@ -165,6 +166,29 @@ def test_a_runner_that_does_not_start_is_an_error(status: dict[str, Any]) -> Non
     said = base64.b64encode(b"Access denied\n").decode()
     with pytest.raises(BrokenError, match="Access denied"):
         start(Guest(start_status={**status, "err-data": said}))
+
+
+def test_a_program_that_labctl_does_not_know_comes_with_its_workloads_packages() -> None:
+    missing = ["redis-benchmark", "cyclictest"]
+    declared = ["redis-tools", "redis-server"]
+    assert install_hint("debian", missing, declared) == (
+        "In the guest: apt install rt-tests redis-tools redis-server"
+    )
+    # Those are Debian's names.
+    assert install_hint("fedora", missing, declared) == (
+        "In the guest: dnf install redis-benchmark realtime-tests"
+    )
+
+
+def test_programs_are_looked_for_by_path_and_by_name() -> None:
+    guest = Guest()
+    start(guest)
+    asked = ("/usr/bin/env", "env", "no-such-program", "/no/such/program", "/etc/passwd")
+    done = subprocess.run(
+        [*guest.executed[0][:4], *asked], capture_output=True, text=True, check=True
+    )
+    said = [line for line in done.stdout.splitlines() if line not in ("systemd", "python3")]
+    assert said == ["no-such-program", "/no/such/program", "/etc/passwd"]
 
 
 def test_a_package_that_holds_two_programs_is_named_once() -> None:
