@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date
 from itertools import islice
 from pathlib import Path
@@ -103,6 +104,31 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
             node = node[key]
         # A key that isn't in the file (a union's branch in pydantic's location): stay where we are.
     return line
+
+
+class Placing:
+    """Say of a file that was read where in it something is wrong."""
+
+    path: Path
+    mapping: Mapping[str, Any]
+
+    @contextmanager
+    def _placed(self, *keys: str | int, among: Iterable[str] = ()) -> Iterator[None]:
+        """Put file and line before what is said of the value at `keys`; `among`: the keys below it
+        that the sentence may quote."""
+        try:
+            yield
+        except UsageError as error:
+            below = [key for key in among if f"'{key}'" in error.message]
+            place = self._place(*keys, *below[:1])
+            raise UsageError(f"{place}: {error.message}", hint=error.hint) from error
+
+    def _fail(self, said: str, *keys: str | int, hint: str | None = None) -> None:
+        raise UsageError(f"{self._place(*keys)}: {said}", hint=hint)
+
+    def _place(self, *keys: str | int) -> str:
+        line = line_of(self.mapping, keys)
+        return f"{self.path}:{line}" if line else str(self.path)
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

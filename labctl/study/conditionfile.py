@@ -4,7 +4,6 @@ defines them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -14,7 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.paths import data_files
-from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.base.yamlfile import FileModel, Placing, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.condition import PER_CPU, PLACES, Condition, Kind, Neighbour
 
@@ -189,11 +188,11 @@ class Conditions(Mapping[str, Condition]):
         self[name]
 
 
-class _Checked:
+class _Checked(Placing):
     """Check what a condition's types alone don't say."""
 
     def __init__(self, path: Path, mapping: YamlMapping, programs: Programs) -> None:
-        self._path, self._mapping, self._programs = path, mapping, programs
+        self.path, self.mapping, self._programs = path, mapping, programs
 
     def neighbour(self, number: int, one: NeighbourFile) -> Neighbour:
         place = ("neighbours", number)
@@ -220,10 +219,10 @@ class _Checked:
 
     def _program(self, one: NeighbourFile, *place: str | int) -> Program:
         if one.define is not None:
-            mapping = self._mapping["neighbours"][place[-1]]["define"]
+            mapping = self.mapping["neighbours"][place[-1]]["define"]
             if not isinstance(mapping, YamlMapping):
                 mapping = YamlMapping(mapping)
-            return self._programs.define(one.workload, mapping, self._path)
+            return self._programs.define(one.workload, mapping, self.path)
         if one.workload not in self._programs:
             self._fail(
                 f"no workload '{one.workload}'",
@@ -255,17 +254,3 @@ class _Checked:
                 f"'guests' is of neighbours 'as: guests', and these are 'as: {kind}'",
                 *(*place, "guests"),
             )
-
-    @contextmanager
-    def _placed(self, *keys: str | int) -> Iterator[None]:
-        try:
-            yield
-        except UsageError as error:
-            raise UsageError(f"{self._place(*keys)}: {error.message}", hint=error.hint) from error
-
-    def _fail(self, said: str, *keys: str | int, hint: str | None = None) -> None:
-        raise UsageError(f"{self._place(*keys)}: {said}", hint=hint)
-
-    def _place(self, *keys: str | int) -> str:
-        line = line_of(self._mapping, keys)
-        return f"{self._path}:{line}" if line else str(self._path)

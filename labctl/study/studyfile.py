@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -14,7 +13,7 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.paths import data_files
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
-from labctl.base.yamlfile import FileModel, line_of, load_mapping, nearest, validate
+from labctl.base.yamlfile import FileModel, Placing, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
 from labctl.study.conditionfile import Beside, ConditionFile, Conditions
@@ -393,7 +392,7 @@ def read_study_file(path: Path, programs: Programs) -> StudyFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _Checked(Placing):
     """Check the names in a study's file whose keys and types are right."""
 
     path: Path
@@ -531,18 +530,3 @@ class _Checked:
         if quick and quick.duration_s and (quick.workloads is None or name in quick.workloads):
             with self._placed("quick", "duration_s"):
                 program.check_duration(quick.duration_s)
-
-    @contextmanager
-    def _placed(self, *keys: str | int, among: Iterable[str] = ()) -> Iterator[None]:
-        """Puts file and line before what a program says of the value at `keys`; `among`: the
-        keys below it that the sentence may quote."""
-        try:
-            yield
-        except UsageError as error:
-            below = [key for key in among if f"'{key}'" in error.message]
-            place = self._place(*keys, *below[:1])
-            raise UsageError(f"{place}: {error.message}", hint=error.hint) from error
-
-    def _place(self, *keys: str | int) -> str:
-        line = line_of(self.mapping, keys)
-        return f"{self.path}:{line}" if line else str(self.path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from labctl.base.expressions import fill_in, names_in
 from labctl.base.latencies import LARGEST
 from labctl.base.places_inside import brought_folder
 from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
+from labctl.base.yamlfile import Placing, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names
@@ -115,13 +114,13 @@ def _text_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str:
         raise UsageError(f"{place}: 'files.{name}': {found} is not UTF-8 text") from error
 
 
-class _Checked:
+class _Checked(Placing):
     """Check what a declaration's types alone don't say."""
 
     def __init__(
         self, path: Path, mapping: Mapping[str, Any], file: DeclaredFile, name: str
     ) -> None:
-        self._path, self._mapping, self._file, self._name = path, mapping, file, name
+        self.path, self.mapping, self._file, self._name = path, mapping, file, name
 
     def check(self) -> None:
         file = self._file
@@ -295,20 +294,6 @@ class _Checked:
     def _known(self, name: str, choices: Collection[str], key: str) -> None:
         if name not in choices:
             self._fail(f"'{key}': no metric '{name}'", key, hint=nearest(name, choices))
-
-    @contextmanager
-    def _placed(self, *keys: str | int) -> Iterator[None]:
-        try:
-            yield
-        except UsageError as error:
-            raise UsageError(f"{self._place(*keys)}: {error.message}", hint=error.hint) from error
-
-    def _fail(self, said: str, *keys: str | int, hint: str | None = None) -> None:
-        raise UsageError(f"{self._place(*keys)}: {said}", hint=hint)
-
-    def _place(self, *keys: str | int) -> str:
-        line = line_of(self._mapping, keys)
-        return f"{self._path}:{line}" if line else str(self._path)
 
 
 def names_in_text(text: str, place: str, *, bare: bool = False) -> set[str]:
