@@ -400,6 +400,23 @@ def test_a_guest_that_lacks_a_program_is_told_how_to_get_it(
     assert sandbox.leftovers() == []
 
 
+def test_a_program_of_ones_own_is_measured_in_ones_own_vm_if_it_is_there(
+    sandbox: Sandbox, own: OwnVm, tmp_path: Path
+) -> None:
+    sweep = ("sweep", study(tmp_path), *SWEEP, f"--domain={own.xml}", "--condition=quiet")
+    own_program = ("--better=higher", "--duration=1", "--package=redis-tools")
+    lacking = ("--command=redis-benchmark -q", r"--metric=get=GET: ([\d.]+) requests")
+    done = sandbox.labctl(*sweep, *lacking, *own_program)
+    assert done.returncode == 3
+    assert "the guest lacks redis-benchmark" in done.stderr
+    assert "apt install redis-tools" in done.stderr
+    done = sandbox.labctl(*sweep, "--command=seq 7", "--metric=last=^(7)$", *own_program)
+    assert done.returncode == 0, done.stderr
+    run = max(sandbox.runs(), key=lambda path: path.name)
+    assert {trial["status"] for trial in sandbox.trials(run)} == {"done"}
+    assert sandbox.leftovers() == []
+
+
 def test_a_guest_without_an_agent_ends_the_run_once_its_time_is_up_and_is_told_the_remedy(
     sandbox: Sandbox, own: OwnVm, tmp_path: Path
 ) -> None:
