@@ -405,6 +405,8 @@ def make_file_system(wanted: dict[str, Any]) -> None:
         os.chown(at, *ids_of(wanted["user"]))
     for argv in wanted["prepare"]:
         run_step("prepare", argv, wanted, at, PREPARE_S)
+    # A mount namespace made meanwhile holds the file system, and unmounting then flushes nothing.
+    run_step("flushing", ["sync", "--file-system", at], {}, "/")
     unmount(at)
     mount(device, at)
 
