@@ -31,16 +31,17 @@ _LARGEST = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
+"""Bytes that are kept of a server's output."""
 _LONGER = "Give it less to do, or more time: 'limit_s' of its 'trial', or --timeout."
 _MOST_SHOWN = 400
 _LAST_LINES = 3
 _MARK = "\x1e"
-"""Begins the lines that labctl's own loop prints between two runs."""
-"""Bytes that are kept of a server's output."""
+"""Begin of the lines that labctl's own loop prints between two runs."""
 _MIB = 1 << 20
 _STEP_S = 60.0
-_PREPARE_S = 300.0
 """Limit of the runner for a command before or after the measured one."""
+_PREPARE_S = 300.0
+"""Its limit for one that fills a file system."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
 """Numbers beside the texts that a runner reads."""

@@ -87,3 +87,25 @@ def test_a_command_line_is_measured_under_a_study_s_arms_and_becomes_a_file(
     assert {trial["status"] for trial in sandbox.trials(run)} == {"done"}
     own = run / "workload.yaml"
     assert sandbox.labctl("workload", "validate", str(own)).returncode == 0
+
+
+LEAVES = """\
+description: its server leaves in the middle
+serve:
+  - argv: [sh, -c, "echo up; sleep 1; echo no more; exit 4"]
+    ready: {log: up}
+trial: {kind: once}
+command: [sleep, "2"]
+primary: elapsed
+"""
+
+
+def test_a_server_that_leaves_in_the_middle_fails_the_try_as_it_would_a_trial(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    path = tmp_path / "leaves.yaml"
+    path.write_text(LEAVES)
+    done = sandbox.labctl("workload", "try", str(path), "--accel=tcg", "--json", "--quiet")
+    assert done.returncode == 1, done.stderr
+    failure = json.loads(done.stdout)["failure"]
+    assert "the server sh ended by itself with status 4: no more" in failure

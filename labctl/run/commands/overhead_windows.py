@@ -17,13 +17,12 @@ from labctl.run.commands.overhead_reading import OverheadWindow, read_window
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.trial_request import TrialRequest
+from labctl.run.trials.trial_request import TrialRequest, setting_of
 from labctl.run.trials.warmup import warm_up
 from labctl.run.trials.window import (
     bare_window,
     measured_window,
     new_data,
-    setting_of,
     store_output,
 )
 from labctl.store.trial import TrialFolder
@@ -100,13 +99,15 @@ class Windows:
         return fresh_bench(self._lab, tunings[role])
 
     def _servers(self, bench: Bench) -> AbstractContextManager[object]:
-        setting = setting_of(self._lab, bench, self._request(Level.COUNTERS))
+        setting = setting_of(
+            self._lab, bench, self._program, self._request(Level.COUNTERS).declared
+        )
         servers = self._program.servers(setting)
         return bench.channel.serving(servers, cpus=bench.cpus, sched=bench.sched)
 
     def _warm(self, bench: Bench) -> None:
         request = self._request(Level.COUNTERS)
-        setting = setting_of(self._lab, bench, request)
+        setting = setting_of(self._lab, bench, self._program, request.declared)
         new_data(self._lab, bench, self._program, setting)
         warmed = warm_up(bench, self._program, setting, request)
         if not warmed["settled"]:
@@ -114,7 +115,7 @@ class Windows:
 
     def _window(self, bench: Bench, arm: str) -> OverheadWindow:
         request = self._request(Level.COUNTERS if arm == NOTHING else Level(arm))
-        setting = setting_of(self._lab, bench, request)
+        setting = setting_of(self._lab, bench, self._program, request.declared)
         new_data(self._lab, bench, self._program, setting)
         with tempfile.TemporaryDirectory(dir=self._lab.work) as path:
             folder = TrialFolder(Path(path))

@@ -16,13 +16,13 @@ from labctl.run.commands.try_reading import Read, read_output
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.peer import serving
-from labctl.run.trials.trial_request import SLACK_S
+from labctl.run.trials.trial import server_reasons
+from labctl.run.trials.trial_request import SLACK_S, setting_of
 from labctl.run.trials.window import new_data, store_output
 from labctl.store.trial import TrialFolder
 from labctl.study.study import OneProgram
 from labctl.workloads.loops import repeated_argv
 from labctl.workloads.registry import workload_of
-from labctl.workloads.workload import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,7 @@ class Tried:
 def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
     """Return what one run of the program did on that machine; no warm-up, nothing collected."""
     program = workload_of(one.workload)
-    setting = Setting(
-        parameters=program.check_parameters(one.workload.parameters),
-        vcpus=lab.vcpus,
-        duration_s=one.workload.duration_s,
-        data_paths=bench.data_paths,
-        peer=bench.peer,
-        cpus=bench.cpus,
-    )
+    setting = setting_of(lab, bench, program, one.workload)
     new_data(lab, bench, program, setting)
     command = program.command(setting)
     servers = program.servers(setting)
@@ -71,10 +64,11 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
         # It was killed, printed too much, or its server or set-up failed.
         why = "\n".join(filter(None, (error.message, error.hint)))
         return Tried(side=str(bench.kind), commands=commands, failure=why)
-    failure = program.why_failed(result)
     with tempfile.TemporaryDirectory(dir=lab.work) as path:
         folder = TrialFolder(Path(path))
         store_output(folder, result)
+        reasons = [*server_reasons(ended, folder), program.why_failed(result)]
+        failure = next(filter(None, reasons), None)
         read = read_output(program, folder, setting.parameters)
     return Tried(
         side=str(bench.kind),

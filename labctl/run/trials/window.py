@@ -20,18 +20,6 @@ from labctl.store.trial import TrialFolder
 from labctl.workloads.workload import Setting, Workload
 
 
-def setting_of(lab: Lab, bench: Bench, request: TrialRequest) -> Setting:
-    """Return what a workload's command on that machine is made of."""
-    return Setting(
-        parameters=request.workload.check_parameters(request.declared.parameters),
-        vcpus=lab.vcpus,
-        duration_s=request.declared.duration_s,
-        data_paths=bench.data_paths,
-        peer=bench.peer,
-        cpus=bench.cpus,
-    )
-
-
 def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
     """Give a workload that uses the data disks pristine ones, which are in no cache."""
     if workload.uses_data_disk:
