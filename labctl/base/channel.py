@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import fnmatch
 import json
-import re
 import secrets
 import select
 import socket
@@ -21,46 +20,31 @@ from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.jsontext import parse_json
-from labctl.base.places_inside import CWD, WORK
-from labctl.base.tuning import Policy, Sched
+from labctl.base.last_words import last_words
+from labctl.base.runner_answers import (
+    EndedServer,
+    HashedProgram,
+    counters,
+    ended,
+    garbage,
+    hashed,
+    numbers,
+    threads,
+    whole,
+)
+from labctl.base.runner_requests import placement, serve_request, surroundings
+from labctl.base.tuning import Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
 """A guest is not trusted: an answer larger than this is refused rather than buffered."""
-_LARGEST = 2**63
-"""Largest count from a runner."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_MOST_FILES = 5000
-_MOST_SAID = 1 << 16
-"""Bytes that are kept of a server's output."""
 _LONGER = "Give it less to do, or more time: 'limit_s' of its 'trial', or --timeout."
 _MOST_SHOWN = 400
+"""Bytes of a killed command's output in an error."""
 _LAST_LINES = 3
-_MARK = "\x1e"
-"""Begin of the lines that labctl's own loop prints between two runs."""
-_MIB = 1 << 20
 _STEP_S = 60.0
 """Limit of the runner for a command before or after the measured one."""
 _PREPARE_S = 300.0
 """Its limit for one that fills a file system."""
-_MOST_THREADS = 100_000
-_COUNTED = ("monotonic_ns", "pid", "tid")
-"""Numbers beside the texts that a runner reads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HashedProgram:
-    """Hold the SHA-256 of each file that running a program takes, by its path on the machine; none
-    where `problem` says why. `is_script`: what it starts itself is not among them."""
-
-    files: Mapping[str, str]
-    is_script: bool = False
-    problem: str | None = None
-
-    @property
-    def path(self) -> str:
-        """Return the program's own file, where the machine found it; there is one without a
-        problem."""
-        return next(iter(self.files))
 
 
 class ChannelClosed(BrokenError):
@@ -128,16 +112,16 @@ class Channel:
                 answered_ns = time.monotonic_ns()
                 machine_ns = message.get("monotonic_ns")
                 try:
-                    return ClockReading(asked_ns, _whole(machine_ns), answered_ns)
+                    return ClockReading(asked_ns, whole(machine_ns), answered_ns)
                 except ValueError as error:
-                    raise _garbage(self.name, message) from error
+                    raise garbage(self.name, message) from error
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
         """Return the texts of files on the machine; None for one that can't be read."""
         texts = self._ask("read", deadline, paths=list(paths)).get("texts")
         found = {path: texts.get(path) for path in paths} if isinstance(texts, dict) else None
         if found is None or not all(isinstance(text, str | None) for text in found.values()):
-            raise _garbage(self.name, texts)
+            raise garbage(self.name, texts)
         return found
 
     def hashes(self, paths: Sequence[str], deadline: Deadline) -> dict[str, HashedProgram]:
@@ -145,11 +129,11 @@ class Channel:
         paths."""
         programs: Any = self._ask("hash", deadline, paths=list(paths)).get("programs")
         try:
-            found = {str(path): _hashed(told) for path, told in programs.items()}
+            found = {str(path): hashed(told) for path, told in programs.items()}
             if not found.keys() >= set(paths) or len(found) > len(paths) + 1:
                 raise ValueError("other programs than were asked about")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise _garbage(self.name, programs) from error
+            raise garbage(self.name, programs) from error
         return found
 
     def write(self, path: str, data: bytes, deadline: Deadline, *, mode: int = 0o644) -> None:
@@ -196,8 +180,8 @@ class Channel:
             env=dict(command.env),
             files=list(command.files),
             seconds=seconds,
-            **_placed(cpus, sched),
-            **_own_surroundings(command, folder),
+            **placement(cpus, sched),
+            **surroundings(command, folder),
         )
         forking_s = 30 + _STEP_S * len(command.setup)
         ready = self._answer(request, "ready", Deadline.after(forking_s, f"{self.name}: forking"))
@@ -209,9 +193,9 @@ class Channel:
             return self._answer(request, event, deadline)
 
         try:
-            pid = _whole(ready["pid"])
+            pid = whole(ready["pid"])
         except (KeyError, TypeError, ValueError) as error:
-            raise _garbage(self.name, ready) from error
+            raise garbage(self.name, ready) from error
         execution = Execution(
             machine=self.name, command=command, pid=pid, seconds=seconds, tell=tell, answer=answer
         )
@@ -246,15 +230,12 @@ class Channel:
         ready_s = sum(server.ready.timeout_s for server in servers)
         ready_s += sum(_PREPARE_S * (1 + len(disk.prepare)) for disk in disks)
         deadline = Deadline.after(ready_s + 30, f"{self.name}: starting servers")
-        wanted = {
-            "servers": [_of_server(server) for server in servers],
-            "disks": [_of_disk(disk) for disk in disks],
-        }
-        told = self._ask("serve", deadline, work=WORK, **wanted, **_placed(cpus, sched))
+        wanted = serve_request(servers, disks)
+        told = self._ask("serve", deadline, **wanted, **placement(cpus, sched))
         try:
-            serving.pids = [_whole(pid) for pid in told["pids"]]
+            serving.pids = [whole(pid) for pid in told["pids"]]
         except (KeyError, TypeError, ValueError) as error:
-            raise _garbage(self.name, told) from error
+            raise garbage(self.name, told) from error
         try:
             yield serving
         except Exception:
@@ -273,7 +254,7 @@ class Channel:
         except BrokenError:
             # The machine is gone, or hangs: what the trial says of that matters more.
             told = {"servers": []}
-        return _ended(self.name, told.get("servers"), len(servers))
+        return ended(self.name, told.get("servers"), len(servers))
 
     def _ask(self, op: str, deadline: Deadline, **fields: Any) -> Mapping[str, Any]:
         return self._answer(self._send(op, **fields), "result", deadline)
@@ -301,7 +282,7 @@ class Channel:
             if message.get("event") == "error":
                 raise RefusedError(f"{self.name}: {message.get('message')}")
             if message.get("event") != event:
-                raise _garbage(self.name, message)
+                raise garbage(self.name, message)
             return message
 
     def _receive(self, deadline: Deadline) -> dict[str, Any]:
@@ -340,17 +321,6 @@ class Channel:
         return ChannelClosed(said)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedServer:
-    """Say how a server ended. `too_early`: by itself, before it was asked to. `output`: the end of
-    what it printed."""
-
-    name: str
-    too_early: bool
-    status: int
-    output: bytes
-
-
 @dataclass(slots=True)
 class Serving:
     """Hold the servers' processes on their machine, and how they ended, once they did."""
@@ -359,143 +329,11 @@ class Serving:
     ended: Sequence[EndedServer] = ()
 
 
-def _placed(cpus: CpuSet | None, sched: Sched | None) -> dict[str, Any]:
-    sched = sched or Sched(policy=Policy.OTHER)
-    return {
-        "cpus": sorted(cpus) if cpus else None,
-        "policy": str(sched.policy),
-        "priority": sched.priority,
-    }
-
-
-def _own_surroundings(command: Command, folder: str | None) -> dict[str, Any]:
-    """Return what a request says of a command that doesn't run as the runner itself does."""
-    if command.environment is None:
-        return {"folder": folder}
-    return {
-        "environment": dict(command.environment),
-        "work": WORK,
-        "folder": CWD,
-        "user": command.user,
-        "capabilities": list(command.capabilities),
-        "largest": command.scratch_mib * _MIB if command.scratch_mib else None,
-        "open_files": command.open_files,
-        "setup": [list(argv) for argv in command.setup],
-        "after": [list(argv) for argv in command.after],
-    }
-
-
-def _of_server(server: Server) -> dict[str, Any]:
-    ready = server.ready
-    return {
-        "argv": list(server.argv),
-        "environment": dict(server.environment),
-        "user": server.user,
-        "capabilities": list(server.capabilities),
-        "largest": server.scratch_mib * _MIB if server.scratch_mib else None,
-        "open_files": server.open_files,
-        "stop": server.stop,
-        "grace_s": server.grace_s,
-        "ready": {
-            "kind": ready.kind,
-            "value": list(ready.value) if isinstance(ready.value, tuple) else ready.value,
-            "timeout_s": ready.timeout_s,
-        },
-    }
-
-
-def _of_disk(disk: FileSystem) -> dict[str, Any]:
-    return {
-        "device": disk.device,
-        "at": disk.at,
-        "environment": dict(disk.environment),
-        "user": disk.user,
-        "prepare": [list(argv) for argv in disk.prepare],
-    }
-
-
-def _ended(machine: str, told: Any, most: int) -> list[EndedServer]:
-    try:
-        if not isinstance(told, list) or len(told) > most:
-            raise ValueError("no list of servers")
-        return [
-            EndedServer(
-                name=str(one["name"])[:100],
-                too_early=bool(one["too_early"]),
-                status=_whole(one["status"]),
-                output=base64.b64decode(one["output"])[:_MOST_SAID],
-            )
-            for one in told
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _garbage(machine, told) from error
-
-
-def _hashed(told: Mapping[str, Any]) -> HashedProgram:
-    if "problem" in told:
-        return HashedProgram(files={}, problem=str(told["problem"])[:400])
-    files = {str(path): str(digest) for path, digest in told["files"].items()}
-    if not 0 < len(files) <= _MOST_FILES or not all(map(_SHA256.fullmatch, files.values())):
-        raise ValueError("no SHA-256")
-    return HashedProgram(files=files, is_script=bool(told["is_script"]))
-
-
-def _garbage(machine: str, found: Any) -> BrokenError:
-    try:
-        shown = str(found)[:200]
-    except ValueError:  # Python writes no number of more than 4300 digits
-        shown = "a number without an end"
-    return BrokenError(f"{machine}: answered with {shown!r}")
-
-
-def _whole(value: Any) -> int:
-    """Raise ValueError for what is not a whole number of 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _LARGEST:
-        raise ValueError("no whole number")
-    return value
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    """Raise ValueError for what is no object of finite numbers."""
-    if not isinstance(value, dict):
-        raise ValueError("no object")
-    for number in value.values():
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise ValueError("no number")
-        if not abs(number) <= _LARGEST:
-            raise ValueError("no number that anything counts")
-    return value
-
-
-def _counters(value: Any) -> dict[str, str | int]:
-    """Raise ValueError for what are no texts of /proc with the time when they were read."""
-    if not isinstance(value, dict):
-        raise ValueError("no object")
-    for name, found in value.items():
-        if name in _COUNTED:
-            _whole(found)
-        elif not isinstance(found, str):
-            raise ValueError("no text")
-    return value
-
-
-def _threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
-    """Raise ValueError for what are no two lists of threads: ids and texts of /proc."""
-    found = {at: [_counters(thread) for thread in value[at]] for at in ("before", "after")}
-    if max(map(len, found.values())) > _MOST_THREADS:
-        raise ValueError("more threads than a command has")
-    return found
-
-
 def _said_last(files: Mapping[str, bytes]) -> str:
-    """Return the last lines of a command's standard error, or else of its output, without the marks
-    of labctl's own loop."""
+    """Return the last lines of a command's standard error, or else of its output."""
     for name in (".stderr", ".stdout"):
-        text = files.get(name, b"")[-_MOST_SHOWN:].decode(errors="replace")
-        # Not splitlines(), which takes the mark for the end of a line.
-        lines = [line for line in text.split("\n") if line.strip() and line[0] != _MARK]
-        if lines:
-            return f"it said last: {'; '.join(lines[-_LAST_LINES:])}"
+        if said := last_words(files.get(name, b"")[-_MOST_SHOWN:], _LAST_LINES):
+            return f"it said last: {said}"
     return "it had printed nothing"
 
 
@@ -556,8 +394,8 @@ class Execution:
                     f"{str(at_limit)[:100]}",
                     hint="Let it write less, or give the workload a larger 'scratch_mib'.",
                 )
-            duration_s = _whole(message["duration_ns"]) / 1e9
-            returncode = _whole(message["returncode"])
+            duration_s = whole(message["duration_ns"]) / 1e9
+            returncode = whole(message["returncode"])
             return CommandResult(
                 returncode=returncode,
                 stdout=files.pop(".stdout", b""),
@@ -568,15 +406,15 @@ class Execution:
                     "duration_s": duration_s,
                     "returncode": returncode,
                     "pid": self.pid,
-                    "rusage": _numbers(message["rusage"]),
-                    **_numbers({"servers_s": message.get("servers_s", 0.0)}),
-                    "before": _counters(message["before"]),
-                    "after": _counters(message["after"]),
-                    "threads": _threads(message["threads"]),
+                    "rusage": numbers(message["rusage"]),
+                    **numbers({"servers_s": message.get("servers_s", 0.0)}),
+                    "before": counters(message["before"]),
+                    "after": counters(message["after"]),
+                    "threads": threads(message["threads"]),
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise _garbage(self._machine, message) from error
+            raise garbage(self._machine, message) from error
 
     @property
     def _name(self) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labctl.base.errors import BrokenError
+from labctl.base.last_words import MARK
 
 SHELL = "/usr/bin/dash"
 
-_MARK = "\x1e"
-_RUN = re.compile(rf"{_MARK}run\n")
-_FILE = re.compile(rf"{_MARK}file ([^\n/]+)\n")
+_RUN = re.compile(rf"{MARK}run\n")
+_FILE = re.compile(rf"{MARK}file ([^\n/]+)\n")
 # /proc/uptime counts hundredths of a second, and nobody can set it.
 _NOW = 'now() { read -r up _ < /proc/uptime; now="${up%.*}${up#*.}"; }'
 _FOR_TIME = (

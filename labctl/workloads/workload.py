@@ -303,7 +303,9 @@ class Workload:
             for pattern, meaning in self.file.explain.items()
             if re.search(pattern, text, re.M)
         ]
-        said = [words for text in (result.stderr, result.stdout) if (words := _end_of(text))]
+        said = [
+            words for text in (result.stderr, result.stdout) if (words := last_words(text, lines=3))
+        ]
         why = "; ".join(said) or "it printed nothing"
         early = " before it was stopped" if is_stopped else ""
         ended = f"{self.name} ended{early} with status {result.returncode}"
@@ -448,11 +450,6 @@ class Workload:
     def _marked(self) -> tuple[str, ...] | None:
         """Return the files of each run of a repeated program, where labctl marks its runs."""
         return self._files() if self.file.trial.begins is None else None
-
-
-def _end_of(output: bytes) -> str:
-    """Return the last lines of an output, without the marks of labctl's own loop."""
-    return last_words(re.sub(rb"\x1erun\n", b"", output), lines=3)
 
 
 def _number(text: str) -> int | float | str:

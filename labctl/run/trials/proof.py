@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from labctl.base.channel import Channel, HashedProgram
+from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
 from labctl.base.events import Warned
+from labctl.base.runner_answers import HashedProgram
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
 from labctl.run.guests.lab import Lab

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import labctl.base.channel
+import labctl.base.runner_requests
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
@@ -32,8 +32,8 @@ LISTEN = (
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    monkeypatch.setattr(labctl.base.channel, "WORK", str(tmp_path / "work"))
-    monkeypatch.setattr(labctl.base.channel, "CWD", str(tmp_path / "work/run"))
+    monkeypatch.setattr(labctl.base.runner_requests, "WORK", str(tmp_path / "work"))
+    monkeypatch.setattr(labctl.base.runner_requests, "CWD", str(tmp_path / "work/run"))
     for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         if folder != Path("/tmp"):
             folder.chmod(0o755)

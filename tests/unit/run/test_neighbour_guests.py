@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from labctl.base.channel import EndedServer, Serving
+from labctl.base.channel import Serving
 from labctl.base.command import Command, Server
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.runner_answers import EndedServer
 from labctl.domain.save_image import Identity
 from labctl.run.guests import neighbour_guests as module
 from labctl.run.guests.clones import Clone
