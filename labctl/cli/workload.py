@@ -13,7 +13,8 @@ from labctl.cli.common import Group, console, listing, print_json, state_paths
 if TYPE_CHECKING:
     from labctl.host.accelerator import Requested
     from labctl.run.commands.try_reading import Read
-    from labctl.workloads.workload import Parameters, Workload
+    from labctl.workloads.setting import Parameters
+    from labctl.workloads.workload import Workload
 
 SCHEMA = 1
 _TRIED_S = 2.0

@@ -18,8 +18,14 @@ from labctl.workloads.declarations import load_declaration
 from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import Value, metric_names
 from labctl.workloads.registry import workload
-from labctl.workloads.setting import BooleanParameter, ChoiceParameter, Parameter
-from labctl.workloads.workload import Parameters, Setting, Workload
+from labctl.workloads.setting import (
+    BooleanParameter,
+    ChoiceParameter,
+    Parameter,
+    Parameters,
+    Setting,
+)
+from labctl.workloads.workload import Workload
 
 _SIDES: Mapping[str, tuple[str, ...]] = {"native": ("/data/data.img",), "guest": ("/dev/vdb",)}
 """Sides, and where each has its data disk in an example."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from labctl.base.command import Command, Server
 from labctl.base.cpus import CpuSet
 from labctl.workloads import loops
+from labctl.workloads.commands import TIMEOUT
 from labctl.workloads.declared_metrics import operations_in
 from labctl.workloads.registry import defined
 from labctl.workloads.setting import Parameters, Setting
-from labctl.workloads.workload import TIMEOUT, Workload
+from labctl.workloads.workload import Workload
 
 LIMIT_S = 7200.0
 """Seconds after which a neighbour ends by itself, should nobody be left to stop it."""

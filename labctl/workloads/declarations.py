@@ -14,6 +14,7 @@ from labctl.base.places_inside import brought_folder
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import Placing, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
+from labctl.workloads.commands import TIMEOUT
 from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.names import names_of
@@ -24,7 +25,7 @@ from labctl.workloads.setting import (
     NumberParameter,
     Parameter,
 )
-from labctl.workloads.workload import TIMEOUT, Workload
+from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (
     MOST_TEXT,
     ConditionalFile,

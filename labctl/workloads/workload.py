@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labctl.base.command import Command, CommandResult, FileSystem, Ready, Server, User
+from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
-from labctl.base.expressions import evaluate, fill_in, plain
+from labctl.base.expressions import evaluate, fill_in
 from labctl.base.last_words import last_words
-from labctl.base.places_inside import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import loops
+from labctl.workloads.commands import Commands
 from labctl.workloads.declared_metrics import readings_of, window_rates_of
 from labctl.workloads.setting import (
     Parameter,
@@ -23,34 +23,13 @@ from labctl.workloads.setting import (
     Peer,
     Setting,
     check_parameters,
-    peer_of,
 )
-from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile
+from labctl.workloads.workload_file import DeclaredFile
 
-__all__ = ["Parameters", "Peer", "Setting", "Workload"]
-
-LOCALHOST = "127.0.0.1"
-TIMEOUT = "/usr/bin/timeout"
-ONCE_LIMIT_S = 600.0
 _STOPPED = 124
 """Status of timeout(1) where the time was up, whatever its command's was."""
 WARM_UP_RUNS = 3
 """Runs of a warm-up window of a program that is repeated."""
-_CAPABILITIES = {
-    "realtime": ("sys_nice",),
-    "memlock": ("ipc_lock",),
-    "perf": ("perfmon",),
-    "tracing": ("sys_admin", "dac_override"),
-    "net-admin": ("net_admin", "net_raw"),
-    "raw-disk": ("dac_override",),
-}
-_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C.UTF-8",
-    # Else SQLite and others take /var/tmp where they may write there, on the guest's disk.
-    "TMPDIR": WORK,
-    "TZ": "UTC",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +103,12 @@ class Workload:
         return tuple(self.file.needs.tracers)
 
     @property
+    def _commands(self) -> Commands:
+        return Commands(self.name, self.file)
+
+    @property
     def where(self) -> str:
-        return f"workload '{self.name}'"
+        return self._commands.where
 
     def check_parameters(self, given: Mapping[str, object]) -> Parameters:
         """Return all parameters, defaults filled in; raises UsageError."""
@@ -155,7 +138,7 @@ class Workload:
         file = self.file
         if file.data_disk is not None:
             return "it uses the data disk, which is the measured machine's"
-        if any(self._served("peer", parameters)):
+        if any(self._commands.served("peer", parameters)):
             return "it talks to a peer, and neighbours have no link to one"
         if {"realtime", "root"} & {*file.privileges} or file.user == "root":
             return "it asks for rights with which it could starve or change the host"
@@ -173,7 +156,7 @@ class Workload:
     def writes_data_disk(self, parameters: Parameters) -> bool:
         """Return whether the data disk must be reset before the next trial."""
         disk = self.file.data_disk
-        if self._has_file_system:
+        if self._commands.has_file_system:
             return True
         if disk is None or isinstance(disk.writes, bool):
             return disk is not None and bool(disk.writes)
@@ -191,59 +174,29 @@ class Workload:
     def peer(self, parameters: Parameters) -> Peer | None:
         """Return whom it talks to over the network; None for a workload that sends nothing. Raises
         UsageError where the file says several."""
-        found = [*self._served("peer", parameters)]
-        if not found:
-            return None
-        if len(found) > 1:
-            raise UsageError(f"{self.where}: one server may run on the peer, not {len(found)}")
-        server = found[0]
-        values = dict(parameters) | {"server": "0.0.0.0", "peer": "0.0.0.0"}  # noqa: S104
-        port = server.ready.tcp or server.ready.udp
-        assert port is not None  # the file was checked
-        return Peer(
-            command=Command(argv=self._filled(server.argv, values, "serve")),
-            protocol="udp" if server.ready.udp else "tcp",
-            port=port,
-        )
+        return self._commands.peer(parameters)
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
         """Return what is there on the machine itself, from before the warm-up to after the window:
         servers, and a file system on the data disk before them."""
-        values = self._variables(setting, setting.duration_s)
-        servers = [self._server(one, values) for one in self._served("machine", setting.parameters)]
-        if not self._has_file_system:
-            return tuple(servers)
-        disk = FileSystem(
-            device=setting.data_paths[0],
-            at=DISK,
-            environment=self._environment(values),
-            user=self._user,
-            prepare=tuple(self._filled(one, values, "prepare") for one in self.file.prepare),
-        )
-        return (disk, *servers)
-
-    def _served(self, on: str, parameters: Parameters) -> Iterator[ServeFile]:
-        for one in self.file.serve:
-            where = f"{self.where}: serve"
-            if one.on == on and (one.when is None or evaluate(one.when, parameters, where)):
-                yield one
+        return self._commands.servers(setting)
 
     def command(self, setting: Setting) -> Command:
         """Return the command of a trial. Raises UsageError for a duration or a machine that it
         can't run with."""
         self.check_duration(setting.duration_s)
-        trial = self.file.trial
-        argv = self._argv(self._variables(setting, setting.duration_s))
-        if trial.kind == "repeat":
-            argv = loops.for_seconds(argv, setting.duration_s, self._marked())
-        return self._command(setting, argv)
+        made = self._commands
+        argv = made.argv(made.variables(setting, setting.duration_s))
+        if self.file.trial.kind == "repeat":
+            argv = loops.for_seconds(argv, setting.duration_s, made.marked())
+        return made.command(setting, argv)
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         """Return the same load in one or more windows of about `window_s` each. `rate`: the
         operations per second of the window before (what `window_rates` said of it), None for the
         first."""
-        trial, warm = self.file.trial, self.file.trial.warm_up
-        values = self._variables(setting, setting.duration_s, window_s=window_s)
+        made, trial, warm = self._commands, self.file.trial, self.file.trial.warm_up
+        values = made.variables(setting, setting.duration_s, window_s=window_s)
         if warm.parameters:
             given = {
                 name: _number(fill_in(value, values, f"{self.where}: warm_up"))
@@ -253,17 +206,17 @@ class Workload:
             }
             setting = replace(setting, parameters={**setting.parameters, **given})
         if trial.kind == "repeat":
-            argv = self._argv(self._variables(setting, window_s, window_s=window_s))
+            argv = made.argv(made.variables(setting, window_s, window_s=window_s))
             runs = warm.runs or WARM_UP_RUNS
-            return self._command(setting, loops.times(argv, runs, self._marked()))
+            return made.command(setting, loops.times(argv, runs, made.marked()))
         steps = max(1, round(window_s / trial.step_s)) if trial.step_s else 0
         duration_s = max(trial.least_s, steps * trial.step_s if steps else window_s)
         operations = 0
         if trial.counts:
             operations = self._window_operations(setting, window_s, rate, values)
             duration_s = 0
-        values = self._variables(setting, duration_s, operations=operations, window_s=window_s)
-        return self._command(setting, self._argv(values))
+        values = made.variables(setting, duration_s, operations=operations, window_s=window_s)
+        return made.command(setting, made.argv(values))
 
     def _window_operations(
         self, setting: Setting, window_s: float, rate: float | None, values: Mapping[str, Any]
@@ -284,8 +237,8 @@ class Workload:
         instructions; None where the workload isn't calibratable."""
         if not self.calibratable:
             return None
-        values = self._variables(setting, 0, operations=operations) | {"threads": 1}
-        return self._command(setting, self._argv(values))
+        values = self._commands.variables(setting, 0, operations=operations) | {"threads": 1}
+        return self._commands.command(setting, self._commands.argv(values))
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
         """Return operations per second of each window of a warm-up command, in order; [] where
@@ -320,136 +273,6 @@ class Workload:
         Raises BrokenError naming the raw file."""
         parameters = self.chosen or self.check_parameters({})
         return readings_of(self.file, raw, parameters, self.rate_metric)
-
-    def _command(self, setting: Setting, argv: tuple[str, ...]) -> Command:
-        values = self._variables(setting, setting.duration_s)
-        trial = self.file.trial
-        limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
-        if trial.kind == "until-stopped":
-            ends = f"{setting.duration_s:g}"
-            argv = (TIMEOUT, "--signal=INT", ends, *argv)
-        return Command(
-            argv=argv,
-            environment=self._environment(values),
-            user=self._user,
-            capabilities=self._capabilities,
-            scratch_mib=self._scratch_mib,
-            open_files=self.file.open_files,
-            setup=tuple(self._filled(one, values, "setup") for one in self.file.setup),
-            after=tuple(self._filled(one, values, "after") for one in self.file.after),
-            files=() if trial.kind == "repeat" else self._files(),
-            timeout_s=limit_s,
-            label=self.name,
-        )
-
-    def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
-        return Server(
-            argv=self._filled(one.argv, values, "serve"),
-            environment=self._environment(values),
-            user=self._user,
-            capabilities=self._capabilities,
-            scratch_mib=self._scratch_mib,
-            open_files=self.file.open_files,
-            ready=self._ready(one.ready, values),
-            stop=one.stop,
-            grace_s=one.grace_s,
-        )
-
-    def _ready(self, ready: ReadyFile, values: Mapping[str, Any]) -> Ready:
-        kind, value = next(
-            (kind, found)
-            for kind in ("tcp", "udp", "unix", "log", "command")
-            if (found := getattr(ready, kind)) is not None
-        )
-        if kind == "command":
-            value = self._filled(value, values, "serve.ready")
-        elif kind in ("unix", "log"):
-            value = fill_in(value, values, f"{self.where}: serve.ready")
-        return Ready(kind=kind, value=value, timeout_s=ready.timeout_s)
-
-    @property
-    def _has_file_system(self) -> bool:
-        disk = self.file.data_disk
-        return disk is not None and disk.use == "filesystem"
-
-    @property
-    def _user(self) -> User:
-        named: Mapping[str, User] = {"root": None, "nobody": NOBODY}
-        return named.get(self.file.user, self.file.user)
-
-    @property
-    def _capabilities(self) -> tuple[str, ...]:
-        wanted = (name for one in self.file.privileges for name in _CAPABILITIES.get(one, ()))
-        return tuple(dict.fromkeys(wanted))
-
-    @property
-    def _scratch_mib(self) -> int:
-        """Return the limit for each file of a run; natively a data disk is one."""
-        data_mib = DATA_DISK_BYTES >> 20 if self.uses_data_disk else 0
-        return max(self.file.scratch_mib, data_mib)
-
-    def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
-        own = {
-            name: fill_in(text, values, f"{self.where}: env.{name}")
-            for name, text in self.file.env.items()
-        }
-        return {**_ENVIRONMENT, "HOME": WORK, **own}
-
-    def _argv(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        argv: list[str] = []
-        for number, item in enumerate(self.file.command, start=1):
-            where = f"{self.where}: command, item {number}"
-            if not isinstance(item, ConditionalFile):
-                argv.append(fill_in(item, values, where))
-            elif evaluate(item.when, values, where):
-                argv += self._filled(item.argv, values, f"command, item {number}")
-        return tuple(argv)
-
-    def _filled(self, argv: list[str], values: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        return tuple(fill_in(item, values, f"{self.where}: {key}") for item in argv)
-
-    def _variables(
-        self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
-    ) -> dict[str, Any]:
-        """Return what expressions may use; docs/workloads.md lists it."""
-        server = LOCALHOST
-        if any(self._served("peer", setting.parameters)):
-            server = peer_of(setting, self.name)
-        if self.uses_data_disk and not setting.data_paths:
-            raise UsageError(f"{self.where} needs a data disk and was given none")
-        data_paths = [DISK] if self._has_file_system else list(setting.data_paths)
-        return {
-            **setting.parameters,
-            "vcpus": setting.vcpus,
-            "threads": setting.vcpus,
-            "cpus": setting.cpu_list,
-            "first_cpu": int(setting.cpu_list.replace("-", ",").split(",")[0]),
-            "duration": plain(duration_s),
-            "window": window_s,
-            "operations": operations,
-            "work": WORK,
-            "cwd": CWD,
-            "files": brought_folder(self.name),
-            "data_path": data_paths[0] if data_paths else "",
-            "data_paths": data_paths,
-            "server": server,
-            "peer": setting.peer or "",
-            "skip_s": plain(self.file.trial.skip_s),
-        }
-
-    def _files(self) -> tuple[str, ...]:
-        declared = self.file
-        read = (name for metric in declared.metrics.values() for name in metric.files)
-        beside = (
-            one.file
-            for one in (declared.operations, declared.windows)
-            if one is not None and one.file is not None
-        )
-        return tuple(dict.fromkeys([*read, *beside, *declared.keep]))
-
-    def _marked(self) -> tuple[str, ...] | None:
-        """Return the files of each run of a repeated program, where labctl marks its runs."""
-        return self._files() if self.file.trial.begins is None else None
 
 
 def _number(text: str) -> int | float | str:

@@ -25,7 +25,7 @@ from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload_of
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 
 _COUNTING_S = 180.0
 """Timeout of one run under callgrind, some fifty times slower, in an emulated guest."""

@@ -22,7 +22,7 @@ from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.study import Overrides
 from labctl.workloads.registry import workload_of
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 
 _LOOK_S = "2"
 """Time for which each tool looks."""

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.base.errors import BrokenError
@@ -17,18 +17,13 @@ from labctl.run.commands.overhead_reading import OverheadWindow, read_window
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.trial_request import TrialRequest, setting_of
+from labctl.run.trials.trial_request import TrialRequest
+from labctl.run.trials.trial_setting import new_data, setting_of
 from labctl.run.trials.warmup import warm_up
-from labctl.run.trials.window import (
-    bare_window,
-    measured_window,
-    new_data,
-    store_output,
-)
+from labctl.run.trials.window import bare_window, measured_window, store_output
 from labctl.store.trial import TrialFolder
 from labctl.study.plan import Plan
 from labctl.study.williams import block_order
-from labctl.workloads.registry import workload_of
 
 NOTHING = "nothing"
 """The arm in which no collector is attached and no snapshot is taken."""
@@ -56,8 +51,10 @@ class Windows:
         self._lab = lab
         self._plan = plan
         self._name = name
-        self._declared = plan.workloads[name]
-        self._program = workload_of(self._declared)
+        trial = next(trial for trial in plan.trials if trial.cell["workload"] == name)
+        request = TrialRequest.of(plan, trial, attempt=1, window_rates={})
+        self._quiet = replace(request, condition=None, level=Level.COUNTERS)
+        self._program = request.workload.with_parameters(request.declared.parameters)
         self._arms = (NOTHING, *levels)
         self._pairs = pairs
         self._seed = seed
@@ -99,22 +96,19 @@ class Windows:
         return fresh_bench(self._lab, tunings[role])
 
     def _servers(self, bench: Bench) -> AbstractContextManager[object]:
-        setting = setting_of(
-            self._lab, bench, self._program, self._request(Level.COUNTERS).declared
-        )
+        setting = setting_of(self._lab, bench, self._program, self._quiet.declared)
         servers = self._program.servers(setting)
         return bench.channel.serving(servers, cpus=bench.cpus, sched=bench.sched)
 
     def _warm(self, bench: Bench) -> None:
-        request = self._request(Level.COUNTERS)
-        setting = setting_of(self._lab, bench, self._program, request.declared)
+        setting = setting_of(self._lab, bench, self._program, self._quiet.declared)
         new_data(self._lab, bench, self._program, setting)
-        warmed = warm_up(bench, self._program, setting, request)
+        warmed = warm_up(bench, self._program, setting, self._quiet)
         if not warmed["settled"]:
             self._lab.listener(Warned(text=f"The warm-up of {self._name} did not settle."))
 
     def _window(self, bench: Bench, arm: str) -> OverheadWindow:
-        request = self._request(Level.COUNTERS if arm == NOTHING else Level(arm))
+        request = replace(self._quiet, level=Level.COUNTERS if arm == NOTHING else Level(arm))
         setting = setting_of(self._lab, bench, self._program, request.declared)
         new_data(self._lab, bench, self._program, setting)
         with tempfile.TemporaryDirectory(dir=self._lab.work) as path:
@@ -127,17 +121,6 @@ class Windows:
             if why := self._program.why_failed(result):
                 raise BrokenError(f"{self._name} failed: {why}")
             return read_window(folder, self._program, is_bare=arm == NOTHING)
-
-    def _request(self, level: Level) -> TrialRequest:
-        return TrialRequest(
-            planned=self._plan.trials[0],
-            attempt=1,
-            workload=self._program,
-            declared=self._declared,
-            limits=self._plan.limits,
-            level=level,
-            window_rates={},
-        )
 
     def _progress(self, kind: Kind, arm: str, sides: int) -> None:
         planned = sides * self._pairs * len(self._arms)

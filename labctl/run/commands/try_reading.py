@@ -13,7 +13,8 @@ from labctl.store.trial import TrialFolder
 from labctl.workloads.declared_metrics import check_outputs, stored_runs
 from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import Explained, explain_run, told_with
-from labctl.workloads.workload import Parameters, Workload
+from labctl.workloads.setting import Parameters
+from labctl.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

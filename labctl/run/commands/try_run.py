@@ -17,8 +17,9 @@ from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.peer import serving
 from labctl.run.trials.trial import server_reasons
-from labctl.run.trials.trial_request import SLACK_S, setting_of
-from labctl.run.trials.window import new_data, store_output
+from labctl.run.trials.trial_request import SLACK_S
+from labctl.run.trials.trial_setting import new_data, setting_of
+from labctl.run.trials.window import store_output
 from labctl.store.trial import TrialFolder
 from labctl.study.study import OneProgram
 from labctl.workloads.loops import repeated_argv

@@ -17,7 +17,8 @@ from labctl.collect.collector import ThreadRef
 from labctl.host.native import in_tree
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.threads import tree_threads
-from labctl.workloads.workload import Parameters, Peer, Workload
+from labctl.workloads.setting import Parameters, Peer
+from labctl.workloads.workload import Workload
 
 ROLE = "peer"
 RAW = "peer.txt"

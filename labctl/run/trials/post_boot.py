@@ -17,7 +17,7 @@ from labctl.run.trials.warmup import WINDOW_S
 from labctl.study.plan import Plan
 from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload_of
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 
 
 class PostBootSetup:

@@ -19,9 +19,10 @@ from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.neighbours import neighbours
 from labctl.run.trials.peer import RAW, serving
-from labctl.run.trials.trial_request import TrialRequest, setting_of
+from labctl.run.trials.trial_request import TrialRequest
+from labctl.run.trials.trial_setting import new_data, setting_of
 from labctl.run.trials.warmup import warm_up
-from labctl.run.trials.window import measured_window, new_data, store_output
+from labctl.run.trials.window import measured_window, store_output
 from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 

@@ -7,16 +7,14 @@ from typing import Any
 
 from labctl.base.levels import Level
 from labctl.collect.collector import Calibration, uncalibrated
-from labctl.run.guests.bench import Bench
 from labctl.run.guests.clones import OpenRoom, no_room
-from labctl.run.guests.lab import Lab
 from labctl.run.planning.planned_conditions import condition_of
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.study.condition import Condition
 from labctl.study.plan import Plan
 from labctl.study.study import Limits, StudyWorkload
 from labctl.workloads.registry import workload_of
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.workload import Workload
 
 SLACK_S = 60.0
 """Beyond its duration, what a workload may take to start and to write its report."""
@@ -54,16 +52,3 @@ class TrialRequest:
             level=plan.collect,
             **given,
         )
-
-
-def setting_of(lab: Lab, bench: Bench, workload: Workload, declared: StudyWorkload) -> Setting:
-    """Return what a workload's command on that machine is made of. Raises UsageError for parameters
-    that it doesn't have."""
-    return Setting(
-        parameters=workload.check_parameters(declared.parameters),
-        vcpus=lab.vcpus,
-        duration_s=declared.duration_s,
-        data_paths=bench.data_paths,
-        peer=bench.peer,
-        cpus=bench.cpus,
-    )

@@ -26,7 +26,8 @@ from labctl.collect.threads import page_faults
 from labctl.run.guests.bench import Bench
 from labctl.run.trials.parse import believable
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
 
 WINDOW_S = 0.1
 """Length of a warm-up window."""

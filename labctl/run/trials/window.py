@@ -7,7 +7,6 @@ from pathlib import Path
 
 from labctl.base.command import CommandResult
 from labctl.base.cpus import format_cpus
-from labctl.base.deadline import Deadline
 from labctl.collect import neighbour, runner_counts, snapshots
 from labctl.run.collectors.collecting import collecting
 from labctl.run.guests.bench import Bench
@@ -17,18 +16,8 @@ from labctl.run.trials.peer import RunningPeer
 from labctl.run.trials.trial_request import SLACK_S, TrialRequest
 from labctl.run.trials.trial_target import target_of, with_command
 from labctl.store.trial import TrialFolder
-from labctl.workloads.workload import Setting, Workload
-
-
-def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
-    """Give a workload that uses the data disks pristine ones, which are in no cache."""
-    if workload.uses_data_disk:
-        lab.data.reset()
-        lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
-        deadline = Deadline.after(60, "dropping the data disks from the caches")
-        for path in bench.data_paths:
-            bench.channel.forget(path, deadline)
-        lab.data.forget()
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
 
 
 def measured_window(

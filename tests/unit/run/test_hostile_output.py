@@ -26,7 +26,7 @@ from labctl.trace import files
 from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 
 UNIT = Path(__file__).parents[1]
 OUTPUTS = UNIT / "workloads" / "fixtures"

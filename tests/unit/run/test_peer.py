@@ -6,7 +6,7 @@ import pytest
 
 from labctl.base.command import Command
 from labctl.run.trials.peer import has_port
-from labctl.workloads.workload import Peer
+from labctl.workloads.setting import Peer
 
 UDP = [
     "  138: 00000000:2B67 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 "

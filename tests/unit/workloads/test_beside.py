@@ -14,8 +14,8 @@ from labctl.base.errors import BrokenError
 from labctl.base.yamltext import YamlMapping
 from labctl.workloads import loops
 from labctl.workloads.beside import LIMIT_S, Beside
+from labctl.workloads.commands import TIMEOUT
 from labctl.workloads.declarations import declare
-from labctl.workloads.workload import TIMEOUT
 from tests.unit.workloads.trials import recorded
 
 CPUS = frozenset({2, 3})

@@ -16,7 +16,8 @@ from labctl.base.expressions import fill_in
 from labctl.base.places_inside import DATA_DISK_BYTES
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.registry import defined, workload
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
 from tests.unit.workloads.trials import trial, values
 
 RATE = {"regex": r"rate (\d+)", "unit": "1/s", "better": "higher"}

@@ -8,7 +8,7 @@ import pytest
 from labctl.base.errors import BrokenError, UsageError
 from labctl.workloads.readers.fio import latency_bin
 from labctl.workloads.registry import workload
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 FIO_RANDOM = workload("fio-random")

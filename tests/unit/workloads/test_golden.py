@@ -23,8 +23,8 @@ from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.registry import workload
-from labctl.workloads.setting import ChoiceParameter
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.setting import ChoiceParameter, Setting
+from labctl.workloads.workload import Workload
 from tests.unit.workloads.trials import recorded
 
 GOLDEN = Path(__file__).parent / "golden"

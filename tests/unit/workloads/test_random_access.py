@@ -5,7 +5,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.workloads.registry import workload
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 from tests.unit.workloads.trials import recorded, trial, values
 
 RANDOM_ACCESS = workload("random-access")

@@ -2,7 +2,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.workload import Setting
+from labctl.workloads.setting import Setting
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.workloads.registry import workload
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
 from tests.unit.workloads.trials import reasons, recorded, trial, values
 
 OSNOISE = workload("osnoise")

@@ -10,8 +10,9 @@ from statistics import fmean, stdev
 import pytest
 
 from labctl.workloads.registry import workload
+from labctl.workloads.setting import Setting
 from labctl.workloads.windows import RateWindow, batch_errors
-from labctl.workloads.workload import Setting, Workload
+from labctl.workloads.workload import Workload
 from tests.unit.workloads.trials import recorded, trial, values
 
 FIO_RANDOM = workload("fio-random")

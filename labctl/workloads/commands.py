@@ -1,0 +1,219 @@
+"""Fill in what a workload's file runs on a machine: its commands, servers and file system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.command import Command, FileSystem, Ready, Server, User
+from labctl.base.errors import UsageError
+from labctl.base.expressions import evaluate, fill_in, plain
+from labctl.base.places_inside import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
+from labctl.workloads.setting import Parameters, Peer, Setting, peer_of
+from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile
+
+LOCALHOST = "127.0.0.1"
+TIMEOUT = "/usr/bin/timeout"
+ONCE_LIMIT_S = 600.0
+_CAPABILITIES = {
+    "realtime": ("sys_nice",),
+    "memlock": ("ipc_lock",),
+    "perf": ("perfmon",),
+    "tracing": ("sys_admin", "dac_override"),
+    "net-admin": ("net_admin", "net_raw"),
+    "raw-disk": ("dac_override",),
+}
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+    # Else SQLite and others take /var/tmp where they may write there, on the guest's disk.
+    "TMPDIR": WORK,
+    "TZ": "UTC",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Fill in a workload's file. All raise UsageError for what can't be filled in."""
+
+    name: str
+    file: DeclaredFile
+
+    @property
+    def where(self) -> str:
+        return f"workload '{self.name}'"
+
+    def peer(self, parameters: Parameters) -> Peer | None:
+        """Return whom the workload talks to over the network; None for one that sends nothing."""
+        found = [*self.served("peer", parameters)]
+        if not found:
+            return None
+        if len(found) > 1:
+            raise UsageError(f"{self.where}: one server may run on the peer, not {len(found)}")
+        server = found[0]
+        values = dict(parameters) | {"server": "0.0.0.0", "peer": "0.0.0.0"}  # noqa: S104
+        port = server.ready.tcp or server.ready.udp
+        assert port is not None  # the file was checked
+        return Peer(
+            command=Command(argv=self._filled(server.argv, values, "serve")),
+            protocol="udp" if server.ready.udp else "tcp",
+            port=port,
+        )
+
+    def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
+        """Return what is there from before the warm-up to after the window: servers, and a file
+        system on the data disk before them."""
+        values = self.variables(setting, setting.duration_s)
+        servers = [self._server(one, values) for one in self.served("machine", setting.parameters)]
+        if not self.has_file_system:
+            return tuple(servers)
+        disk = FileSystem(
+            device=setting.data_paths[0],
+            at=DISK,
+            environment=self._environment(values),
+            user=self._user,
+            prepare=tuple(self._filled(one, values, "prepare") for one in self.file.prepare),
+        )
+        return (disk, *servers)
+
+    def served(self, on: str, parameters: Parameters) -> Iterator[ServeFile]:
+        """Yield the servers of the machine or the peer that run with these parameters."""
+        for one in self.file.serve:
+            where = f"{self.where}: serve"
+            if one.on == on and (one.when is None or evaluate(one.when, parameters, where)):
+                yield one
+
+    def command(self, setting: Setting, argv: tuple[str, ...]) -> Command:
+        """Return what runs `argv` as the file asks for it."""
+        values = self.variables(setting, setting.duration_s)
+        trial = self.file.trial
+        limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
+        if trial.kind == "until-stopped":
+            ends = f"{setting.duration_s:g}"
+            argv = (TIMEOUT, "--signal=INT", ends, *argv)
+        return Command(
+            argv=argv,
+            environment=self._environment(values),
+            user=self._user,
+            capabilities=self._capabilities,
+            scratch_mib=self._scratch_mib,
+            open_files=self.file.open_files,
+            setup=tuple(self._filled(one, values, "setup") for one in self.file.setup),
+            after=tuple(self._filled(one, values, "after") for one in self.file.after),
+            files=() if trial.kind == "repeat" else self.files(),
+            timeout_s=limit_s,
+            label=self.name,
+        )
+
+    def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
+        return Server(
+            argv=self._filled(one.argv, values, "serve"),
+            environment=self._environment(values),
+            user=self._user,
+            capabilities=self._capabilities,
+            scratch_mib=self._scratch_mib,
+            open_files=self.file.open_files,
+            ready=self._ready(one.ready, values),
+            stop=one.stop,
+            grace_s=one.grace_s,
+        )
+
+    def _ready(self, ready: ReadyFile, values: Mapping[str, Any]) -> Ready:
+        kind, value = next(
+            (kind, found)
+            for kind in ("tcp", "udp", "unix", "log", "command")
+            if (found := getattr(ready, kind)) is not None
+        )
+        if kind == "command":
+            value = self._filled(value, values, "serve.ready")
+        elif kind in ("unix", "log"):
+            value = fill_in(value, values, f"{self.where}: serve.ready")
+        return Ready(kind=kind, value=value, timeout_s=ready.timeout_s)
+
+    @property
+    def has_file_system(self) -> bool:
+        """Return whether a file system is made on the data disk."""
+        disk = self.file.data_disk
+        return disk is not None and disk.use == "filesystem"
+
+    @property
+    def _user(self) -> User:
+        named: Mapping[str, User] = {"root": None, "nobody": NOBODY}
+        return named.get(self.file.user, self.file.user)
+
+    @property
+    def _capabilities(self) -> tuple[str, ...]:
+        wanted = (name for one in self.file.privileges for name in _CAPABILITIES.get(one, ()))
+        return tuple(dict.fromkeys(wanted))
+
+    @property
+    def _scratch_mib(self) -> int:
+        """Return the limit for each file of a run; natively a data disk is one."""
+        data_mib = DATA_DISK_BYTES >> 20 if self.file.data_disk is not None else 0
+        return max(self.file.scratch_mib, data_mib)
+
+    def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
+        own = {
+            name: fill_in(text, values, f"{self.where}: env.{name}")
+            for name, text in self.file.env.items()
+        }
+        return {**_ENVIRONMENT, "HOME": WORK, **own}
+
+    def argv(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the command itself, filled in with `variables`."""
+        argv: list[str] = []
+        for number, item in enumerate(self.file.command, start=1):
+            where = f"{self.where}: command, item {number}"
+            if not isinstance(item, ConditionalFile):
+                argv.append(fill_in(item, values, where))
+            elif evaluate(item.when, values, where):
+                argv += self._filled(item.argv, values, f"command, item {number}")
+        return tuple(argv)
+
+    def _filled(self, argv: list[str], values: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        return tuple(fill_in(item, values, f"{self.where}: {key}") for item in argv)
+
+    def variables(
+        self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
+    ) -> dict[str, Any]:
+        """Return what expressions may use; docs/workload-keys.md lists it."""
+        server = LOCALHOST
+        if any(self.served("peer", setting.parameters)):
+            server = peer_of(setting, self.name)
+        if self.file.data_disk is not None and not setting.data_paths:
+            raise UsageError(f"{self.where} needs a data disk and was given none")
+        data_paths = [DISK] if self.has_file_system else list(setting.data_paths)
+        return {
+            **setting.parameters,
+            "vcpus": setting.vcpus,
+            "threads": setting.vcpus,
+            "cpus": setting.cpu_list,
+            "first_cpu": int(setting.cpu_list.replace("-", ",").split(",")[0]),
+            "duration": plain(duration_s),
+            "window": window_s,
+            "operations": operations,
+            "work": WORK,
+            "cwd": CWD,
+            "files": brought_folder(self.name),
+            "data_path": data_paths[0] if data_paths else "",
+            "data_paths": data_paths,
+            "server": server,
+            "peer": setting.peer or "",
+            "skip_s": plain(self.file.trial.skip_s),
+        }
+
+    def files(self) -> tuple[str, ...]:
+        """Return what a run leaves that is brought back, names or globs."""
+        declared = self.file
+        read = (name for metric in declared.metrics.values() for name in metric.files)
+        beside = (
+            one.file
+            for one in (declared.operations, declared.windows)
+            if one is not None and one.file is not None
+        )
+        return tuple(dict.fromkeys([*read, *beside, *declared.keep]))
+
+    def marked(self) -> tuple[str, ...] | None:
+        """Return the files of each run of a repeated program, where labctl marks its runs."""
+        return self.files() if self.file.trial.begins is None else None
