@@ -14,7 +14,7 @@ from labctl.base.errors import UsageError
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
-    from labctl.study.study import OneProgram
+    from labctl.study.load_study import OneProgram
 
 OPTIONS = (
     *("own_command", "serve", "port", "ready", "setup", "metrics", "units", "better"),
@@ -95,7 +95,8 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
         )
     if given["resume"] or given["extend"]:
         raise UsageError("--command is for a new run")
-    from labctl.study.study import OneProgram, StudyWorkload
+    from labctl.study.load_study import OneProgram
+    from labctl.study.study import StudyWorkload
     from labctl.workloads.registry import checkers
 
     mapping = definition_of(given)

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from labctl.cli.common import console, print_json
 from labctl.report.parts import bare_table
-from labctl.study.studyfile import study_titles
+from labctl.study.studies import study_titles
 
 
 def list_studies(*, as_json: bool) -> None:

@@ -124,7 +124,7 @@ def command(
 def request_of(context: click.Context) -> SweepRequest:
     """Return the request that the command's arguments and options make."""
     from labctl.run.planning.planned import SweepRequest
-    from labctl.study.study import Overrides
+    from labctl.study.load_study import Overrides
 
     given = context.params
     return SweepRequest(

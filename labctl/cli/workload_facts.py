@@ -13,7 +13,8 @@ from labctl.base.paths import shipped_data
 from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.run.commands.try_reading import Read
 from labctl.run.commands.try_run import commands_of
-from labctl.study.study import OneProgram, StudyWorkload
+from labctl.study.load_study import OneProgram
+from labctl.study.study import StudyWorkload
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import Value, metric_names

@@ -10,7 +10,7 @@ from labctl.base.errors import UsageError
 from labctl.store.records.factor_record import base_of
 from labctl.study.combine import JOINT
 from labctl.study.factors import Axes, expand, only_workloads
-from labctl.study.studyfile import Programs
+from labctl.study.programs import Programs
 
 if TYPE_CHECKING:
     from labctl.study.study import Study

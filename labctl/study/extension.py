@@ -16,7 +16,8 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial
-from labctl.study.plan import Plan, trials_of
+from labctl.study.make_plan import trials_of
+from labctl.study.plan import Plan
 
 SCHEMA = 1
 

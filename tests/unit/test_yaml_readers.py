@@ -21,9 +21,9 @@ from labctl.domain.render import render
 from labctl.guest.recipe import load_recipe
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
-from labctl.study.plan import make_plan
+from labctl.study.load_study import load_study
+from labctl.study.make_plan import make_plan
 from labctl.study.published_file import read_published
-from labctl.study.study import load_study
 from labctl.study.tunings import load_tuning, load_tunings
 from labctl.workloads.registry import checkers, workload
 from tests.unit.domain import hosts

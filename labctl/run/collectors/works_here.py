@@ -13,7 +13,7 @@ from labctl.collect.threads import task_clock
 from labctl.guest.images import find
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import Requested, known_accelerator
-from labctl.study.study import load_study
+from labctl.study.load_study import load_study
 from labctl.workloads.registry import checkers
 
 

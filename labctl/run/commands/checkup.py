@@ -14,18 +14,15 @@ from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.reader import Reader
 from labctl.run.commands.study_checks import StudyScope, TuningState, check_study
 from labctl.run.commands.tuning_states import fit_here, tunings_of
-from labctl.run.planning.guest_image import IMAGE, accelerator_or_error
-from labctl.run.planning.guest_needs import guest_needs
+from labctl.run.planning.guest_image import accelerator_or_error
+from labctl.run.planning.guest_needs import OF_NO_STUDY, guest_needs
 from labctl.run.planning.needed_tracers import Kernels
 from labctl.run.planning.planned import has_peers
-from labctl.study.study import GuestShape, Overrides, load_study
+from labctl.study.load_study import Overrides, load_study
 from labctl.workloads.registry import checkers
 
 OBSERVED_S = 0.5
 """Long enough for steal to show (a tick is 10 ms), short enough to wait for."""
-
-MEMORY_MIB = 1024
-"""Default memory of studies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +60,7 @@ def checkup(
     if study_name:
         study = load_study(study_name, programs=checkers(), overrides=Overrides(collect=level))
     tunings, broken = tunings_of(study)
-    guest = study.guest if study else GuestShape(image=IMAGE, vcpus=None, memory_mib=MEMORY_MIB)
+    guest = study.guest if study else OF_NO_STUDY
     answer = accelerator_or_error(guest.image, places)
     name = None if isinstance(answer, LabctlError) else answer.name
     pins, states = fit_here(tunings, guest, name)

@@ -20,7 +20,7 @@ from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from labctl.workloads.registry import workload_of
 from labctl.workloads.setting import Setting
 

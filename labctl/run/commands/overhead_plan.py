@@ -11,7 +11,8 @@ from labctl.base.tuning import Kind
 from labctl.host.accelerator import Requested
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
-from labctl.study.study import Overrides, StudyWorkload
+from labctl.study.load_study import Overrides
+from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload_of
 
 SIDES = (Kind.NATIVE, Kind.GUEST)

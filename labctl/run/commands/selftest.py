@@ -24,7 +24,7 @@ from labctl.run.planning.guest_image import accelerator_of, recipe_asked_for
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.restorable import not_here, restorable
 from labctl.store.run_folder import RunFolder
-from labctl.study.study import Overrides, load_study
+from labctl.study.load_study import Overrides, load_study
 from labctl.workloads.registry import checkers
 
 STUDY = "selftest"

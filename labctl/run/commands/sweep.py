@@ -21,7 +21,7 @@ from labctl.run.planning.run_plan import Begun, on_its_connection, planned_for, 
 from labctl.run.trials.engine import never
 from labctl.store.jsonfile import write_bytes
 from labctl.store.run_folder import RunFolder
-from labctl.study.study import ONE_PROGRAM_FILE
+from labctl.study.load_study import ONE_PROGRAM_FILE
 
 Judging = Callable[[RunFolder, int], str | None]
 """Function from a run and its number of whole blocks to the reason why its plan's rule ends it

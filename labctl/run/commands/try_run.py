@@ -21,7 +21,7 @@ from labctl.run.trials.trial_request import SLACK_S
 from labctl.run.trials.trial_setting import new_data, setting_of
 from labctl.run.trials.window import store_output
 from labctl.store.trial import TrialFolder
-from labctl.study.study import OneProgram
+from labctl.study.load_study import OneProgram
 from labctl.workloads.loops import repeated_argv
 from labctl.workloads.registry import workload_of
 

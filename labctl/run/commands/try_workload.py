@@ -21,7 +21,7 @@ from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
-from labctl.study.study import OneProgram, Overrides
+from labctl.study.load_study import OneProgram, Overrides
 
 STUDY = "selftest"
 """Study whose roles and image a try has."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labctl.host.guest_memory import MIB, needed_bytes
+from labctl.run.planning.guest_image import IMAGE
 from labctl.run.planning.planned_conditions import most_guests
 from labctl.run.resources.disks import disk_bytes_needed
 from labctl.study.plan import Plan
 from labctl.study.study import GuestShape, Study
+
+OF_NO_STUDY = GuestShape(image=IMAGE, vcpus=None, memory_mib=1024)
+"""Shape of a guest where no study says: with the studies' default memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,11 @@ class Kernels:
     @classmethod
     def here(cls, image: str, places: StatePaths) -> Kernels:
         """Return those of an image of labctl's by its name."""
-        recipe = load_recipe(image)
-        return cls(recipe=recipe, image=find(recipe, places))
+        return cls.of(load_recipe(image), places)
+
+    @classmethod
+    def of(cls, recipe: Recipe, places: StatePaths, *, is_own_domain: bool = False) -> Kernels:
+        return cls(recipe=recipe, image=find(recipe, places), is_own_domain=is_own_domain)
 
     @property
     def guests_are_unknown(self) -> bool:

@@ -28,7 +28,7 @@ from labctl.store.jsonfile import canonical
 from labctl.store.records.run_record import DomainUsed
 from labctl.store.run_folder import RunFolder
 from labctl.study.changes import changes, dotted, word
-from labctl.study.study import Overrides, Study
+from labctl.study.study import Study
 
 XML = "domain.xml"
 """The owner's XML in the run's folder: a resumed run takes the domain from there."""
@@ -167,10 +167,10 @@ def check_places(domain: OwnDomain, topology: Topology) -> None:
             )
 
 
-def own_study(study: Study, own: OwnGuest, overrides: Overrides) -> Study:
+def own_study(study: Study, own: OwnGuest, vcpus: int | None, memory_mib: int | None) -> Study:
     """Return the study for the domain: with its vCPUs and its memory, and without the native
-    role."""
-    if overrides.vcpus is not None or overrides.memory_mib is not None:
+    role. Raises UsageError where the command line asks for others."""
+    if vcpus is not None or memory_mib is not None:
         raise UsageError(
             f"'{own.domain.name}' has vCPUs and memory of its own ({own.domain.vcpus} vCPUs, "
             f"{own.domain.memory_mib} MiB)",

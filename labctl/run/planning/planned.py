@@ -18,8 +18,9 @@ from labctl.run.planning.own_domain import (
 from labctl.run.planning.planned_conditions import noisy, on_the_host
 from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
+from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
-from labctl.study.study import Overrides, Study
+from labctl.study.study import Study
 from labctl.workloads.registry import workload_of
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from labctl.base.errors import UsageError
-from labctl.guest.images import find
 from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
 from labctl.run.planning.conditions_here import GuestsHere, unfit_conditions
@@ -36,8 +35,9 @@ from labctl.run.planning.own_domain import (
     refuse_misfit,
 )
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
-from labctl.study.plan import make_plan
-from labctl.study.study import Study, load_study
+from labctl.study.load_study import load_study
+from labctl.study.make_plan import make_plan
+from labctl.study.study import Study
 from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
 
@@ -55,7 +55,7 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
     own = _own_asked_for(request)
     if own is not None:
-        study = own_study(study, own, request.overrides)
+        study = own_study(study, own, request.overrides.vcpus, request.overrides.memory_mib)
         check_no_peers(study)
     return _planned(request, study, seed, accelerator, own)
 
@@ -98,9 +98,9 @@ def _planned(
     else:
         refuse_files(study.workloads, request.domain or "")
         recipe = with_what_neighbours_need(recipe, study)
-    image = find(recipe, request.places)
+    kernels = Kernels.of(recipe, request.places, is_own_domain=own is not None)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
-        kernel = image.kernel if image else None
+        kernel = kernels.image.kernel if kernels.image else None
         accelerator = known_accelerator(request.accel, kernel, request.places)
     asked_for = request.overrides.tunings or ()
     needs = needing(study, tunings, asked_for)
@@ -133,7 +133,6 @@ def _planned(
         request.overrides.conditions or (),
         GuestsHere.of(study.guest.memory_mib, keeps_network=own is not None and own.keep_network),
     )
-    kernels = Kernels(recipe=recipe, image=image, is_own_domain=own is not None)
     plan = make_plan(
         study,
         tunings,

@@ -12,7 +12,7 @@ from labctl.base.paths import StatePaths, shipped_data
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.study.conditionfile import load_condition
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from labctl.workloads.registry import checkers
 from tests.unit.cli.conftest import Labctl
 

@@ -14,7 +14,7 @@ from labctl.run.commands import sweep as module
 from labctl.run.commands.record import command as recorded_command
 from labctl.run.planning.planner import plan_sweep
 from labctl.store.run_folder import RunFolder
-from labctl.study.study import OneProgram
+from labctl.study.load_study import OneProgram
 from labctl.workloads.declarations import load_declaration
 from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts

@@ -51,7 +51,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(results: Path) -> dict[str, Any]:
     """What the command plans on this host, whatever that is."""
     from labctl.base.paths import StatePaths
-    from labctl.study.study import Overrides
+    from labctl.study.load_study import Overrides
 
     request = SweepRequest(
         study="pinning",

@@ -11,7 +11,7 @@ from labctl.host.settings import knobs
 from labctl.host.settings.knob import KnobPlace
 from labctl.run.planning import fitting, requirements
 from labctl.run.planning.planner import plan_sweep
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts
 from tests.unit.host import fake_host

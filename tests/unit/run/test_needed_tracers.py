@@ -13,11 +13,11 @@ from labctl.base.tuning import Kind
 from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
 from labctl.run.planning import needed_tracers
-from labctl.run.planning import planner as planning
 from labctl.run.planning.needed_tracers import Kernels, lacking
 from labctl.run.planning.planner import plan_sweep
-from labctl.study.plan import Plan, extend
-from labctl.study.study import Overrides, load_study
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import extend
+from labctl.study.plan import Plan
 from labctl.workloads.registry import checkers
 from tests.unit.domain import hosts
 from tests.unit.records import plan_from_file
@@ -64,7 +64,7 @@ def planned(tmp_path: Path, study: str, monkeypatch: pytest.MonkeyPatch) -> Plan
         config = "CONFIG_TIMERLAT_TRACER=y\n" if guest else "# nothing\n"
         image = None if guest is None else image_with(tmp_path, config)
         monkeypatch.setattr(needed_tracers, "has_tracer", lambda tracer: native)
-        monkeypatch.setattr(planning, "find", lambda recipe, places: image)
+        monkeypatch.setattr(needed_tracers, "find", lambda recipe, places: image)
         asked = request(tmp_path, study=study, quick=False, overrides=Overrides(**overrides))  # type: ignore[arg-type]
         found = plan_sweep(asked)
         assert found.hangs_on_image == (("timer",) if guest is None else ())

@@ -22,7 +22,7 @@ from labctl.run.planning import planner as planning
 from labctl.run.planning.own_domain import misfits, outside_xml, own_of_run, read_own
 from labctl.run.planning.planner import plan_sweep
 from labctl.store.run_folder import RunFolder
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings
 from tests.unit.domain import hosts
 from tests.unit.records import write_run_json

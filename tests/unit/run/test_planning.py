@@ -10,7 +10,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.run.planning import planner
 from labctl.run.planning.planner import plan_sweep
 from labctl.store.jsonfile import canonical
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from tests.unit.domain import hosts
 from tests.unit.run.asked import plan_on, request
 

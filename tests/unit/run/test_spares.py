@@ -20,8 +20,9 @@ from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialRecord
 from labctl.study.extension import extended, extension
-from labctl.study.plan import Plan, make_plan
-from labctl.study.study import Overrides, load_study
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import make_plan
+from labctl.study.plan import Plan
 from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
 from tests.unit.records import write_plan, write_run_json

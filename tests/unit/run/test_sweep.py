@@ -26,8 +26,8 @@ from labctl.run.planning.planner import plan_sweep
 from labctl.store.records.run_record import AdviceVerified, RunRecord
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.trial import TrialRecord, TrialStatus
+from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
-from labctl.study.study import Overrides
 from tests.unit.domain import hosts
 from tests.unit.records import run_of, write_plan, write_run_json
 from tests.unit.run.asked import plan_on, request

@@ -21,7 +21,7 @@ from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning.planned import Planned
 from labctl.store.run_folder import RunFolder, RunLog
-from labctl.study.study import Overrides
+from labctl.study.load_study import Overrides
 from tests.unit.domain import hosts
 from tests.unit.records import write_run_json
 from tests.unit.run.asked import plan_on, request

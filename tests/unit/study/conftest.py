@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from labctl.base.tuning import Kind, Tuning
-from labctl.study.study import Overrides, Study, load_study
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.study import Study
 
 from .small import NAMES, PROGRAMS, STUDY
 
@@ -16,7 +17,7 @@ from .small import NAMES, PROGRAMS, STUDY
 def write_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Writes the study as benchmarks/small.yaml of a lab folder, with `old` replaced by `new`."""
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    for module in ("study", "studyfile"):
+    for module in ("load_study", "studyfile", "studycheck"):
         monkeypatch.setattr(f"labctl.study.{module}.tuning_names", lambda: list(NAMES))
     images = tmp_path / "guest-images"
     images.mkdir()

@@ -14,8 +14,10 @@ from labctl.base.tuning import Tuning
 from labctl.store.records.plan_record import PlanRecord
 from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.study.conditionfile import condition_names, load_condition
-from labctl.study.plan import Plan, make_plan
-from labctl.study.study import Overrides, Study, load_study
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import make_plan
+from labctl.study.plan import Plan
+from labctl.study.study import Study
 from labctl.workloads.registry import checkers
 from tests.unit.example import EXAMPLE
 

@@ -14,7 +14,8 @@ from labctl.base.stopping import Looks, UntilWidth
 from labctl.base.tuning import Tuning
 from labctl.store.records.plan_record import ExtensionRecord
 from labctl.study.extension import Extension, as_carried_out, extended, extension
-from labctl.study.plan import Plan, make_plan
+from labctl.study.make_plan import make_plan
+from labctl.study.plan import Plan
 from labctl.study.study import Study
 from tests.unit.records import extensions_from_files, plan_from_file
 

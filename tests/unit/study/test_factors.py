@@ -14,9 +14,11 @@ from labctl.base.errors import UsageError
 from labctl.base.tuning import GuestSide, Tuning
 from labctl.study.extension import extension
 from labctl.study.factors import MOST_CELLS
-from labctl.study.plan import Plan, extend, make_plan
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import extend, make_plan
+from labctl.study.plan import Plan
 from labctl.study.spares import spares_due
-from labctl.study.study import Overrides, Study, load_study
+from labctl.study.study import Study
 from labctl.workloads.registry import checkers
 
 from .small import PROGRAMS

@@ -14,7 +14,8 @@ from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Pin, Requires, Tuning
-from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings, extend, make_plan
+from labctl.study.make_plan import extend, make_plan
+from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings
 from labctl.study.study import Study
 from tests.unit.example import EXAMPLE
 from tests.unit.records import plan_from_file

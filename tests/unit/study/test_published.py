@@ -9,8 +9,9 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Tuning
-from labctl.study.plan import make_plan
-from labctl.study.study import Overrides, Study
+from labctl.study.load_study import Overrides
+from labctl.study.make_plan import make_plan
+from labctl.study.study import Study
 from tests.unit.records import plan_from_file
 
 FILE = """\

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from labctl.base.tuning import Kind
+from labctl.study.load_study import load_study
 from labctl.study.reference import COMMAND, reference
-from labctl.study.study import load_study
-from labctl.study.studyfile import study_names
+from labctl.study.studies import study_names
 from labctl.study.tunings import BASELINE, load_tuning, load_tunings, tuning_names
 from labctl.workloads.registry import checkers
 

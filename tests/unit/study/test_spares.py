@@ -12,9 +12,11 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import UntilWidth
 from labctl.base.tuning import Tuning
 from labctl.study.extension import as_carried_out, extended, extension
-from labctl.study.plan import Plan, extend, make_plan
+from labctl.study.load_study import Overrides
+from labctl.study.make_plan import extend, make_plan
+from labctl.study.plan import Plan
 from labctl.study.spares import losses, spares_due, why_spare
-from labctl.study.study import Overrides, Study
+from labctl.study.study import Study
 from tests.unit.example import EXAMPLE
 from tests.unit.records import extensions_from_files, plan_from_file
 

@@ -8,8 +8,9 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import Looks, UntilWidth
-from labctl.study.study import Overrides, Study, load_study
-from labctl.study.studyfile import study_names
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.studies import study_names
+from labctl.study.study import Study
 from labctl.workloads.registry import checkers
 
 from .small import PROGRAMS, STUDY

@@ -1,0 +1,295 @@
+"""Load studies, files in `benchmarks/`, cut to what a command line asks for of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from labctl.base.errors import UsageError
+from labctl.base.levels import Level
+from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
+from labctl.base.yamlfile import nearest
+from labctl.store.records.factor_record import base_of
+from labctl.store.records.plan_record import PublishedSource
+from labctl.study.combine import with_combinations
+from labctl.study.expanded import with_factors
+from labctl.study.programs import Program, Programs
+from labctl.study.published_file import read_published
+from labctl.study.studies import study_path
+from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
+from labctl.study.studycheck import defined_conditions, defined_programs, read_study_file
+from labctl.study.studyfile import StudyFile
+from labctl.study.tunings import required, tuning_names
+
+ONE_PROGRAM_FILE = "workload.yaml"
+"""File of a run's folder that says what the command line declared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneProgram:
+    """Name the program that a command line gives. `words`: the options that gave it, for the
+    run's record."""
+
+    name: str
+    workload: StudyWorkload
+    words: tuple[str, ...] = ()
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    """Mapping that a file with the same workload would hold."""
+
+    @property
+    def file_text(self) -> str:
+        """Return the workload's file: a key a line, each value as JSON, which YAML takes."""
+        lines = (
+            f"{key}: {json.dumps(value, ensure_ascii=False)}\n"
+            for key, value in self.definition.items()
+        )
+        return "".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """Hold what a command line changes of a study; None leaves it as the file has it."""
+
+    tunings: Collection[str] | None = None
+    workloads: Collection[str] | None = None
+    conditions: Collection[str] | None = None
+    duration_s: float | None = None
+    blocks: int | None = None
+    """A fixed number, in place of the study's rule too."""
+    stopping: Stopping | None = None
+    blocks_per_boot: int | None = None
+    spare_blocks: int | None = None
+    vcpus: int | None = None
+    memory_mib: int | None = None
+    collect: Level | None = None
+    factors: Mapping[str, Collection[str]] | None = None
+    """Levels of factors, by the factor's name."""
+    program: OneProgram | None = None
+    """Program in the place of the study's workloads."""
+
+
+def load_study(
+    name: str,
+    *,
+    programs: Programs,
+    quick: bool = False,
+    overrides: Overrides | None = None,
+) -> Study:
+    """Return the study of that name, or in the file at that path, cut to its quick selection or as
+    `overrides` say (which win). The tunings that have a role always stay in.
+
+    `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
+    what is allowed and the nearest name.
+    """
+    path = study_path(name)
+    file = read_study_file(path, programs)
+    defined = defined_programs(path, file, programs)
+    conditions = defined_conditions(path, file, programs, defined)
+    study = _frozen(path.name.removesuffix(".yaml"), file, defined)
+    study = replace(study, published=_published(path, file), expects=_expects(file))
+    if quick:
+        if file.quick is None:
+            raise UsageError(
+                f"{path}: has no 'quick:' selection",
+                hint="Run it without --quick, or add the selection.",
+            )
+        study = _cut(replace(study, quick=True), Overrides(**file.quick.changes))
+    if overrides is not None:
+        if overrides.program is not None:
+            study = _with_one_program(study, overrides.program)
+        _check_overrides(overrides, study, conditions)
+        study = _cut(study, overrides)
+        for workload in study.workloads.values():
+            programs.of(workload).check_duration(workload.duration_s)
+    named = (overrides.workloads if overrides else None) or ()
+    study = with_factors(study, programs, named) if study.declared else study
+    found = {name: conditions[name] for name in study.conditions}
+    return replace(study, neighbours={n: one for n, one in found.items() if one.neighbours})
+
+
+def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
+    return tuple(
+        read_published(
+            _beside(path, name),
+            tunings=file.arms,
+            workloads=file.workloads,
+            conditions=file.conditions,
+        )
+        for name in file.published
+    )
+
+
+def _expects(file: StudyFile) -> dict[str, str]:
+    return {name: text.strip() for name, text in file.expects or () if text is not None}
+
+
+def _beside(path: Path, name: str) -> Path:
+    """Return a file that a study names: in the study's own folder or below it, since whoever wrote
+    the study may have no right to read others. Raises UsageError."""
+    found = path.parent / name
+    if not found.resolve().is_relative_to(path.parent.resolve()):
+        raise UsageError(
+            f"{path}: 'published': {name} leads out of the study's folder",
+            hint="Put the file beside the study.",
+        )
+    return found
+
+
+def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study:
+    return Study(
+        name=name,
+        title=file.title,
+        description=file.description.strip(),
+        quick=False,
+        roles=Roles(**dict(file.roles)),
+        tunings=tuple(file.arms),
+        workloads={
+            key: StudyWorkload(
+                program=workload.program,
+                parameters=dict(defined[key].check_parameters(workload.parameters)),
+                duration_s=float(workload.duration_s),
+                primary=workload.primary or defined[key].primary,
+                margin=workload.margin_percent / 100,
+                no_worse_than=_share(workload.no_worse_than),
+                uses_data_disk=defined[key].uses_data_disk,
+                definition=defined[key].definition,
+            )
+            for key, workload in file.workloads.items()
+        },
+        conditions=tuple(file.conditions),
+        blocks=file.most_blocks,
+        stopping=file.rule(),
+        blocks_per_boot=file.blocks_per_boot,
+        guest=GuestShape(
+            image=file.guest.image,
+            vcpus=None if file.guest.vcpus == "auto" else file.guest.vcpus,
+            memory_mib=file.guest.memory_mib,
+            data_disks=file.guest.data_disks,
+        ),
+        limits=Limits(
+            attempts=file.limits.attempts,
+            other_cpu=float(file.limits.other_cpu),
+            warmup_cap_s=float(file.limits.warmup_cap_s),
+            boot_s=float(file.limits.boot_s),
+        ),
+        neighbours={},
+        exercises={tuning: tuple(names) for tuning, names in file.exercises.items()},
+        requires={tuning: required(dict(need)) for tuning, need in file.requires.items()},
+        collect=file.collect,
+        spare_blocks=file.spare_blocks,
+        declared=file.declared,
+    )
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def _with_one_program(study: Study, one: OneProgram) -> Study:
+    """Return the study that measures this program alone; every tuning counts as exercised by it.
+    Raises UsageError for a study whose factors vary its own workloads."""
+    if study.declared:
+        raise UsageError(
+            f"study '{study.name}' has factors, which vary its own workloads",
+            hint="Name another study, such as pinning, or leave --command out.",
+        )
+    roles = study.roles.names()
+    return replace(
+        study,
+        workloads={one.name: one.workload},
+        exercises={name: (one.name,) for name in study.tunings if name not in roles},
+        published=(),
+        expects={},
+    )
+
+
+def _check_overrides(overrides: Overrides, study: Study, conditions: Collection[str]) -> None:
+    """Check overrides: only tunings and conditions may come from outside the study."""
+    named = (
+        ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
+        ("workload", map(base_of, overrides.workloads or ()), study.workloads),
+        ("condition", overrides.conditions, conditions),
+    )
+    for what, names, allowed in named:
+        for name in names or ():
+            if name not in allowed:
+                raise UsageError(f"no {what} '{name}'", hint=nearest(name, allowed))
+    ranges = (
+        ("--duration", overrides.duration_s, 0.1, 3600),
+        ("--blocks", overrides.blocks, 1, MOST_BLOCKS),
+        ("--blocks-per-boot", overrides.blocks_per_boot, 1, MOST_BLOCKS),
+        ("--spare-blocks", overrides.spare_blocks, 0, MOST_SPARES),
+        ("--vcpus", overrides.vcpus, 1, 1024),
+        ("--memory", overrides.memory_mib, 256, 2**24),
+    )
+    for option, value, low, high in ranges:
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"{option} is {value}: it must be from {low} to {high}")
+
+
+def _cut(study: Study, overrides: Overrides) -> Study:
+    tunings = _chosen(study.tunings, overrides.tunings, always=study.roles.names())
+    workloads = {
+        name: study.workloads[name]
+        for name in _chosen(
+            tuple(study.workloads),
+            overrides.workloads and tuple(map(base_of, overrides.workloads)),
+        )
+    }
+    if overrides.duration_s is not None:
+        duration_s = float(overrides.duration_s)
+        workloads = {
+            name: replace(workload, duration_s=duration_s) for name, workload in workloads.items()
+        }
+    exercises = {
+        tuning: tuple(name for name in names if name in workloads)
+        for tuning, names in study.exercises.items()
+        if tuning in tunings
+    }
+    stopping = overrides.stopping or (study.stopping if overrides.blocks is None else None)
+    blocks = stopping.most_blocks if stopping else _first(overrides.blocks, study.blocks)
+    # What one boot served doesn't go on in a few: two boots leave t one degree of freedom.
+    outgrown = study.blocks <= study.blocks_per_boot < blocks
+    guest = replace(
+        study.guest,
+        vcpus=_first(overrides.vcpus, study.guest.vcpus),
+        memory_mib=_first(overrides.memory_mib, study.guest.memory_mib),
+    )
+    return replace(
+        study,
+        tunings=tunings,
+        workloads=workloads,
+        conditions=_chosen(study.conditions, overrides.conditions),
+        blocks=blocks,
+        stopping=stopping,
+        blocks_per_boot=_first(overrides.blocks_per_boot, 1 if outgrown else study.blocks_per_boot),
+        guest=guest,
+        exercises={tuning: names for tuning, names in exercises.items() if names},
+        requires={name: need for name, need in study.requires.items() if name in tunings},
+        collect=_first(overrides.collect, study.collect),
+        declared=study.declared.choosing(overrides.factors or {}),
+        # Below ten blocks nothing is judged, so nothing is lost with one either.
+        spare_blocks=_first(
+            overrides.spare_blocks, study.spare_blocks if blocks >= FEWEST_BLOCKS else 0
+        ),
+    )
+
+
+_Value = TypeVar("_Value")
+
+
+def _first(value: _Value | None, otherwise: _Value) -> _Value:
+    return otherwise if value is None else value
+
+
+def _chosen(
+    present: tuple[str, ...], chosen: Collection[str] | None, *, always: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return those of `present` that are chosen, in the study's order, then the chosen others."""
+    if chosen is None:
+        return present
+    kept = tuple(name for name in present if name in chosen or name in always)
+    return kept + tuple(dict.fromkeys(name for name in chosen if name not in present))
