@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -155,3 +158,19 @@ def test_rows_of_the_first_seconds_are_left_out() -> None:
 def test_a_file_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     with pytest.raises(BrokenError, match=r"no file 'a.csv' was left; there is b.csv"):
         read(metric(from_="a.csv", csv={"column": "n"}), b_csv="n\n1\n")
+
+
+def test_a_table_leaves_nothing_over_which_a_child_of_a_child_aborts() -> None:
+    """As libvirt starts QEMU: a child closes all files and forks again."""
+    code = (
+        "import os\n"
+        "from tests.unit.workloads.readers.outputs import metric, read\n"
+        "read(metric(csv={'column': 'a'}), 'a\\n1\\n')\n"
+        "if not os.fork():\n"
+        "    os.closerange(3, 256)\n"
+        "    child = os.fork()\n"
+        "    os._exit(0 if not child else os.waitpid(child, 0)[1] != 0)\n"
+        "raise SystemExit(os.waitpid(-1, 0)[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
