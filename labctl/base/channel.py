@@ -24,6 +24,7 @@ from labctl.base.last_words import last_words
 from labctl.base.runner_answers import (
     EndedServer,
     HashedProgram,
+    cgroup,
     counters,
     ended,
     garbage,
@@ -180,7 +181,7 @@ class Channel:
             env=dict(command.env),
             files=list(command.files),
             seconds=seconds,
-            **placement(cpus, sched),
+            **placement(cpus, command.sched or sched),
             **surroundings(command, folder),
         )
         forking_s = 30 + _STEP_S * len(command.setup)
@@ -411,6 +412,7 @@ class Execution:
                     "before": counters(message["before"]),
                     "after": counters(message["after"]),
                     "threads": threads(message["threads"]),
+                    **({"cgroup": cgroup(message["cgroup"])} if self._command.cgroup else {}),
                 },
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -6,8 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from labctl.base.cpus import CpuSet
+from labctl.base.tuning import Sched
+
 Argv = tuple[str, ...]
 User = int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandCgroup:
+    """Limit a command by a cgroup of its own; None doesn't. `weight`: against the 100 of all else
+    that runs there. `quota_percent`: of one CPU. `memory_mib`: no more than the runner itself
+    has."""
+
+    weight: int | None = None
+    quota_percent: int | None = None
+    memory_mib: int | None = None
+    cpus: CpuSet | None = None
+
+    @property
+    def controllers(self) -> tuple[str, ...]:
+        """Return the controllers that the limits need."""
+        needed = {
+            "cpu": self.weight or self.quota_percent,
+            "memory": self.memory_mib,
+            "cpuset": self.cpus,
+        }
+        return tuple(name for name, limit in needed.items() if limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +46,8 @@ class Command:
     larger. `open_files`: how many it may have open; None for what any machine grants. `setup`,
     `after`: commands that run in its folder before and after it, outside of the measured window.
     `timeout_s`: when it is killed; None leaves that to the caller. `label`: what
-    messages call it, where its argv begins with a loop of labctl's; else its program.
+    messages call it, where its argv begins with a loop of labctl's; else its program. `sched`: its
+    own policy; None for its machine's. `cgroup`: a cgroup of its own.
     """
 
     argv: Argv
@@ -36,6 +62,8 @@ class Command:
     after: tuple[Argv, ...] = ()
     timeout_s: float | None = None
     label: str | None = None
+    sched: Sched | None = None
+    cgroup: CommandCgroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,28 @@ def counters(value: Any) -> dict[str, str | int]:
     return value
 
 
+def cgroup(value: Any) -> dict[str, Any]:
+    """Return what a runner says of a command's cgroup; raises ValueError for anything else."""
+    files = {
+        str(name): {at: _text(told[at]) for at in ("set", "found")}
+        for name, told in value["files"].items()
+    }
+    if len(files) > _MOST_FILES:
+        raise ValueError("more files than a cgroup has")
+    return {
+        "files": files,
+        "member": _text(value["member"]),
+        "cpu_stat": _text(value["cpu_stat"]),
+        "oom_kills": whole(value["oom_kills"]),
+    }
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return value[:_MOST_SAID]
+
+
 def threads(value: Any) -> dict[str, list[dict[str, str | int]]]:
     """Return two lists of threads, ids and texts of /proc; raises ValueError for anything else."""
     found = {at: [counters(thread) for thread in value[at]] for at in ("before", "after")}

@@ -18,7 +18,7 @@ runs, the runner sleeps in waitid(2) and the channel is silent.
     stop_servers             -> {"event": "result", "servers"} (their output, how they ended)
     exec   argv, env, files, cpus, policy, priority, seconds, and of programs that don't run as
            this one does: environment, work, folder, user, capabilities, largest, open_files,
-           setup, after
+           setup, after, cgroup (name, weight, quota_percent, memory, cpus)
                              -> {"event": "ready"}             (forked, placed, waiting)
         go                   -> {"event": "exited"}            (at once when it has ended)
                              -> {"event": "result", ...}       (output, files, counters, threads)
@@ -93,6 +93,11 @@ LIMITS = {
     resource.RLIMIT_RTPRIO: (0, 0),
     resource.RLIMIT_STACK: (8 << 20, resource.RLIM_INFINITY),
 }
+# Where hierarchies of cgroups are mounted that this machine, or our part of it, has nowhere.
+CGROUPS = "/run/labctl-cgroups"
+PERIOD_US = 100000  # of a quota: the kernel's default
+ALL = sys.maxsize  # of memory: more than any machine has
+EMPTYING_S = 2.0  # for processes that were killed to leave their cgroup
 LARGEST_ANSWER = 32 << 20
 LAST_OUTPUT = 1 << 16
 LAST_LINE = 300
@@ -628,7 +633,178 @@ def stop_servers() -> list[dict[str, Any]]:
     return ended[::-1]
 
 
-def start_child(request: dict[str, Any], folder: str, output: str | None = None) -> tuple[int, int]:
+def hierarchy(controller: str) -> tuple[int, str]:
+    """Return by which version's rules the kernel has a controller, and where it is mounted; it is
+    mounted here where it isn't (cgroups(7), "/proc files")."""
+    rows = [line.split() for line in (read_text("/proc/cgroups") or "").splitlines()[1:]]
+    on = {name: number for name, number, _, enabled in rows if enabled == "1"}
+    if controller not in on:
+        raise OSError("this machine has no cgroup controller '%s'" % controller)
+    # Those of one v1 hierarchy are mounted together or not at all; number 0 is v2's.
+    is_v2 = on[controller] == "0"
+    together = [name for name in on if on[name] == on[controller]]
+    kind, options = ("cgroup2", "rw") if is_v2 else ("cgroup", ",".join(together))
+    at = cgroup_mount(kind, controller)
+    if at is None:
+        at = os.path.join(CGROUPS, "unified" if is_v2 else controller)
+        os.makedirs(at, exist_ok=True)
+        run_step("mounting", ["mount", "-t", kind, "-o", options, "none", at], {}, "/")
+    if is_v2 and controller not in (read_text(at + "/cgroup.controllers") or "").split():
+        raise OSError("this machine has no cgroup controller '%s'" % controller)
+    return 2 if is_v2 else 1, at
+
+
+def cgroup_mount(kind: str, controller: str) -> str | None:
+    """Return where the root of a hierarchy is mounted (proc_pid_mountinfo(5))."""
+    for line in (read_text("/proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, (found, _, options) = left.split(), right.split(None, 2)
+        is_ours = found == kind and (kind == "cgroup2" or controller in options.split(","))
+        if is_ours and fields[3] == "/":
+            return fields[4]
+    return None
+
+
+class Cgroup:
+    """Limit a command by a cgroup of its own, at the top of each hierarchy that has one of its
+    controllers: there it competes with all that runs in the groups beside it, whose weight is 100.
+    """
+
+    def __init__(self, wanted: dict[str, Any], realtime: bool) -> None:
+        asks = {
+            "cpu": wanted.get("weight") or wanted.get("quota_percent"),
+            "memory": wanted.get("memory"),
+            "cpuset": wanted.get("cpus"),
+        }
+        found = {name: hierarchy(name) for name, asked in asks.items() if asked}
+        # One group of v2 is for all controllers, so it would be out of the one that limits us.
+        beside = [root for version, root in found.values() if version == 2]
+        if beside and "memory" not in found and own_memory(beside[0], 2, "memory.max") < ALL:
+            found["memory"] = hierarchy("memory")
+        self.version = {name: version for name, (version, _) in found.items()}
+        self.roots = {name: root for name, (_, root) in found.items()}
+        self.folders = {name: at + "/" + wanted["name"] for name, at in self.roots.items()}
+        self.values: dict[str, str] = {}
+        self.made: list[str] = []
+        self.enabled: list[tuple[str, str]] = []
+        try:
+            for name in found:
+                self.make(name)
+            self.limit(wanted, realtime)
+        except BaseException:
+            self.remove()
+            raise
+
+    def make(self, name: str) -> None:
+        if self.version[name] == 2:
+            passed_on = self.roots[name] + "/cgroup.subtree_control"
+            if name not in (read_text(passed_on) or "").split():
+                write_value(passed_on, "+" + name)
+                self.enabled.append((passed_on, name))
+        if not os.path.isdir(self.folders[name]):
+            os.mkdir(self.folders[name])
+            self.made.append(self.folders[name])
+
+    def limit(self, wanted: dict[str, Any], realtime: bool) -> None:
+        weight, quota = wanted.get("weight"), wanted.get("quota_percent")
+        quota_us = quota * PERIOD_US // 100 if quota else None
+        if self.version.get("cpu") == 2:
+            self.set("cpu", "cpu.weight", weight or 100)
+            self.set("cpu", "cpu.max", "%s %d" % (quota_us or "max", PERIOD_US))
+        elif "cpu" in self.version:
+            # As the kernel makes shares of a weight (kernel/sched/core.c, cpu_weight_write_u64).
+            self.set("cpu", "cpu.shares", max(2, (weight or 100) * 1024 // 100))
+            self.set("cpu", "cpu.cfs_period_us", PERIOD_US)
+            self.set("cpu", "cpu.cfs_quota_us", quota_us or -1)
+            budget = read_text(self.roots["cpu"] + "/cpu.rt_runtime_us")
+            if realtime and budget is not None:  # CONFIG_RT_GROUP_SCHED: else FIFO is refused
+                self.set("cpu", "cpu.rt_runtime_us", budget.strip())
+        if "memory" in self.version:
+            version = self.version["memory"]
+            name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+            most = min(wanted.get("memory") or ALL, own_memory(self.roots["memory"], version, name))
+            self.set("memory", name, most)
+            swap = ("memory.swap.max", 0) if version == 2 else ("memory.memsw.limit_in_bytes", most)
+            if os.path.exists(self.folders["memory"] + "/" + swap[0]):
+                self.set("memory", *swap)
+        if "cpuset" in self.version:
+            if self.version["cpuset"] == 1:
+                nodes = (read_text(self.roots["cpuset"] + "/cpuset.mems") or "").strip()
+                self.set("cpuset", "cpuset.mems", nodes)
+            self.set("cpuset", "cpuset.cpus", wanted["cpus"])
+
+    def set(self, controller: str, name: str, value: int | str) -> None:
+        path = self.folders[controller] + "/" + name
+        self.values[path] = str(value)
+        write_value(path, str(value))
+
+    def enter(self) -> None:
+        for folder in sorted(set(self.folders.values())):
+            write_value(folder + "/cgroup.procs", "0")
+
+    def in_force(self, member: str) -> dict[str, Any]:
+        """Return each file's value as it was set and as it is found, and how the command fared."""
+        events = {1: "/memory.oom_control", 2: "/memory.events"}[self.version.get("memory", 2)]
+        kills = re.search(
+            r"^oom_kill (\d+)$", read_text(self.folders.get("memory", "") + events) or "", re.M
+        )
+        return {
+            "files": {
+                path: {"set": value, "found": (read_text(path) or "").strip()}
+                for path, value in self.values.items()
+            },
+            "member": member,
+            "cpu_stat": read_text(self.folders.get("cpu", "") + "/cpu.stat") or "",
+            "oom_kills": int(kills.group(1)) if kills else 0,
+        }
+
+    def remove(self) -> None:
+        """Remove what is ours and end what is in it. A folder that labctl has made, it removes."""
+        while self.made:
+            folder = self.made.pop()
+            until = time.monotonic() + EMPTYING_S
+            while os.path.isdir(folder):
+                for pid in (read_text(folder + "/cgroup.procs") or "").split():
+                    try:
+                        os.kill(int(pid), signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.01)
+        while self.enabled:
+            passed_on, name = self.enabled.pop()
+            write_value(passed_on, "-" + name)
+
+
+def own_memory(root: str, version: int, name: str) -> int:
+    """Return the limit of the group that this program is in, which the new one is not below."""
+    wanted = "" if version == 2 else "memory"
+    for line in (read_text("/proc/self/cgroup") or "").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if wanted in controllers.split(","):
+            text = (read_text(root + path + "/" + name) or "").strip()
+            return int(text) if text.isdigit() else ALL
+    return ALL
+
+
+def write_value(path: str, value: str) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            file.write(value.encode())
+    except OSError as error:
+        raise OSError("cannot set %s to %s: %s" % (path, value, error.strerror)) from None
+
+
+def start_child(
+    request: dict[str, Any],
+    folder: str,
+    output: str | None = None,
+    cgroup: Cgroup | None = None,
+) -> tuple[int, int]:
     """Fork a child that is placed and waits for a byte before it becomes the command."""
     environment = environment_of(request)
     installed(request["argv"][0], environment)
@@ -653,6 +829,8 @@ def start_child(request: dict[str, Any], folder: str, output: str | None = None)
             path = output or folder + "/." + name
             flags = os.O_CREAT | os.O_WRONLY | (os.O_APPEND if output else 0)
             os.dup2(os.open(path, flags, 0o600), number)
+        if cgroup is not None:
+            cgroup.enter()  # first: a cpuset sets the affinity anew, and FIFO takes its budget
         if request.get("cpus"):
             os.sched_setaffinity(0, request["cpus"])
         policy = request.get("policy") or "other"
@@ -680,11 +858,16 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
     folder = folder_of(request)
     # Commands of labctl's own may leave something running, as a recorder.
     kept = None if request.get("work") is None else children()
+    cgroup: Cgroup | None = None
     try:
+        if request.get("cgroup"):
+            cgroup = Cgroup(request["cgroup"], request.get("policy") in ("fifo", "rr"))
         for argv in request.get("setup", ()):
             run_step("setup", argv, request, folder)
-        pid, go = start_child(request, folder)
+        pid, go = start_child(request, folder, cgroup=cgroup)
         threads_before = [placed(pid, pid)]
+        # Before it ends: v1 shows where it was of no process that has.
+        member = read_text("/proc/%d/cgroup" % pid) or ""
         before = counters()
         ticks_before = servers_ticks()
         connection.send(request, event="ready", pid=pid)
@@ -708,6 +891,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         left = set() if kept is None else children() - kept - {pid}
         ticks = servers_ticks() - ticks_before + ticks_of(left)
         threads_after = threads_of_session(pid)
+        limited = {} if cgroup is None else {"cgroup": cgroup.in_force(member)}
         _, status, usage = os.wait4(pid, 0)
         try:
             os.killpg(pid, signal.SIGKILL)  # what the command left running behind it
@@ -719,6 +903,8 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             end_orphans(kept)
         for argv in request.get("after", ()) if status == 0 else ():
             run_step("after", argv, request, folder)
+        if cgroup is not None:
+            cgroup.remove()  # before the answer, after which this program may be ended
         connection.send(
             request,
             event="result",
@@ -738,8 +924,11 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             servers_s=ticks / os.sysconf("SC_CLK_TCK"),
             at_limit=at_limit(folder, request.get("largest")),
             files=left_in(folder, request["files"]),
+            **limited,
         )
     finally:
+        if cgroup is not None:
+            cgroup.remove()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from labctl.base.command import Command, FileSystem, Server
-from labctl.base.cpus import CpuSet
+from labctl.base.command import Command, CommandCgroup, FileSystem, Server
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.places_inside import CWD, WORK
 from labctl.base.tuning import Policy, Sched
 
@@ -23,6 +24,12 @@ def placement(cpus: CpuSet | None, sched: Sched | None) -> dict[str, Any]:
     }
 
 
+def cgroup_name() -> str:
+    """Return the name of the cgroup that a command has of its own: one for each labctl, as the
+    host's hierarchies are shared."""
+    return f"labctl-command-{os.getpid()}"
+
+
 def surroundings(command: Command, folder: str | None) -> dict[str, Any]:
     """Return what a request says of a command that doesn't run as the runner itself does."""
     if command.environment is None:
@@ -37,6 +44,17 @@ def surroundings(command: Command, folder: str | None) -> dict[str, Any]:
         "open_files": command.open_files,
         "setup": [list(argv) for argv in command.setup],
         "after": [list(argv) for argv in command.after],
+        **({"cgroup": _cgroup(command.cgroup)} if command.cgroup else {}),
+    }
+
+
+def _cgroup(wanted: CommandCgroup) -> dict[str, Any]:
+    return {
+        "name": cgroup_name(),
+        "weight": wanted.weight,
+        "quota_percent": wanted.quota_percent,
+        "memory": wanted.memory_mib * _MIB if wanted.memory_mib else None,
+        "cpus": format_cpus(wanted.cpus) if wanted.cpus else None,
     }
 
 

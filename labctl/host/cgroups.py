@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,13 +224,36 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
 
 
 @contextmanager
+def command_cgroup(
+    layout: Layout, journal: Journal, name: str, controllers: Collection[str]
+) -> Iterator[None]:
+    """Have the folders of a cgroup in the journal that a native runner limits its command by, at
+    the top of each hierarchy that has one of these controllers. Raises HostError where none has."""
+    for controller in controllers:
+        if not _has(layout, controller):
+            raise HostError(f"this host has no cgroup controller '{controller}'")
+    # One group of v2 is for all controllers, so the memory of the guest is a limit there as well.
+    wanted = {*controllers, "memory"} if layout.name == "v2" else {*controllers}
+    folders = {layout.controllers[one].folder / name for one in wanted}
+    with ExitStack() as stack:
+        stack.enter_context(controllers_enabled(layout, journal, needs_cpu=True, wanted=wanted))
+        for folder in sorted(folders):
+            stack.enter_context(journal.changed(CgroupFolder(str(folder)), PRESENT))
+        yield
+
+
+@contextmanager
 def controllers_enabled(
-    layout: Layout, journal: Journal, *, needs_cpu: bool = False
+    layout: Layout,
+    journal: Journal,
+    *,
+    needs_cpu: bool = False,
+    wanted: Collection[str] = _OURS,
 ) -> Iterator[None]:
     """Enable the needed controllers for children of the v2 root; nothing to do on v1. `needs_cpu`:
     that of CPUs also where it takes real-time policies away."""
     missing = {
-        name for name in _OURS if _has(layout, name) and layout.controllers[name].version == 2
+        name for name in wanted if _has(layout, name) and layout.controllers[name].version == 2
     }
     if layout.rt_group_sched and not needs_cpu:
         missing.discard("cpu")

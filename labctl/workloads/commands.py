@@ -6,16 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.command import Command, FileSystem, Ready, Server, User
+from labctl.base.command import Command, CommandCgroup, FileSystem, Ready, Server, User
+from labctl.base.cpus import parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in, plain
 from labctl.base.places_inside import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
+from labctl.base.tuning import Policy, Sched
 from labctl.workloads.setting import Parameters, Peer, Setting, peer_of
 from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile
 
 LOCALHOST = "127.0.0.1"
 TIMEOUT = "/usr/bin/timeout"
 ONCE_LIMIT_S = 600.0
+_MOST_LIMIT = 2**24
+"""Largest limit of a cgroup: MiB of memory."""
 _CAPABILITIES = {
     "realtime": ("sys_nice",),
     "memlock": ("ipc_lock",),
@@ -104,7 +108,55 @@ class Commands:
             files=() if trial.kind == "repeat" else self.files(),
             timeout_s=limit_s,
             label=self.name,
+            sched=self.sched(setting.parameters),
+            cgroup=self.cgroup(values),
         )
+
+    def sched(self, parameters: Parameters) -> Sched | None:
+        """Return the command's own policy; None where it has its machine's."""
+        if (asked := self.file.sched) is None:
+            return None
+        where = f"{self.where}: sched.policy"
+        found = fill_in(asked.policy, parameters, where)
+        if found not in [*Policy]:
+            raise UsageError(f"{where}: '{found}' is none of {', '.join(Policy)}")
+        policy = Policy(found)
+        return Sched(policy=policy, priority=asked.priority if policy.realtime else 0)
+
+    def has_cgroup(self, parameters: Parameters) -> bool:
+        """Return whether the command runs in a cgroup of its own with these parameters."""
+        asked = self.file.cgroup
+        if asked is None or asked.when is None:
+            return asked is not None
+        return bool(evaluate(asked.when, parameters, f"{self.where}: cgroup.when"))
+
+    def cgroup(self, values: Mapping[str, Any]) -> CommandCgroup | None:
+        """Return the command's own cgroup; None where it has none."""
+        asked = self.file.cgroup
+        if asked is None or not self.has_cgroup(values):
+            return None
+        where = f"{self.where}: cgroup.cpus"
+        try:
+            cpus = parse_cpus(fill_in(asked.cpus or "", values, where))
+        except ValueError as error:
+            raise UsageError(f"{where}: {error}") from error
+        return CommandCgroup(
+            weight=self._limit("weight", values),
+            quota_percent=self._limit("quota_percent", values),
+            memory_mib=self._limit("memory_mib", values),
+            cpus=cpus or None,
+        )
+
+    def _limit(self, key: str, values: Mapping[str, Any]) -> int | None:
+        """Return a limit of the cgroup; None where there is none, which an expression says by 0."""
+        asked = getattr(self.file.cgroup, key)
+        if not isinstance(asked, str):
+            return None if asked is None else int(asked)
+        where = f"{self.where}: cgroup.{key}"
+        found = evaluate(asked, values, where)
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST_LIMIT:
+            raise UsageError(f"{where}: {found!r} is no whole number from 0 to {_MOST_LIMIT}")
+        return found or None
 
     def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
         return Server(

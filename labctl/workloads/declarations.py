@@ -11,6 +11,7 @@ from labctl.base.errors import UsageError
 from labctl.base.expressions import fill_in, names_in
 from labctl.base.latencies import LARGEST
 from labctl.base.places_inside import brought_folder
+from labctl.base.tuning import Policy
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import Placing, line_of, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
@@ -131,6 +132,7 @@ class _Checked(Placing):
         self._check_variables()
         self._check_serve()
         self._check_kind()
+        self._check_surroundings()
         self._check_path()
         for key, patterns in (("absent", file.absent), ("explain", file.explain)):
             for pattern in patterns:
@@ -274,6 +276,34 @@ class _Checked(Placing):
                 hint="Say 'data_disk: {use: filesystem}'.",
             )
 
+    def _check_surroundings(self) -> None:
+        """Check what the command runs under: its policy and its cgroup."""
+        sched, cgroup, parameters = self._file.sched, self._file.cgroup, self._file.parameters
+        if sched is not None:
+            used = names_in_text(sched.policy, self._place("sched", "policy"))
+            self._names(used, parameters, ("sched", "policy"))
+            if not used and sched.policy not in [*Policy]:
+                policies = ", ".join(Policy)
+                self._fail(f"'{sched.policy}' is none of {policies}", "sched", "policy")
+            if self._file.schedules_itself:
+                self._fail(
+                    "'schedules_itself' says that it sets its policy, and 'sched' sets one",
+                    "sched",
+                    hint="Leave one of them out.",
+                )
+        if cgroup is not None:
+            if cgroup.when is not None:
+                place = self._place("cgroup", "when")
+                used = names_in_text(cgroup.when, place, bare=True)
+                self._names(used, parameters, ("cgroup", "when"))
+            limits = (cgroup.weight, cgroup.quota_percent, cgroup.memory_mib, cgroup.cpus)
+            if all(limit is None for limit in limits):
+                self._fail(
+                    "a cgroup without a limit does nothing",
+                    "cgroup",
+                    hint="Give it weight, quota_percent, memory_mib or cpus.",
+                )
+
     def _check_path(self) -> None:
         if "PATH" not in self._file.env:
             return
@@ -328,6 +358,8 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield ("serve", number, "ready"), text
     for name, text in file.env.items():
         yield ("env", name), text
+    if file.cgroup is not None and file.cgroup.cpus is not None:
+        yield ("cgroup", "cpus"), file.cgroup.cpus
     for name, value in file.trial.warm_up.parameters.items():
         if isinstance(value, str):
             yield ("trial", "warm_up", "parameters", name), value
@@ -348,6 +380,10 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
     for number, side in enumerate(file.sides):
         if side.when is not None:
             yield ("sides", number, "when"), side.when
+    if file.cgroup is not None:
+        for key in ("weight", "quota_percent", "memory_mib"):
+            if isinstance(found := getattr(file.cgroup, key), str):
+                yield ("cgroup", key), found
     for key in ("work", "first_operations"):
         if isinstance(found := getattr(file.trial, key), str):
             yield ("trial", key), found

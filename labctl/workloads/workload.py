@@ -142,6 +142,8 @@ class Workload:
             return "it talks to a peer, and neighbours have no link to one"
         if {"realtime", "root"} & {*file.privileges} or file.user == "root":
             return "it asks for rights with which it could starve or change the host"
+        if self._commands.sched(parameters) or self._commands.has_cgroup(parameters):
+            return "it has a policy or a cgroup of its own, and a neighbour has its condition's"
         if file.setup or file.after:
             return "its 'setup' and 'after' surround one run, and neighbours run again and again"
         if native := self.left_out(parameters).get("native"):

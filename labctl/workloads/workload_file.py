@@ -160,6 +160,29 @@ class ConditionalFile(FileModel):
     """Arguments that are there where it is true."""
 
 
+class SchedFile(FileModel):
+    policy: Text
+    """`other`, `batch`, `idle`, `fifo` or `rr`, or a `{{ }}` over the parameters that makes one."""
+    priority: Annotated[int, Field(ge=1, le=99)] = 1
+    """Priority under `fifo` and `rr`; the others have none."""
+
+
+class CgroupFile(FileModel):
+    """Limit the command by a cgroup of its own, at the top of the machine's hierarchy."""
+
+    when: Text | None = None
+    """A bare expression over the parameters; without it always."""
+    weight: Annotated[int, Field(ge=1, le=10_000)] | Text | None = None
+    """CPU weight against the 100 of all else on the machine: a number or a bare expression."""
+    quota_percent: Annotated[int, Field(ge=1, le=100_000)] | Text | None = None
+    """CPU time that it may use, in percent of one CPU: a number or a bare expression."""
+    memory_mib: Annotated[int, Field(ge=4, le=2**24)] | Text | None = None
+    """Memory that it may use, in MiB: a number or a bare expression. Natively it is no more than a
+    guest has."""
+    cpus: Text | None = None
+    """CPUs that it may use, as a list: `0-1`, or a `{{ }}`."""
+
+
 class NeedsFile(FileModel):
     tracers: list[Text] = []
     """Tracers of the kernel that it runs under, by ftrace's names."""
@@ -218,6 +241,10 @@ class DeclaredFile(FileModel):
     """Length of a run, and how it ends."""
     command: Annotated[list[Item | ConditionalFile], Field(min_length=1, max_length=200)]
     """One argument an item; no shell."""
+    sched: SchedFile | None = None
+    """Scheduling policy of the command, not of its servers; without it that of its machine."""
+    cgroup: CgroupFile | None = None
+    """Limits of the command, not of its servers: a cgroup of its own."""
     exit_status: list[int] = [0]
     """Statuses of success."""
     absent: list[Text] = []

@@ -18,7 +18,7 @@ from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import fresh_bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.trial_request import TrialRequest
-from labctl.run.trials.trial_setting import new_data, setting_of
+from labctl.run.trials.trial_setting import cgroup_of, new_data, setting_of
 from labctl.run.trials.warmup import warm_up
 from labctl.run.trials.window import bare_window, measured_window, store_output
 from labctl.store.trial import TrialFolder
@@ -71,6 +71,8 @@ class Windows:
             for problem in bench.problems:
                 self._lab.listener(Warned(text=problem))
             stack.enter_context(self._servers(bench))
+            setting = setting_of(self._lab, bench, self._program, self._quiet.declared)
+            stack.enter_context(cgroup_of(self._lab, bench, self._program.command(setting)))
             self._warm(bench)
             for block in range(1, self._pairs + 1):
                 # The same draw for both sides: what a level costs one is compared with the other.

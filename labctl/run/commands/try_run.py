@@ -16,9 +16,9 @@ from labctl.run.commands.try_reading import Read, read_output
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.peer import serving
-from labctl.run.trials.trial import server_reasons
+from labctl.run.trials.ran_checks import ran_reasons
 from labctl.run.trials.trial_request import SLACK_S
-from labctl.run.trials.trial_setting import new_data, setting_of
+from labctl.run.trials.trial_setting import cgroup_of, new_data, setting_of
 from labctl.run.trials.window import store_output
 from labctl.store.trial import TrialFolder
 from labctl.study.load_study import OneProgram
@@ -57,6 +57,7 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
         with (
             serving(lab, program, setting.parameters),
             bench.channel.serving(servers, **placed) as ended,
+            cgroup_of(lab, bench, command),
         ):
             result = bench.channel.run(command, seconds=setting.duration_s + SLACK_S, **placed)
     except ChannelClosed:
@@ -68,8 +69,7 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
     with tempfile.TemporaryDirectory(dir=lab.work) as path:
         folder = TrialFolder(Path(path))
         store_output(folder, result)
-        reasons = [*server_reasons(ended, folder), program.why_failed(result)]
-        failure = next(filter(None, reasons), None)
+        failure = next(iter(ran_reasons(program, command, result, ended, folder)), None)
         read = read_output(program, folder, setting.parameters)
     return Tried(
         side=str(bench.kind),

@@ -11,16 +11,15 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-from labctl.base.channel import Serving
 from labctl.base.errors import HostError, LabctlError
-from labctl.base.last_words import last_words
 from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.neighbours import neighbours
 from labctl.run.trials.peer import RAW, serving
+from labctl.run.trials.ran_checks import ran_reasons
 from labctl.run.trials.trial_request import TrialRequest
-from labctl.run.trials.trial_setting import new_data, setting_of
+from labctl.run.trials.trial_setting import cgroup_of, new_data, setting_of
 from labctl.run.trials.warmup import warm_up
 from labctl.run.trials.window import measured_window, store_output
 from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
@@ -86,19 +85,6 @@ def _parsed_beside(request: TrialRequest) -> dict[str, Any]:
     return {"neighbours": [{key: row.get(key) for key in keys} for row in rows]}
 
 
-def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
-    """Return why the trial's servers make it invalid; what they printed is stored."""
-    reasons = []
-    for number, server in enumerate(serving.ended):
-        folder.write_raw(f"server-{number}.txt", server.output)
-        if server.too_early:
-            said = last_words(server.output) or "it printed nothing"
-            reasons.append(
-                f"the server {server.name} ended by itself with status {server.status}: {said}"
-            )
-    return reasons
-
-
 def _measure(
     lab: Lab,
     bench: Bench,
@@ -109,6 +95,7 @@ def _measure(
     """Return the trial itself; returns why it is invalid."""
     workload = request.workload
     setting = setting_of(lab, bench, workload, request.declared)
+    command = workload.command(setting)
     reasons: list[str] = []
     with ExitStack() as stack:
         new_data(lab, bench, workload, setting)
@@ -117,6 +104,7 @@ def _measure(
         servers = stack.enter_context(
             bench.channel.serving(workload.servers(setting), cpus=bench.cpus, sched=bench.sched)
         )
+        stack.enter_context(cgroup_of(lab, bench, command))
         warmed = warm_up(bench, workload, setting, request)
         folder.write_raw_json("warmup.json", warmed)
         times["warmup_s"] = warmed["seconds"]
@@ -131,8 +119,6 @@ def _measure(
         if peer is not None:
             folder.write_raw(RAW, peer.output())
     store_output(folder, result, hogs)
-    reasons += server_reasons(servers, folder)
-    if why := workload.why_failed(result):
-        reasons.append(why)
-    reasons += thread_reasons(bench, workload, folder)
+    reasons += ran_reasons(workload, command, result, servers, folder)
+    reasons += thread_reasons(bench, workload, command, folder)
     return [*reasons, *host_reasons(folder), *clock_reasons(bench, folder)]

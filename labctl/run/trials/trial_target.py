@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.collect.collector import Target, ThreadRef
 from labctl.domain import readback
@@ -54,11 +55,13 @@ def target_of(
     )
 
 
-def with_command(target: Target, bench: Bench, pid: int) -> Target:
+def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Target:
     """Return the target with the command that waits to begin, natively: in a guest its threads are
     the guest's. Raises BrokenError when it is not where and what its twin asks for."""
     if bench.cpus is None:
         return target
-    if problems := readback.native_mismatches(pid, bench.cpus, bench.sched):
+    limits = command.cgroup
+    cpus = bench.cpus & limits.cpus if limits is not None and limits.cpus else bench.cpus
+    if problems := readback.native_mismatches(pid, cpus, command.sched or bench.sched):
         raise BrokenError("; ".join(problems))
     return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))

@@ -32,17 +32,15 @@ def measured_window(
     """Return the command's outcome; what was collected around it is in the folder."""
     hogs = hogs or Together()
     seconds = setting.duration_s + SLACK_S
+    command = request.workload.command(setting)
     target = target_of(lab, bench, request, seconds, folder, hogs, peer)
     with (
         collecting(target, request.level, before_command=True),
         bench.channel.prepared(
-            request.workload.command(setting),
-            seconds=seconds,
-            cpus=bench.cpus,
-            sched=bench.sched,
+            command, seconds=seconds, cpus=bench.cpus, sched=bench.sched
         ) as execution,
     ):
-        target = with_command(target, bench, execution.pid)
+        target = with_command(target, bench, execution.pid, command)
         # Collectors take their time to attach and to end: the snapshots are inside of that.
         with collecting(target, request.level) as edges:
             before = edges.before()

@@ -13,6 +13,7 @@ from typing import Any
 
 from labctl.base import latency_qos
 from labctl.base.channel import ClockReading
+from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.collect import runner_counts, snapshots
@@ -42,7 +43,9 @@ _OTHERS = ("neighbour", "peer")
 LIMIT_PPM = 100.0
 
 
-def thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> list[str]:
+def thread_reasons(
+    bench: Bench, workload: Workload, command: Command, folder: TrialFolder
+) -> list[str]:
     """Return why the trial's threads make it invalid; what they were is stored."""
     host, told = folder.read_json(snapshots.RAW), folder.read_json(runner_counts.RAW)["threads"]
     stored, wrong = held(
@@ -51,6 +54,7 @@ def thread_reasons(bench: Bench, workload: Workload, folder: TrialFolder) -> lis
         told,
         places_itself=workload.places_itself,
         schedules_itself=workload.schedules_itself,
+        command=command,
     )
     folder.write_raw_json(RAW, stored)
     return wrong
@@ -90,18 +94,20 @@ def held(
     *,
     places_itself: bool,
     schedules_itself: bool = False,
+    command: Command | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what the trial's `threads.json` holds, and a sentence for each thread that was not
     what was asked, or that changed meanwhile.
 
     `host`: the two snapshots, `told`: what the command's runner has read of its threads, each
     `before` and `after`. `places_itself`, `schedules_itself`: whether its threads choose their own
-    CPUs or policy.
+    CPUs or policy. `command`: what it was, with the policy and the CPUs that its workload asks for.
     Raises BrokenError when the runner has told something else.
     """
     before, after = (_machine(host, at) + _workload(told, at) for at in ("before", "after"))
     # In a guest nothing is asked of the command but to stay what it was when it was started.
     asked = [*asked, *(_as_started(before) if not _is_asked(asked, WORKLOAD) else ())]
+    asked = [_of_command(thread, command) for thread in asked] if command else asked
     others = [row_states(host[at]["threads"], _OTHERS) for at in ("before", "after")]
     at_end = [
         _as_asked(asked, state, cpus=places_itself, policy=schedules_itself) for state in after
@@ -147,6 +153,17 @@ def _as_started(before: Sequence[ThreadState]) -> list[ExpectedThread]:
         for state in before
         if state.role == WORKLOAD
     ][:1]
+
+
+def _of_command(thread: ExpectedThread, command: Command) -> ExpectedThread:
+    """Return what is asked of a thread, of the command's with its own policy and CPUs."""
+    if thread.role != WORKLOAD:
+        return thread
+    if sched := command.sched:
+        thread = replace(thread, policy=str(sched.policy), priority=sched.priority)
+    if command.cgroup is not None and (cpus := command.cgroup.cpus):
+        thread = replace(thread, cpus=thread.cpus & cpus)
+    return thread
 
 
 def _is_asked(asked: Sequence[ExpectedThread], role: str) -> bool:

@@ -315,3 +315,33 @@ def test_limits_on_a_host_without_cpu_cgroups_are_refused(tmp_path: Path) -> Non
         cgroups.group(nothing, Journal(tmp_path / "j"), "neighbour-0", limits=CpuLimits()),
     ):
         pytest.fail("there is nothing to set a weight in")
+
+
+def test_a_command_s_group_is_in_the_journal_in_each_hierarchy_that_it_needs(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    layout = v1_layout(fake_kernel, rt=True)
+    journal = Journal(tmp_path / "journal.jsonl")
+    with cgroups.command_cgroup(layout, journal, "labctl-command-7", ("cpu", "memory")):
+        folders = {fake_kernel / f"{name}/labctl-command-7" for name in ("cpu", "memory")}
+        assert all(folder.is_dir() for folder in folders)
+        assert {Path(entry.arguments["path"]) for entry in journal.pending()} == folders
+    assert not list(fake_kernel.glob("*/labctl-*"))
+    with (
+        pytest.raises(HostError, match="no cgroup controller 'cpuset'"),
+        cgroups.command_cgroup(layout, journal, "labctl-command-7", ("cpuset",)),
+    ):
+        pytest.fail("there is no such hierarchy")
+
+
+def test_a_command_s_group_of_v2_has_memory_s_controller_as_well(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    (fake_kernel / "cgroup.subtree_control").write_text("cpu cpuset memory\n")
+    names = ("cpu", "cpuset", "memory")
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in names}, fake_kernel, False)
+    journal = Journal(tmp_path / "journal.jsonl")
+    with cgroups.command_cgroup(layout, journal, "labctl-command-7", ("cpuset",)):
+        assert [Path(entry.arguments["path"]).name for entry in journal.pending()] == [
+            "labctl-command-7"
+        ]

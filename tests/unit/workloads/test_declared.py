@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from labctl.base.command import CommandResult
+from labctl.base.command import CommandCgroup, CommandResult
 from labctl.base.errors import UsageError
 from labctl.base.expressions import fill_in
 from labctl.base.places_inside import DATA_DISK_BYTES
+from labctl.base.tuning import Policy, Sched
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.registry import defined, workload
 from labctl.workloads.setting import Setting
@@ -259,3 +260,77 @@ def test_a_maximum_and_a_number_of_samples_of_a_reader_decide_nothing() -> None:
 def test_a_formula_over_other_metrics_may_decide() -> None:
     each = {"formula": "1 / rate", "unit": "s", "better": "lower"}
     assert set(_declared(metrics={"rate": RATE, "each": each}).deciding) >= {"rate", "each"}
+
+
+SCHEDULER = {"choice": "other", "of": ["other", "fifo", "best"], "description": "policy"}
+
+
+def test_a_policy_is_filled_in_and_has_a_priority_where_it_takes_one() -> None:
+    program = _declared(
+        parameters={"scheduler": SCHEDULER}, sched={"policy": "{{ scheduler }}", "priority": 7}
+    )
+    assert program.command(_setting(program)).sched == Sched(policy=Policy.OTHER)
+    fifo = _setting(program, scheduler="fifo")
+    assert program.command(fifo).sched == Sched(policy=Policy.FIFO, priority=7)
+    assert program.warmup_command(fifo, 0.1, None).sched == Sched(policy=Policy.FIFO, priority=7)
+    with pytest.raises(UsageError, match=r"sched.policy: 'best' is none of other, fifo"):
+        program.command(_setting(program, scheduler="best"))
+    assert _declared().command(_setting(program)).sched is None
+
+
+def test_a_cgroup_has_its_limits_where_its_condition_holds() -> None:
+    program = _declared(
+        parameters={"n": NUMBER},
+        cgroup={
+            "when": "n > 4",
+            "weight": "n * 10",
+            "quota_percent": "50 if n > 8 else 0",
+            "memory_mib": 64,
+            "cpus": "{{ first_cpu if n > 8 else '' }}",
+        },
+    )
+    assert program.command(_setting(program)).cgroup is None
+    some = CommandCgroup(weight=50, memory_mib=64)
+    assert program.command(_setting(program, n=5)).cgroup == some
+    every = CommandCgroup(weight=90, quota_percent=50, memory_mib=64, cpus=frozenset({0}))
+    assert program.command(_setting(program, n=9)).cgroup == every
+    assert program.command(_setting(program, n=9)).cgroup.controllers == ("cpu", "memory", "cpuset")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"sched": {"policy": "best"}}, "'best' is none of other, fifo"),
+        ({"sched": {"policy": "{{ vcpus }}"}}, "'sched.policy': there is no 'vcpus'"),
+        ({"sched": {"policy": "fifo", "priority": 0}}, "sched.priority"),
+        ({"sched": {"policy": "fifo"}, "schedules_itself": True}, "'schedules_itself' says"),
+        ({"cgroup": {}}, "a cgroup without a limit does nothing"),
+        ({"cgroup": {"when": "vcpus > 1", "weight": 5}}, "'cgroup.when': there is no 'vcpus'"),
+        ({"cgroup": {"weight": "n"}}, "'cgroup.weight': there is no 'n'"),
+        ({"cgroup": {"weight": 0}}, "cgroup.weight"),
+        ({"cgroup": {"cpus": "{{ n }}"}}, "'cgroup.cpus': there is no 'n'"),
+    ],
+)
+def test_a_policy_or_a_cgroup_that_cannot_be_is_refused(keys: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        _declared(**keys)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"weight": "vcpus / 4"}, r"cgroup.weight: 0.5 is no whole number"),
+        ({"quota_percent": "0 - vcpus"}, r"-2 is no whole number from 0"),
+        ({"memory_mib": "vcpus > 1"}, r"True is no whole number"),
+        ({"cpus": "first"}, "cgroup.cpus: not a CPU list"),
+    ],
+)
+def test_a_limit_that_comes_to_nothing_is_refused(limits: Any, said: str) -> None:
+    program = _declared(cgroup=limits)
+    with pytest.raises(UsageError, match=said):
+        program.command(_setting(program))
+
+
+def test_a_workload_with_a_policy_or_a_cgroup_of_its_own_is_no_neighbour() -> None:
+    for keys in ({"sched": {"policy": "batch"}}, {"cgroup": {"weight": 5}}):
+        assert "a policy or a cgroup of its own" in str(_declared(**keys).why_no_neighbour({}, 1))
