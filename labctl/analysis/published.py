@@ -3,22 +3,16 @@ values."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from labctl.analysis.added import confirmatory
-from labctl.analysis.cells import Cells, Scenario, Series, read_cells
+from labctl.analysis.cells import Scenario
 from labctl.analysis.checks import control_failed
-from labctl.analysis.design import Design, read_design
-from labctl.analysis.effects import ratios
-from labctl.analysis.intervals import t_interval
+from labctl.analysis.own_numbers import Measured, Own
 from labctl.analysis.verdicts import FEWEST_BLOCKS
-from labctl.analysis.words import listed
 from labctl.store.records.plan_record import PublishedResult
 from labctl.store.run_folder import LoadedRun
-from labctl.store.samples import base_name, labels_of
 
 
 class Agreement(StrEnum):
@@ -73,10 +67,10 @@ def published(run: LoadedRun) -> Published:
     sources = run.plan.published
     if not sources:
         return Published(sources=(), results=())
-    design, cells = read_design(run), read_cells(run)
+    measured = Measured.of(run)
     results = (
-        _repeated(design, cells, item, place, number, run.plan.skipped)
-        for place in design.places
+        _repeated(measured, item, place, number)
+        for place in measured.design.places
         for number, source in enumerate(sources)
         for item in source.results
         if item.workload in (None, place.workload) and item.condition in (None, place.condition)
@@ -84,69 +78,44 @@ def published(run: LoadedRun) -> Published:
     return Published(sources=tuple(source.source for source in sources), results=tuple(results))
 
 
-def _repeated(
-    design: Design,
-    cells: Cells,
-    item: PublishedResult,
-    place: Scenario,
-    source: int,
-    skipped: Mapping[str, str],
-) -> Repeated:
-    tuning, against, metric = item.tuning, item.against, item.metric
+def _repeated(measured: Measured, item: PublishedResult, place: Scenario, source: int) -> Repeated:
     other = Scenario(item.against_workload or place.workload, place.condition)
-    ours, theirs = _series(cells, tuning, place, metric), _series(cells, against, other, metric)
-    ratio = low = high = None
-    blocks, agreement = 0, Agreement.NOT_MEASURED
-    if tuning == against and other == place:
-        why = "an arm is not compared with itself"
-    elif ours is None or theirs is None:
-        lacking = tuning if ours is None else against
-        why = skipped.get(lacking) or _why_missing(cells, lacking, place, metric)
-    else:
-        second = design.control if against == design.baseline and other == place else None
-        control = _series(cells, second, place, metric) if second != tuning else None
-        others = [theirs] if control is None else [theirs, control]
-        found = ratios(ours, others)
-        if isinstance(found, str):
-            why = f"it {found}"
+    found = measured.ratio(item.metric, item.tuning, place, item.against, other)
+    agreement, why = Agreement.NOT_MEASURED, found.why
+    if found.number is not None:
+        if why := _forbidden(measured, place, item.against):
+            agreement = Agreement.NOT_SHOWN
         else:
-            interval = t_interval(found.spread, design.level)
-            blocks, ratio = found.spread.n, found.shown(found.spread.mean)
-            if interval is not None:
-                low, high = found.shown(interval.low), found.shown(interval.high)
-            if why := _forbidden(design, cells, place, against):
-                agreement = Agreement.NOT_SHOWN
-            else:
-                agreement, why = _agreement(blocks, low, high, item.direction)
+            agreement, why = _agreement(found, item.direction)
     return Repeated(
-        tuning=tuning,
-        against=against,
+        tuning=item.tuning,
+        against=item.against,
         workload=place.workload,
         against_workload=item.against_workload,
         condition=place.condition,
-        metric=metric,
+        metric=item.metric,
         published=item.ratio,
         direction=item.direction,
-        ratio=ratio,
-        low=low,
-        high=high,
-        blocks=blocks,
+        ratio=found.number,
+        low=found.low,
+        high=found.high,
+        blocks=found.blocks,
         agreement=agreement,
         why=why,
         source=source,
     )
 
 
-def _forbidden(design: Design, cells: Cells, place: Scenario, against: str) -> str:
+def _forbidden(measured: Measured, place: Scenario, against: str) -> str:
     """Return why this run may call no direction its own; "" where it may."""
+    design = measured.design
     if design.before_look:
         return "before the first look that the plan declares"
-    return control_failed(design, cells, place) if against == design.baseline else ""
+    return control_failed(design, measured.cells, place) if against == design.baseline else ""
 
 
-def _agreement(
-    blocks: int, low: float | None, high: float | None, direction: str
-) -> tuple[Agreement, str]:
+def _agreement(found: Own, direction: str) -> tuple[Agreement, str]:
+    blocks, low, high = found.blocks, found.low, found.high
     if blocks < FEWEST_BLOCKS:
         return Agreement.NOT_SHOWN, f"{blocks} of the {FEWEST_BLOCKS} blocks that it takes"
     if low is None or high is None:
@@ -155,41 +124,3 @@ def _agreement(
         return Agreement.NOT_SHOWN, "the interval holds no change"
     same = (low > 1) is (direction == "higher")
     return (Agreement.SAME if same else Agreement.OTHER), ""
-
-
-def _series(cells: Cells, tuning: str | None, place: Scenario, metric: str) -> Series | None:
-    """Return what has the metric's name and its labels and no more, or else what has them, summed
-    by block; None where there is nothing, or where the numbers come from more than one source
-    (METHOD 12)."""
-    if tuning is None:
-        return None
-    base, labels = base_name(metric), labels_of(metric)
-    found = [
-        series
-        for series in cells.at(tuning, place).values()
-        if series.sample.metric == base and labels.items() <= series.sample.labels.items()
-    ]
-    # A total that stands beside its parts, as exits beside exits{reason=HLT}, is not one of them.
-    wanted = labels.keys() | {"source"}
-    found = [series for series in found if series.sample.labels.keys() <= wanted] or found
-    if len({series.sample.labels.get("source") for series in found}) != 1:
-        return None
-    first, *more = found
-    if not more:
-        return first
-    blocks = set.intersection(*(set(series.values) for series in found))
-    return replace(
-        first, values={b: math.fsum(series.values[b] for series in found) for b in sorted(blocks)}
-    )
-
-
-def _why_missing(cells: Cells, tuning: str, place: Scenario, metric: str) -> str:
-    base = base_name(metric)
-    reasons = dict.fromkeys(
-        item.reason
-        for item in cells.missing
-        if base_name(item.metric) == base
-        and tuning in item.tunings
-        and place.workload in item.workloads
-    )
-    return listed(list(reasons)) if reasons else f"{tuning} has no value of it"

@@ -72,11 +72,10 @@ def expected_table(plan: PlanRecord) -> list[RenderableType]:
     for column, width in (("arms", 28), ("metric", 26), ("published", 9), ("where", 14)):
         table.add_column(column, max_width=width, overflow="fold")
     for item in (item for source in plan.published for item in source.results):
-        falls = "rises" if item.direction == "higher" else "falls"
         table.add_row(
             text(_arms(item)),
             text(metric_title(item.metric)),
-            text(change(item.ratio) if item.ratio is not None else falls),
+            text(published_change(item)),
             text(_where(item) or "each workload"),
         )
     names = {"native": "Natively", "kvm": "Under KVM", "tcg": "Under TCG"}
@@ -136,8 +135,15 @@ def published_json(run: LoadedRun) -> dict[str, Any] | None:
     return {"sources": list(found.sources), "results": [_json(found, i) for i in found.results]}
 
 
+def published_change(item: Repeated | PublishedResult) -> str:
+    """Return a published change, or only where it went."""
+    ratio = item.published if isinstance(item, Repeated) else item.ratio
+    if ratio is not None:
+        return change(ratio)
+    return "rises" if item.direction == "higher" else "falls"
+
+
 def _row(item: Repeated) -> PublishedRow:
-    arrow = "rises" if item.direction == "higher" else "falls"
     ours = changes(item.ratio, item.low, item.high)
     return PublishedRow(
         arms=_arms(item),
@@ -145,7 +151,7 @@ def _row(item: Repeated) -> PublishedRow:
         metric=metric_title(item.metric),
         ours=ours.estimate,
         interval=ours.interval,
-        published=change(item.published) if item.published is not None else arrow,
+        published=published_change(item),
         agreement=str(item.agreement),
         why=item.why,
         source=_letter(item.source),

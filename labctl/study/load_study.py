@@ -13,7 +13,7 @@ from labctl.base.levels import Level
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import base_of
-from labctl.store.records.plan_record import PublishedSource
+from labctl.store.records.plan_record import PublishedSource, ReportRow, ReportTable
 from labctl.study.combine import with_combinations
 from labctl.study.expanded import with_factors
 from labctl.study.programs import Program, Programs
@@ -89,7 +89,9 @@ def load_study(
     defined = defined_programs(path, file, programs)
     conditions = defined_conditions(path, file, programs, defined)
     study = _frozen(path.name.removesuffix(".yaml"), file, defined)
-    study = replace(study, published=_published(path, file), expects=_expects(file))
+    study = replace(
+        study, published=_published(path, file), expects=_expects(file), tables=_tables(file)
+    )
     if quick:
         if file.quick is None:
             raise UsageError(
@@ -119,6 +121,18 @@ def _published(path: Path, file: StudyFile) -> tuple[PublishedSource, ...]:
             conditions=file.conditions,
         )
         for name in file.published
+    )
+
+
+def _tables(file: StudyFile) -> tuple[ReportTable, ...]:
+    return tuple(
+        ReportTable(
+            title=table.title,
+            rows=tuple(ReportRow(tuning=row.tuning, against=row.against) for row in table.rows),
+            metrics=tuple(table.metrics),
+            workloads=None if table.workloads is None else tuple(table.workloads),
+        )
+        for table in file.tables
     )
 
 
@@ -203,6 +217,7 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
         exercises={name: (one.name,) for name in study.tunings if name not in roles},
         published=(),
         expects={},
+        tables=(),
     )
 
 

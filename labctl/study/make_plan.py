@@ -9,10 +9,11 @@ from dataclasses import asdict, replace
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Kind, Tuning
-from labctl.store.records.factor_record import Factorial
+from labctl.store.records.factor_record import Factorial, base_of
 from labctl.store.records.plan_record import (
     PlannedTrial,
     PublishedSource,
+    ReportTable,
 )
 from labctl.study.factors import with_boots
 from labctl.study.plan import MOST_TRIALS, Plan, PlannedTuning
@@ -89,6 +90,7 @@ def make_plan(
         trials=(),
         stopping=study.stopping,
         published=tuple(_of_study(source, study) for source in study.published),
+        tables=tuple(filter(None, (_table_of(table, study) for table in study.tables))),
         expects=study.expects,
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
@@ -122,6 +124,18 @@ def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
         and item.condition in (None, *study.conditions)
     )
     return replace(source, results=tuple(kept))
+
+
+def _table_of(table: ReportTable, study: Study) -> ReportTable | None:
+    """Leave out what a quick selection or the command line deselected; None where nothing is
+    left."""
+    rows = [row for row in table.rows if {row.tuning, row.against} <= {None, *study.tunings}]
+    workloads = table.workloads
+    if workloads is not None:
+        workloads = tuple(name for name in study.workloads if {name, base_of(name)} & {*workloads})
+    if not rows or workloads == ():
+        return None
+    return replace(table, rows=tuple(rows), workloads=workloads)
 
 
 def extend(plan: Plan, blocks: int) -> Plan:

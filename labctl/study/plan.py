@@ -20,6 +20,7 @@ from labctl.store.records.plan_record import (
     PlannedWorkload,
     PlanRecord,
     PublishedSource,
+    ReportTable,
 )
 from labctl.study.condition import Condition
 from labctl.study.study import GuestShape, Limits, Roles, StudyWorkload
@@ -77,6 +78,7 @@ class Plan:
     spares: tuple[PlannedTrial, ...] = ()
     """Trials of blocks that run only where another block has lost a value (`study/spares.py`)."""
     published: tuple[PublishedSource, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
     expects: Mapping[str, str] = field(default_factory=dict)
     collect: Level = Level.COUNTERS
     skipped_workloads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -161,6 +163,7 @@ class Plan:
             **self._spares_json(),
             **({"published": published} if published else {}),
             **({"expects": dict(self.expects)} if self.expects else {}),
+            **({"tables": listed([asdict(one) for one in self.tables])} if self.tables else {}),
             **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
             **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
@@ -237,6 +240,7 @@ class Plan:
             spares=record.spares,
             published=record.published,
             expects=record.expects,
+            tables=record.tables,
             collect=Level(record.collect or Level.COUNTERS),
             skipped_workloads=record.skipped_workloads,
             factorial=record.factorial,

@@ -23,7 +23,8 @@ class Direction(StrEnum):
     LOWER = "lower"
 
 
-_METRIC = r"^[a-z][a-z0-9_]*(\{[a-z_]+=[^,{}=]+(,[a-z_]+=[^,{}=]+)*\})?$"
+METRIC = r"^[a-z][a-z0-9_]*(\{[a-z_]+=[^,{}=]+(,[a-z_]+=[^,{}=]+)*\})?$"
+"""Pattern of a metric's name, with labels or without."""
 
 
 class _Result(FileModel):
@@ -33,7 +34,7 @@ class _Result(FileModel):
     against_workload: str | None = None
     """A cell of factors that `workload`, another one, is compared with."""
     condition: str | None = None
-    metric: Annotated[str, StringConstraints(pattern=_METRIC)]
+    metric: Annotated[str, StringConstraints(pattern=METRIC)]
     ratio: Annotated[float, Field(gt=0, lt=1e6)] | None = None
     direction: Direction | None = Field(default=None, strict=False)
 

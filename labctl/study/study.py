@@ -13,7 +13,7 @@ from labctl.base.stopping import Stopping
 from labctl.base.tuning import Requires, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.store.records.factor_record import Factorial
-from labctl.store.records.plan_record import PublishedSource
+from labctl.store.records.plan_record import PublishedSource, ReportTable
 from labctl.study.condition import Condition
 from labctl.study.factors import Declared
 from labctl.study.programs import Parameter
@@ -113,6 +113,8 @@ class Study:
     requires: Mapping[str, Requires] = field(default_factory=dict)
     """Tuning to what a host must have for it to be an arm here."""
     published: tuple[PublishedSource, ...] = ()
+    tables: tuple[ReportTable, ...] = ()
+    """Tables of the report that it asks for."""
     expects: Mapping[str, str] = field(default_factory=dict)
     """Expectation, in a sentence by "native", "kvm" and "tcg"."""
     collect: Level = Level.COUNTERS
@@ -125,12 +127,13 @@ class Study:
     @property
     def digest(self) -> str:
         """Return the SHA-256 of the study's canonical JSON, which runs on two hosts have in common.
-        It leaves out published results and what is expected, since they change no measurement."""
+        It leaves out published results, what is expected and the report's tables, since they change
+        no measurement."""
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         content["guest"] = self.guest.to_json()
         content["neighbours"] = {name: one.to_json() for name, one in self.neighbours.items()}
-        del content["published"], content["expects"], content["declared"]
+        del content["published"], content["expects"], content["tables"], content["declared"]
         if not self.neighbours:
             # Studies said nothing of neighbours once, and their digests are in old runs.
             del content["neighbours"]

@@ -93,6 +93,7 @@ class _Checked(Placing):
             self._names(workloads, "workload of the study", file.workloads, "exercises", tuning)
         for tuning in file.requires:
             self._name(tuning, "tuning of the study", file.tunings, "requires", tuning)
+        self._check_tables()
         images = data_files("guest-images")
         self._name(file.guest.image, "guest image", images, "guest", "image")
         if file.quick is not None:
@@ -151,6 +152,22 @@ class _Checked(Placing):
         levels = file.quick.levels if file.quick is not None else {}
         with self._placed("quick", "factors", among=levels):
             file.declared.choosing(levels)
+
+    def _check_tables(self) -> None:
+        for index, table in enumerate(self.file.tables):
+            keys = ("tables", index)
+            for number, row in enumerate(table.rows):
+                for key, name in row:
+                    if name is not None:
+                        place = (*keys, "rows", number, key)
+                        self._name(name, "tuning of the study", self.file.arms, *place)
+            self._names(
+                table.workloads or [],
+                "workload of the study",
+                self.file.workloads,
+                *keys,
+                "workloads",
+            )
 
     def _check_length(self) -> None:
         """Check that the number of blocks is given at most once: as a number, or as a rule."""

@@ -13,6 +13,7 @@ from labctl.study.conditionfile import ConditionFile
 from labctl.study.factorcheck import declared_factors
 from labctl.study.factorfile import Chosen, Exclude, Factors, Interactions, level_name
 from labctl.study.factors import Declared
+from labctl.study.published_file import METRIC
 from labctl.study.tuningfile import RequiresFile
 from labctl.study.tunings import tuning_names
 
@@ -173,6 +174,26 @@ class QuickFile(FileModel):
         return {**dict(self), "factors": self.levels}
 
 
+class TableRowFile(FileModel):
+    tuning: _Name
+    """The arm."""
+    against: _Name | None = None
+    """The arm that it is compared with; without one the row has the arm's own values."""
+
+
+class TableFile(FileModel):
+    title: Annotated[str, Field(min_length=1, max_length=80)]
+    """The finding that it is for, as its heading."""
+    rows: Annotated[list[TableRowFile], Field(min_length=1, max_length=_MOST)]
+    """Its arms, or pairs of them, in this order."""
+    metrics: Annotated[
+        list[Annotated[str, StringConstraints(pattern=METRIC)]], Field(min_length=1, max_length=20)
+    ]
+    """Its columns: metrics, whose labels may be left out (docs/metrics.md)."""
+    workloads: _Names | None = None
+    """Workloads that it is of; without any it is of each."""
+
+
 class StudyFile(FileModel):
     title: Annotated[str, Field(min_length=1)]
     """The question that the study asks; it heads the report."""
@@ -235,6 +256,8 @@ class StudyFile(FileModel):
     """Files of published results, relative to the study's own (docs/published.md)."""
     expects: ExpectsFile | None = None
     """Expectation by accelerator; a plan and a report print it beside published results."""
+    tables: Annotated[list[TableFile], Field(max_length=_MOST)] = []
+    """Tables of the report, for the findings that the study is after."""
     quick: QuickFile | None = None
     """Changes that `--quick` makes."""
 

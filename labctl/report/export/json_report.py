@@ -31,6 +31,7 @@ from labctl.analysis.wall_time import WallTime, wall_time
 from labctl.base.jsontext import without_controls
 from labctl.report.price_list import predicted_json
 from labctl.report.published_parts import published_json
+from labctl.report.study_parts import tables_json
 from labctl.store.run_folder import LoadedRun
 
 SCHEMA = 3
@@ -127,6 +128,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "skipped_conditions": run.plan.skipped_conditions,
         "exit_costs": predicted_json(View(run, judgement)),
         "published": published_json(run),
+        "tables": tables_json(run),
         "imported": run.run.imported and run.run.imported.to_json(),
     }
 

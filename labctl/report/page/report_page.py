@@ -17,7 +17,7 @@ from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
 from labctl.report.page.pinmap import pin_maps
 from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
 from labctl.report.page.terms import Terms
-from labctl.report.published_parts import published_part
+from labctl.report.study_parts import StudyPart, study_part
 from labctl.report.templating import template
 from labctl.store.jsonfile import check_folder, write_bytes, write_output
 from labctl.store.run_folder import PAGE, LoadedRun
@@ -65,7 +65,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
-    factors = factor_part(judgement)
+    factors, study = factor_part(judgement), study_part(run)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
@@ -80,14 +80,14 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         overviews=pictured,
         more_compared=sum(len(g.bars) for o in pictured[1:] for g in o.groups)
         + sum(o.left_out for o in pictured),
-        contents=_contents(view, run, sections, has_invalid=bool(invalid)),
+        contents=_contents(view, run, study, sections, has_invalid=bool(invalid)),
         native_gap=sentences.native_gap(view),
         matrices=[
             _matrix(view, sections[at : at + _COLUMNS]) for at in range(0, len(sections), _COLUMNS)
         ],
         sections=sections,
         factors=factors,
-        published=published_part(run),
+        study=study,
         whole=room.whole,
         added=[(item, change(item)) for item in more.comparisons] if more else [],
         pin_width=PIN_WIDTH,
@@ -124,7 +124,12 @@ def write_page(
 
 
 def _contents(
-    view: View, run: LoadedRun, sections: Sequence[Section], *, has_invalid: bool
+    view: View,
+    run: LoadedRun,
+    study: StudyPart,
+    sections: Sequence[Section],
+    *,
+    has_invalid: bool,
 ) -> list[tuple[str, str]]:
     """Return the page's parts that it has, as (anchor, title)."""
     judgement = view.judgement
@@ -133,7 +138,8 @@ def _contents(
         *((f"place-{section.number}", section.title, True) for section in sections),
         ("added", "Over all blocks", judgement.added),
         ("factors", "Factors", judgement.factors),
-        ("published", "Published elsewhere", published_part(run)),
+        ("tables", "The study's findings", study.tables),
+        ("published", "Published elsewhere", study.published),
         ("unavailable", "Not available", judgement.unavailable),
         ("invalid", "Invalid and skipped", has_invalid or appendix.left_out(run)),
         ("setup", "How it was set up", True),

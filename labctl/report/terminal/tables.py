@@ -19,7 +19,7 @@ from labctl.base.notation import NOT_AVAILABLE, TO, quantity
 from labctl.report import sentences
 from labctl.report.parts import bare_table, marked, small, text
 from labctl.report.price_list import prediction_table, predictions
-from labctl.report.published_parts import published_table
+from labctl.report.study_parts import study_shown
 from labctl.report.terminal.answer_lines import answer_lines
 from labctl.report.terminal.factor_tables import factors_full
 from labctl.report.terminal.head import head
@@ -67,7 +67,7 @@ def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
         parts += _place(view, place, notes)
     parts += factors_full(judgement.factors)
     parts += _added(judgement.added)
-    parts += published_table(run)
+    parts += study_shown(run)
     parts += left_behind(run, judgement.attempts)
     parts.append(Text())
     parts += [text(line, style="dim") for line in notes.lines()]

@@ -19,6 +19,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.run.guests.clone_state import cpu_ns
 from labctl.run.guests.clones import Clone, CloneRoom
+from labctl.run.planning.planned_conditions import beside_of
 from labctl.study.condition import Neighbour
 from labctl.workloads.beside import Beside
 from labctl.workloads.copies import LEFT, START, Left, copies_of, left_by
@@ -139,7 +140,7 @@ def neighbour_guests(
 
     The room ends the guests. Raises HostError where the host has no memory for them all.
     """
-    beside = Beside.of(declared.program, declared.definition, declared.parameters, declared.run_s)
+    beside = beside_of(declared)
     vcpus = frozenset(range(room.lab.vcpus))
     guests = declared.guests or 1
     count = declared.count or len(vcpus)

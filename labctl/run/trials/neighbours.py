@@ -28,6 +28,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import RUNNER, runner_channel
 from labctl.run.guests.neighbour_guests import neighbour_guests
 from labctl.run.planning.conditions_here import cpus_of
+from labctl.run.planning.planned_conditions import beside_of
 from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.workloads.beside import LIMIT_S, Beside
 
@@ -243,7 +244,7 @@ class _OnTheHost:
 def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHost]:
     """Start neighbours of one kind. `kind`: its number among the condition's."""
     cpus = cpus_of(declared, lab.topology, lab.pin_plan)
-    beside = Beside.of(declared.program, declared.definition, declared.parameters, declared.run_s)
+    beside = beside_of(declared)
     found = _OnTheHost(kind, beside, cpus)
     with ExitStack() as stack:
         for number in range(declared.count or len(cpus)):

@@ -163,6 +163,27 @@ class PublishedSource:
     results: tuple[PublishedResult, ...]
 
 
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRow:
+    """Name an arm of a table: its own values, or its change where `against` names another."""
+
+    tuning: Text
+    against: Text | None = None
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTable:
+    """Hold a table that a study declares of its report: `rows` by `metrics`. `workloads` None:
+    under each."""
+
+    title: Text
+    rows: tuple[ReportRow, ...]
+    metrics: tuple[Text, ...]
+    workloads: tuple[Text, ...] | None = None
+
+
 class StoppingRule(Record):
     width: Number | None = None
     most_blocks: Whole | None = None
@@ -229,6 +250,7 @@ class PlanRecord(Record):
     spares: tuple[PlannedTrial, ...] = ()
     published: tuple[PublishedSource, ...] = ()
     expects: dict[str, Text] = {}
+    tables: tuple[ReportTable, ...] = ()
     """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""

@@ -246,6 +246,41 @@ class Published(Shape):
     results: list[PublishedResult]
 
 
+class PublishedCell(Shape):
+    ratio: float | None
+    direction: Literal["higher", "lower"]
+
+
+class TableCell(Shape):
+    metric: str
+    number: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    unit: str | None
+    why: str | None
+    published: list[PublishedCell]
+
+
+class TableRow(Shape):
+    tuning: str
+    against: str | None
+    workload: str
+    condition: str
+    cells: list[TableCell]
+
+
+class MissingCells(Shape):
+    why: str
+    metrics: list[str]
+
+
+class Table(Shape):
+    title: str
+    rows: list[TableRow]
+    missing: list[MissingCells]
+
+
 class Spares(Shape):
     planned: int
     ran: list[int]
@@ -466,6 +501,7 @@ class Report(Shape):
     skipped_conditions: dict[str, str]
     exit_costs: list[ExitCost]
     published: Published | None
+    tables: list[Table] | None
     imported: Imported | None
 
 

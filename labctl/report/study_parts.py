@@ -1,0 +1,164 @@
+"""Show what a study asks of its report, in every form of the report: its tables, and what others
+published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from labctl.analysis.own_numbers import Own
+from labctl.analysis.study_tables import FilledTable, TableCell, TableRow, study_tables
+from labctl.base.notation import NOT_AVAILABLE, Shown, changes, quantities
+from labctl.base.wording import metric_title, place_in_words
+from labctl.report.parts import bare_table, small, text
+from labctl.report.published_parts import (
+    PublishedPart,
+    published_change,
+    published_part,
+    published_table,
+)
+from labctl.store.run_folder import LoadedRun
+
+_MOST_COLUMNS = 3
+"""Metrics beside each other in a terminal; more stand in a table below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellText:
+    """Show a number; `published`: what somebody else found, "" where nobody did."""
+
+    estimate: str
+    interval: str
+    published: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowText:
+    arms: str
+    where: str
+    cells: tuple[CellText, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableText:
+    title: str
+    metrics: tuple[str, ...]
+    rows: tuple[RowText, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPart:
+    tables: tuple[TableText, ...]
+    published: PublishedPart | None
+
+
+def study_part(run: LoadedRun) -> StudyPart:
+    """Return the part for the page, empty for a run whose study asks for nothing."""
+    return StudyPart(tables=tuple(map(_table, study_tables(run))), published=published_part(run))
+
+
+def study_shown(run: LoadedRun) -> Iterator[RenderableType]:
+    """Yield the same for a terminal of 80 columns."""
+    for table in map(_table, study_tables(run)):
+        for at in range(0, len(table.metrics), _MOST_COLUMNS):
+            columns = range(at, min(at + _MOST_COLUMNS, len(table.metrics)))
+            shown = bare_table(table.title if at == 0 else f"{table.title} (continued)")
+            shown.add_column("arms", min_width=9, max_width=22, overflow="fold")
+            shown.add_column("where", min_width=9, max_width=14, overflow="fold")
+            for column in columns:
+                shown.add_column(table.metrics[column], justify="right", overflow="fold")
+            for row in table.rows:
+                shown.add_row(
+                    text(row.arms),
+                    text(row.where),
+                    *(text(_lines(row.cells[column])) for column in columns),
+                )
+            yield from (Text(), shown)
+        yield from (small(note) for note in table.notes)
+    yield from published_table(run)
+
+
+def tables_json(run: LoadedRun) -> list[dict[str, Any]] | None:
+    """Return JSON with the keys of docs/report-schema.md; None for a run whose study declares
+    none."""
+    return [_json(table) for table in study_tables(run)] or None
+
+
+def _table(table: FilledTable) -> TableText:
+    notes = [
+        f"{NOT_AVAILABLE}  {', '.join(map(metric_title, of))}: {why}" for why, of in table.missing
+    ]
+    if not table.rows:
+        notes.insert(0, "This run has no number of it.")
+    return TableText(
+        title=table.title,
+        metrics=tuple(map(metric_title, table.metrics)),
+        rows=tuple(map(_row, table.rows)),
+        notes=tuple(notes),
+    )
+
+
+def _row(row: TableRow) -> RowText:
+    return RowText(
+        arms=row.tuning if row.against is None else f"{row.tuning} : {row.against}",
+        where=place_in_words(row.place.workload, row.place.condition),
+        cells=tuple(map(_cell, row.cells)),
+    )
+
+
+def _cell(cell: TableCell) -> CellText:
+    own = _own(cell.own)
+    published = dict.fromkeys(map(published_change, cell.published))
+    return CellText(estimate=own.estimate, interval=own.interval, published=" or ".join(published))
+
+
+def _own(own: Own) -> Shown:
+    if own.number is None:
+        return Shown("–" if own.is_no_metric else NOT_AVAILABLE, "")
+    if own.unit is None:
+        return changes(own.number, own.low, own.high)
+    return quantities(own.number, own.low, own.high, own.unit)
+
+
+def _lines(cell: CellText) -> str:
+    published = f"publ. {cell.published}" if cell.published else ""
+    return "\n".join(filter(None, (cell.estimate, cell.interval, published)))
+
+
+def _json(table: FilledTable) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "rows": [
+            {
+                "tuning": row.tuning,
+                "against": row.against,
+                "workload": row.place.workload,
+                "condition": row.place.condition,
+                "cells": [
+                    _cell_json(metric, cell)
+                    for metric, cell in zip(table.metrics, row.cells, strict=True)
+                ],
+            }
+            for row in table.rows
+        ],
+        "missing": [{"why": why, "metrics": list(metrics)} for why, metrics in table.missing],
+    }
+
+
+def _cell_json(metric: str, cell: TableCell) -> dict[str, Any]:
+    own = asdict(cell.own)
+    del own["is_no_metric"]
+    return {
+        "metric": metric,
+        **own,
+        "unit": None if cell.own.unit is None else str(cell.own.unit),
+        "why": cell.own.why or None,
+        "published": [
+            {"ratio": item.ratio, "direction": item.direction} for item in cell.published
+        ],
+    }
