@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from labctl.base.bottleneck import Bottleneck
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in
@@ -177,6 +178,19 @@ class Workload:
         """Return whom it talks to over the network; None for a workload that sends nothing. Raises
         UsageError where the file says several."""
         return self._commands.peer(parameters)
+
+    def competitor(self, parameters: Parameters) -> Peer | None:
+        """Return the server beside it whose packets pass the same bottleneck; None without one."""
+        return self._commands.peer(parameters, "competitor")
+
+    @property
+    def narrows_link(self) -> bool:
+        """Return whether its trials have a bottleneck on the way to the peer."""
+        return self.file.link is not None
+
+    def bottleneck(self, parameters: Parameters) -> Bottleneck | None:
+        """Return what narrows the way to the peer; None where nothing does. Raises UsageError."""
+        return self._commands.bottleneck(parameters)
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
         """Return what is there on the machine itself, from before the warm-up to after the window:
