@@ -21,6 +21,7 @@ from labctl.report.published_parts import (
     published_part,
     published_table,
 )
+from labctl.store.records.factor_record import base_of
 from labctl.store.run_folder import LoadedRun
 
 _MOST_COLUMNS = 3
@@ -105,10 +106,21 @@ def _table(table: FilledTable) -> TableText:
 
 def _row(row: TableRow) -> RowText:
     return RowText(
-        arms=row.tuning if row.against is None else f"{row.tuning} : {row.against}",
-        where=place_in_words(row.place.workload, row.place.condition),
+        arms=_arms(row),
+        where=_where(row),
         cells=tuple(map(_cell, row.cells)),
     )
+
+
+def _arms(row: TableRow) -> str:
+    return row.tuning if row.against in (None, row.tuning) else f"{row.tuning} : {row.against}"
+
+
+def _where(row: TableRow) -> str:
+    """Return where a row's arms ran; where a factor tells them apart, what changed."""
+    if not row.change:
+        return place_in_words(row.place.workload, row.place.condition)
+    return place_in_words(f"{base_of(row.place.workload)}: {row.change},", row.place.condition)
 
 
 def _cell(cell: TableCell) -> CellText:
@@ -139,6 +151,8 @@ def _json(table: FilledTable) -> dict[str, Any]:
                 "against": row.against,
                 "workload": row.place.workload,
                 "condition": row.place.condition,
+                "against_workload": None if row.other is None else row.other.workload,
+                "against_condition": None if row.other is None else row.other.condition,
                 "cells": [
                     _cell_json(metric, cell)
                     for metric, cell in zip(table.metrics, row.cells, strict=True)

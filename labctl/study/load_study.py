@@ -131,6 +131,7 @@ def _tables(file: StudyFile) -> tuple[ReportTable, ...]:
             rows=tuple(ReportRow(tuning=row.tuning, against=row.against) for row in table.rows),
             metrics=tuple(table.metrics),
             workloads=None if table.workloads is None else tuple(table.workloads),
+            factor=table.factor,
         )
         for table in file.tables
     )

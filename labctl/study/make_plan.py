@@ -126,6 +126,12 @@ def _of_study(source: PublishedSource, study: Study) -> PublishedSource:
     return replace(source, results=tuple(kept))
 
 
+def _is_varied(factor: str, study: Study) -> bool:
+    """Return whether a selection has left a factor a level to compare with its first."""
+    known = study.factorial.factors if study.factorial is not None else {}
+    return factor in known and len(known[factor].levels) > 1
+
+
 def _table_of(table: ReportTable, study: Study) -> ReportTable | None:
     """Leave out what a quick selection or the command line deselected; None where nothing is
     left."""
@@ -133,7 +139,7 @@ def _table_of(table: ReportTable, study: Study) -> ReportTable | None:
     workloads = table.workloads
     if workloads is not None:
         workloads = tuple(name for name in study.workloads if {name, base_of(name)} & {*workloads})
-    if not rows or workloads == ():
+    if not rows or workloads == () or (table.factor and not _is_varied(table.factor, study)):
         return None
     return replace(table, rows=tuple(rows), workloads=workloads)
 

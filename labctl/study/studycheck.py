@@ -156,7 +156,14 @@ class _Checked(Placing):
     def _check_tables(self) -> None:
         for index, table in enumerate(self.file.tables):
             keys = ("tables", index)
+            if table.factor is not None:
+                self._name(table.factor, "factor", self.file.factors, *keys, "factor")
             for number, row in enumerate(table.rows):
+                if table.factor is not None and row.against is not None:
+                    self._fail(
+                        "a table of a factor compares an arm with itself: leave out 'against'",
+                        *(*keys, "rows", number, "against"),
+                    )
                 for key, name in row:
                     if name is not None:
                         place = (*keys, "rows", number, key)

@@ -192,6 +192,8 @@ class TableFile(FileModel):
     """Its columns: metrics, whose labels may be left out (docs/metrics.md)."""
     workloads: _Names | None = None
     """Workloads that it is of; without any it is of each."""
+    factor: str | None = None
+    """A factor: each arm at its other levels against the same at its first, cell by cell."""
 
 
 class StudyFile(FileModel):

@@ -176,12 +176,13 @@ class ReportRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
     """Hold a table that a study declares of its report: `rows` by `metrics`. `workloads` None:
-    under each."""
+    under each. `factor`: each row has an arm at its other levels against the same at its first."""
 
     title: Text
     rows: tuple[ReportRow, ...]
     metrics: tuple[Text, ...]
     workloads: tuple[Text, ...] | None = None
+    factor: Text | None = None
 
 
 class StoppingRule(Record):

@@ -10,6 +10,7 @@ import pytest
 from lxml import html as parser
 from rich.console import Console
 
+from labctl.analysis.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.study_tables import FilledTable, study_tables
 from labctl.report.export.json_report import report_json
@@ -18,6 +19,7 @@ from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample
 from tests.unit.analysis.alter import with_plan
+from tests.unit.factor_runs import factorial_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 PUBLISHED = {
@@ -121,3 +123,60 @@ def test_json_has_numbers_and_reasons(run: LoadedRun) -> None:
     assert cell["metric"] == "ipc"
     assert cell["unit"] is None
     assert second["rows"][0]["cells"][0]["unit"] == "instructions/cycle"
+
+
+IMPACT = {
+    "title": "What fifo changes",
+    "factor": "policy",
+    "rows": [{"tuning": "native"}, {"tuning": "baseline"}],
+    "metrics": ["events_per_s"],
+}
+SAME = {
+    "source": "Someone's matrix.",
+    "results": [
+        {
+            "tuning": "native",
+            "against": "native",
+            "workload": "matrix[policy=fifo,processes=10]",
+            "against_workload": "matrix[policy=other,processes=10]",
+            "metric": "events_per_s",
+            "ratio": 1.5,
+            "direction": "higher",
+        }
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def of_factor() -> LoadedRun:
+    return with_plan(factorial_run(), tables=[IMPACT], published=[SAME])
+
+
+def test_a_factor_s_levels_are_compared_with_its_first_cell_by_cell(of_factor: LoadedRun) -> None:
+    rows = {(row.tuning, row.change): row for row in table(of_factor, 0).rows}
+    assert len(rows) == 2 * 2 + 2 * 2 * 2, "two levels; native by processes, baseline by kernel too"
+    for number, effect in {"10": 1.2, "50": 1.44}.items():
+        row = rows["native", f"processes {number}, policy other → fifo"]
+        assert row.other == Scenario(f"matrix[policy=other,processes={number}]", "neighbour")
+        (cell,) = row.cells
+        assert cell.own.number == pytest.approx(effect, rel=0.1)
+        assert cell.own.low is not None
+        assert cell.own.high is not None
+        assert cell.own.low < cell.own.number < cell.own.high
+        assert [one.ratio for one in cell.published] == ([1.5] if number == "10" else [])
+    bare = rows["bare", "processes 50, kernel bare, policy other → fifo"]
+    assert bare.cells[0].own.number == pytest.approx(1.44, rel=0.1)
+
+
+def test_the_change_of_a_factor_stands_in_every_form(of_factor: LoadedRun, tmp_path: Path) -> None:
+    out = io.StringIO()
+    print_report(Console(file=out, width=80), of_factor, judge(of_factor))
+    after = out.getvalue().split("What fifo changes")[1]
+    assert "policy other" in " ".join(after.split())
+    tree = parser.fromstring(page(of_factor, judge(of_factor), tmp_path))
+    said = " ".join(tree.xpath("string(//h3[.='What fifo changes']/following::table[1])").split())
+    assert "matrix: processes 10, policy other → fifo, with a noisy neighbour" in said
+    assert "published +50 %" in said
+    row = report_json(of_factor, judge(of_factor))["tables"][0]["rows"][0]
+    assert row["against_workload"] == "matrix[policy=other,processes=10]"
+    assert row["against_condition"] == "neighbour"

@@ -67,3 +67,39 @@ def test_a_wrong_name_is_refused_at_its_line(
     with pytest.raises(UsageError, match=message) as caught:
         make_study("quick:", TABLE.replace(old, new))
     assert "small.yaml:" in caught.value.message
+
+
+FACTOR = """\
+factors:
+  max_prime: {levels: [2000, 3000]}
+tables:
+  - title: What more primes cost
+    factor: max_prime
+    rows: [{tuning: baseline}]
+    metrics: [events_per_s]
+quick:"""
+
+
+def test_a_table_of_a_factor_is_left_out_where_one_level_is_left(
+    make_study: MakeStudy, tunings: Tunings
+) -> None:
+    plan = make_plan(make_study("quick:", FACTOR), tunings, seed=1, host_digest="")
+    assert [table.factor for table in plan.tables] == ["max_prime"]
+    assert plan_from_file(plan.to_json()) == plan
+    one = Overrides(factors={"max_prime": ("3000",)})
+    study = make_study("quick:", FACTOR, overrides=one)
+    assert make_plan(study, tunings, seed=1, host_digest="").tables == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("factor: max_prime", "factor: max_prim", "no factor 'max_prim'"),
+        ("{tuning: baseline}", "{tuning: baseline, against: native}", "leave out 'against'"),
+    ],
+)
+def test_a_table_of_a_factor_that_cannot_be_is_refused(
+    make_study: MakeStudy, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_study("quick:", FACTOR.replace(old, new))
