@@ -12,7 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.yamlfile import nearest
-from labctl.store.records.factor_record import base_of
+from labctl.store.records.factor_record import PlannedHeatmap, base_of
 from labctl.store.records.plan_record import PublishedSource
 from labctl.study.combine import with_combinations
 from labctl.study.expanded import with_factors
@@ -181,6 +181,10 @@ def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study
         collect=file.collect,
         spare_blocks=file.spare_blocks,
         declared=file.declared,
+        heatmaps=tuple(
+            PlannedHeatmap(across=one.across, down=one.down, metric=one.metric)
+            for one in file.heatmaps
+        ),
     )
 
 
@@ -203,6 +207,7 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
         exercises={name: (one.name,) for name in study.tunings if name not in roles},
         published=(),
         expects={},
+        heatmaps=(),
     )
 
 

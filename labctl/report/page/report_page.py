@@ -65,7 +65,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
-    factors = factor_part(judgement)
+    factors = factor_part(view)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
