@@ -55,9 +55,14 @@ def test_fairness_is_of_the_middle_third() -> None:
 
 
 def test_response_and_recovery_count_from_where_the_thirds_meet() -> None:
-    values, _ = _read(record([12, 12, 12, 12, 12, 8, 5, 5, 5, 8, 10, 10], [0.0] * 12))
+    values, _ = _read(record([12, 12, 12, 12, 12, 8, 5, 5, 5, 8, 10, 10], [1.0] * 12))
     assert values["stream_response"] == 1.5
     assert values["stream_recovery"] == 1.5
+
+
+def test_a_competitor_that_sent_nothing_is_no_competition() -> None:
+    with pytest.raises(BrokenError, match="competitor cubic sent nothing"):
+        _read(record([12.0] * 12, [0.0] * 12))
 
 
 def test_alone_there_is_nothing_to_share() -> None:
