@@ -399,6 +399,8 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield ("trial", key), found
     if file.data_disk is not None and isinstance(file.data_disk.writes, str):
         yield ("data_disk", "writes"), file.data_disk.writes
+    if file.needs.congestion_control is not None:
+        yield ("needs", "congestion_control"), file.needs.congestion_control
     for key in ("rate_mbit", "queue_bdp", "delay_ms"):
         if isinstance(found := getattr(file.link, key, None), str):
             yield ("link", key), found

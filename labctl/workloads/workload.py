@@ -103,6 +103,12 @@ class Workload:
         names."""
         return tuple(self.file.needs.tracers)
 
+    def congestion_control(self, parameters: Parameters) -> str:
+        """Return what its peer or competitor takes of the host's kernel; "" for any."""
+        asked = self.file.needs.congestion_control
+        where = f"{self.where}: needs.congestion_control"
+        return "" if asked is None else str(evaluate(asked, parameters, where))
+
     @property
     def _commands(self) -> Commands:
         return Commands(self.name, self.file)

@@ -199,6 +199,9 @@ class CgroupFile(FileModel):
 class NeedsFile(FileModel):
     tracers: list[Text] = []
     """Tracers of the kernel that it runs under, by ftrace's names."""
+    congestion_control: Text | None = None
+    """A bare expression over the parameters: TCP's congestion control that its peer or competitor
+    takes of the host's kernel, such as `bbr`; empty text for any."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """The fewest vCPUs that it runs with."""
     memory_mib: Annotated[int, Field(ge=1)] = 1

@@ -366,7 +366,9 @@ struct receiver {
     struct frame *frames;
     uint32_t frames_seen;
     struct bin *bins;
-    uint64_t stream_bytes, device_bytes;
+    int bin;
+    uint64_t stream_bytes, stream_before, device_before;
+    uint32_t received_before, highest_before;
     uint32_t received, highest;
     bool has_highest;
     struct sockaddr_in sender;
@@ -501,10 +503,27 @@ static void write_received(struct receiver *my, int bins)
     fclose(file);
 }
 
+static void close_bin(struct receiver *my)
+{
+    uint64_t all = device_bytes();
+    uint32_t received = my->received - my->received_before;
+    uint32_t expected = my->highest - my->highest_before;
+    my->bins[my->bin++] = (struct bin){
+        .stream_bytes = my->stream_bytes - my->stream_before,
+        .all_bytes = all - my->device_before,
+        .received = received,
+        .lost = expected > received ? expected - received : 0,
+    };
+    my->stream_before = my->stream_bytes;
+    my->device_before = all;
+    my->received_before = my->received;
+    my->highest_before = my->highest;
+}
+
 static void session(struct receiver *my, const char *beside, int beside_port)
 {
     char line[LINE], competitor[LINE];
-    int seconds, agent = -1, bin = 0;
+    int seconds, agent = -1;
     pid_t server = 0;
     struct pollfd found[2];
     if (!line_of(my->control, line) || sscanf(line, "start %d %s", &seconds, competitor) != 2 ||
@@ -519,16 +538,15 @@ static void session(struct receiver *my, const char *beside, int beside_port)
         usleep(200000); /* until iperf3 listens */
     }
     listen_to(my); /* what an earlier session left */
-    my->received = my->frames_seen = my->delays = 0;
-    my->stream_bytes = 0;
+    my->received = my->received_before = my->frames_seen = my->delays = 0;
+    my->stream_bytes = my->stream_before = 0;
+    my->highest = my->highest_before = (uint32_t)-1;
+    my->bin = 0;
     my->has_highest = false;
     memset(my->frames, 0, MOST_FRAMES * sizeof *my->frames);
     dprintf(my->control, "go\n");
     my->began_ns = now_ns();
-    my->device_bytes = device_bytes();
-    uint64_t stream_before = 0;
-    uint32_t received_before = 0, highest_before = (uint32_t)-1;
-    my->highest = (uint32_t)-1;
+    my->device_before = device_bytes();
     int64_t report_ns = my->began_ns + REPORT_NS, bin_ns = my->began_ns + BIN_NS;
     /* The competitor's begin, then its end, then nothing. */
     int64_t change_ns = my->began_ns + seconds * SECOND_NS / 3;
@@ -555,25 +573,18 @@ static void session(struct receiver *my, const char *beside, int beside_port)
             report_ns += REPORT_NS;
         }
         if (now >= bin_ns) {
-            uint64_t all = device_bytes();
-            if (bin < bins)
-                my->bins[bin++] = (struct bin){
-                    .stream_bytes = my->stream_bytes - stream_before,
-                    .all_bytes = all - my->device_bytes,
-                    .received = my->received - received_before,
-                    .lost = (my->highest - highest_before) - (my->received - received_before),
-                };
-            stream_before = my->stream_bytes;
-            my->device_bytes = all;
-            received_before = my->received;
-            highest_before = my->highest;
+            if (my->bin < bins)
+                close_bin(my);
             bin_ns += BIN_NS;
         }
         if (found[1].revents)
             break;
     }
+    /* A sender's clock may be ahead by a part of the last bin. */
+    if (my->bin == bins - 1)
+        close_bin(my);
     if (line_of(my->control, line) && strcmp(line, "end") == 0)
-        write_received(my, bin);
+        write_received(my, my->bin);
     if (agent >= 0)
         close(agent);
     if (server)

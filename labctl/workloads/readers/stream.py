@@ -22,6 +22,8 @@ METRICS = (
 )
 _LATE_FRAMES = 2
 """Times of a frame after which a player that holds two has none left."""
+_LEAST_BIT = 50_000
+"""Bitrate of a competitor that sends: the stream's control connection and echoes have less."""
 _PERCENTILES = {"stream_rtt_p50": 0.5, "stream_rtt_p95": 0.95}
 _OF_TWO = ("competitor_bitrate", "bitrate_difference", "jain_index")
 _OF_CHANGE = ("stream_response", "stream_recovery")
@@ -34,7 +36,7 @@ def readings(text: str, where: str, source: str) -> Iterator[Reading]:
     for phase in PHASES:
         labels = {} if phase == "middle" else {"phase": phase}
         yield from _of_phase(record, phase, labels, where, source)
-    yield from _shared(record, source)
+    yield from _shared(record, where, source)
 
 
 def _of_phase(
@@ -74,13 +76,18 @@ def _of_phase(
         yield Unavailable(metric=key, reason="no frame arrived whole")
 
 
-def _shared(record: StreamRecord, source: str) -> Iterator[Reading]:
+def _shared(record: StreamRecord, where: str, source: str) -> Iterator[Reading]:
     if not record.has_competitor:
         for metric in (*_OF_TWO, *_OF_CHANGE):
             yield Unavailable(metric=metric, reason="nothing competes with the stream")
         return
     bins = record.bins("middle")
     ours, others = fmean(record.stream_bit[bins]), fmean(record.competitor_bit[bins])
+    if others < _LEAST_BIT:
+        raise BrokenError(
+            f"{where}: the competitor {record.competitor} sent nothing: competitor.txt of the trial "
+            "has what iperf3 said"
+        )
     yield sample("competitor_bitrate", others, source=source)
     if record.capacity_bit is None:
         reason = "the link has no limit to take the difference against"
