@@ -21,6 +21,10 @@ from labctl.workloads.readers.found import Found
 from labctl.workloads.readers.output import Part
 from labctl.workloads.readers.quantity import NoValueError, number_of, quantity
 
+# Else the first table that is read leaves a pipe for signals, which a child of a child that closed
+# all files closes again when it is forked, and aborts over it: libvirt starts QEMU in such a one.
+pa.enable_signal_handlers(False)
+
 MOST_COLUMNS = 1000
 _NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?$"
 _WHOLE = r"^[+-]?\d{1,19}$"
