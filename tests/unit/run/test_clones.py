@@ -44,6 +44,7 @@ class Host:
             "clone_parts": self._parts,
             "answering": self._answering,
             "check_place": lambda *of: None,
+            "confined_threads": lambda *of: [],
             "reseed": lambda channel, seed: self.seeds.append(seed),
             "guest_xml": lambda *of: "<domain/>",
         }.items():
@@ -161,8 +162,9 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
         vcpu_threads=lambda: {0: os.getpid()},
         iothread_threads=dict,
     )
+    expected = clone_state.confined_threads(running, frozenset({4096}))
     with pytest.raises(BrokenError) as caught:
-        clone_state.check_place(layout, running, frozenset({4096}))
+        clone_state.check_place(layout, running, expected)
     assert caught.value.message.startswith("the guest labctl-noisy-1 is not as asked: ")
     assert "vCPU 0 " in caught.value.message
     assert "asked was 4096" in caught.value.message
