@@ -11,6 +11,7 @@ from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
 from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
+from labctl.host import cgroups
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
 from labctl.study.study import Study
@@ -96,11 +97,26 @@ def lacking(
         for side in (side for side in Kind if side in sides and str(side) in left_out):
             unmet = Unmet(text=left_out[str(side)], remedy="Leave the workload or that side out.")
             found.setdefault(name, {})[side] = unmet
+    for name, text in _without_cgroups(study).items() if Kind.NATIVE in sides else ():
+        unmet = Unmet(text=text, remedy="Boot the host with cgroups of v1, or all of v2's.")
+        found.setdefault(name, {}).setdefault(Kind.NATIVE, unmet)
     for name, tracers in tracers_of(study).items():
         for side in (side for side in Kind if side in sides):
             missing = [tracer for tracer in tracers if kernels.have(side, tracer) is False]
             if missing:
                 found.setdefault(name, {})[side] = kernels.unmet(side, missing[0])
+    return found
+
+
+def _without_cgroups(study: Study) -> dict[str, str]:
+    """Return by workload why this host can't limit its command as its file asks for."""
+    found = {}
+    for name, item in study.workloads.items():
+        controllers, realtime = workload_of(item).isolation(item.parameters)
+        if controllers and (
+            why := cgroups.why_no_command_cgroup(cgroups.detect(), controllers, realtime=realtime)
+        ):
+            found[name] = why
     return found
 
 
