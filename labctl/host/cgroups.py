@@ -223,15 +223,28 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
     return _text(root / "proc/sys/kernel/sched_autogroup_enabled").strip() == "1"
 
 
+def why_no_command_cgroup(
+    layout: Layout, controllers: Collection[str], *, realtime: bool
+) -> str | None:
+    """Return why a native command can't have a cgroup with these controllers; None where it can.
+    v2 has no budget that would let a real-time policy in (cgroup-v2.rst, "CPU")."""
+    for controller in controllers:
+        if not _has(layout, controller):
+            return f"this host has no cgroup controller '{controller}'"
+    is_v2 = "cpu" in controllers and layout.controllers["cpu"].version == 2
+    if realtime and is_v2 and layout.rt_group_sched:
+        return "this host's kernel refuses real-time policies in cpu cgroups of v2"
+    return None
+
+
 @contextmanager
 def command_cgroup(
     layout: Layout, journal: Journal, name: str, controllers: Collection[str]
 ) -> Iterator[None]:
     """Have the folders of a cgroup in the journal that a native runner limits its command by, at
     the top of each hierarchy that has one of these controllers. Raises HostError where none has."""
-    for controller in controllers:
-        if not _has(layout, controller):
-            raise HostError(f"this host has no cgroup controller '{controller}'")
+    if why := why_no_command_cgroup(layout, controllers, realtime=False):
+        raise HostError(why)
     # One group of v2 is for all controllers, so the memory of the guest is a limit there as well.
     wanted = {*controllers, "memory"} if layout.name == "v2" else {*controllers}
     folders = {layout.controllers[one].folder / name for one in wanted}

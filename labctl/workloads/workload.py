@@ -13,6 +13,7 @@ from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in
 from labctl.base.last_words import last_words
+from labctl.base.tuning import Policy
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.workloads import loops
@@ -149,7 +150,9 @@ class Workload:
             return "it talks to a peer, and neighbours have no link to one"
         if {"realtime", "root"} & {*file.privileges} or file.user == "root":
             return "it asks for rights with which it could starve or change the host"
-        if self._commands.sched(parameters) or self._commands.has_cgroup(parameters):
+        sched = self._commands.sched(parameters)
+        has_policy = sched is not None and sched.policy is not Policy.OTHER
+        if has_policy or self._commands.has_cgroup(parameters):
             return "it has a policy or a cgroup of its own, and a neighbour has its condition's"
         if file.setup or file.after:
             return "its 'setup' and 'after' surround one run, and neighbours run again and again"
@@ -179,6 +182,16 @@ class Workload:
             for one in self.file.sides
             if one.when is None or evaluate(one.when, parameters, where)
         }
+
+    def isolation(self, parameters: Parameters) -> tuple[tuple[str, ...], bool]:
+        """Return the cgroup controllers that its command needs, and whether it has a real-time
+        policy of its own."""
+        somewhere = Setting(
+            parameters=parameters, vcpus=1, duration_s=1, data_paths=("disk",), peer="peer"
+        )
+        limits = self._commands.cgroup(self._commands.variables(somewhere, 1))
+        sched = self._commands.sched(parameters)
+        return limits.controllers if limits else (), sched is not None and sched.policy.realtime
 
     def peer(self, parameters: Parameters) -> Peer | None:
         """Return whom it talks to over the network; None for a workload that sends nothing. Raises

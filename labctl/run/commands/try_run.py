@@ -95,9 +95,14 @@ def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict
     found |= {f"serve {n}": shlex.join(one.argv) for n, one in enumerate(servers, start=1)}
     found |= {f"setup {n}": shlex.join(argv) for n, argv in enumerate(command.setup, start=1)}
     repeats = repeated_argv(command.argv)
-    if repeats is None:
-        found["command"] = shlex.join(command.argv)
-    else:
-        found["command, again and again"] = shlex.join(repeats)
+    name = "command" if repeats is None else "command, again and again"
+    found[name + _isolation(command)] = shlex.join(repeats or command.argv)
     found |= {f"after {n}": shlex.join(argv) for n, argv in enumerate(command.after, start=1)}
     return found
+
+
+def _isolation(command: Command) -> str:
+    """Return what a command runs under of its own, "" where that is nothing."""
+    policy, limits = str(command.sched.policy) if command.sched else "other", command.cgroup
+    under = f", under SCHED_{policy.upper()}" if policy != "other" else ""
+    return under + (f", in a cgroup ({', '.join(limits.controllers)})" if limits else "")

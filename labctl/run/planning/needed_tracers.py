@@ -12,6 +12,7 @@ from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
 from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
+from labctl.host import cgroups
 from labctl.host.congestion import has_congestion_control
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
@@ -103,6 +104,9 @@ def lacking(
         control = _lacking_control(workload_of(item), item.parameters)
         if control is not None:
             found[name] = dict.fromkeys(sides, control)
+    for name, text in _without_cgroups(study).items() if Kind.NATIVE in sides else ():
+        unmet = Unmet(text=text, remedy="Boot the host with cgroups of v1, or all of v2's.")
+        found.setdefault(name, {}).setdefault(Kind.NATIVE, unmet)
     for name, tracers in tracers_of(study).items():
         for side in (side for side in Kind if side in sides):
             missing = [tracer for tracer in tracers if kernels.have(side, tracer) is False]
@@ -122,6 +126,18 @@ def _lacking_control(workload: Workload, given: Mapping[str, Value]) -> Unmet | 
         "which this host's kernel doesn't have",
         remedy=f"Boot the host with a kernel that has it, or the module tcp_{control}.",
     )
+
+
+def _without_cgroups(study: Study) -> dict[str, str]:
+    """Return by workload why this host can't limit its command as its file asks for."""
+    found = {}
+    for name, item in study.workloads.items():
+        controllers, realtime = workload_of(item).isolation(item.parameters)
+        if controllers and (
+            why := cgroups.why_no_command_cgroup(cgroups.detect(), controllers, realtime=realtime)
+        ):
+            found[name] = why
+    return found
 
 
 def untraceable(

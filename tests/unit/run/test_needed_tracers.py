@@ -12,6 +12,7 @@ from labctl.base.errors import HostError
 from labctl.base.tuning import Kind
 from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
+from labctl.host.cgroups import Hierarchy, Layout
 from labctl.run.planning import needed_tracers
 from labctl.run.planning.needed_tracers import Kernels, lacking
 from labctl.run.planning.planner import plan_sweep
@@ -148,3 +149,49 @@ def test_a_competitor_whose_congestion_control_the_host_lacks_is_left_out_with_t
     for sides in found.values():
         assert {*sides} == {Kind.NATIVE, Kind.GUEST}
         assert all("congestion control bbr" in unmet.text for unmet in sides.values())
+
+
+GAME = """\
+title: Is it smooth?
+workloads:
+  frames: {program: frame-loop, duration_s: 1, primary: frame_mean, margin_percent: 5}
+tunings: [native, baseline]
+roles: {native: native, baseline: baseline}
+factors:
+  isolation: {levels: [none, cgroup]}
+  scheduler: {levels: [other, fifo]}
+conditions: [quiet]
+blocks: 2
+guest: {image: debian-12, memory_mib: 512}
+"""
+
+
+@pytest.mark.parametrize(
+    ("controllers", "left_out", "why"),
+    [
+        ({"cpu": 1, "memory": 1, "cpuset": 1}, [], ""),
+        ({"cpu": 1, "cpuset": 1}, ["other", "fifo"], "no cgroup controller 'memory'"),
+        ({"cpu": 2, "memory": 2, "cpuset": 2}, ["fifo"], "refuses real-time policies"),
+    ],
+)
+def test_a_cgroup_that_this_host_cannot_make_leaves_its_native_cells_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    controllers: dict[str, int],
+    left_out: list[str],
+    why: str,
+) -> None:
+    hierarchies = {name: Hierarchy(version, tmp_path) for name, version in controllers.items()}
+    layout = Layout(hierarchies, None, rt_group_sched=True)
+    monkeypatch.setattr("labctl.host.cgroups.detect", lambda: layout)
+    path = tmp_path / "game.yaml"
+    path.write_text(GAME)
+    study = load_study(str(path), programs=checkers())
+    kernels = Kernels(recipe=load_recipe("debian-12"), image=None)
+    found = lacking(study, {Kind.NATIVE, Kind.GUEST}, kernels)
+    assert sorted(found) == sorted(
+        f"frames[isolation=cgroup,scheduler={name}]" for name in left_out
+    )
+    for reasons in found.values():
+        assert why in reasons[Kind.NATIVE].text
+        assert Kind.GUEST not in reasons

@@ -334,3 +334,4 @@ def test_a_limit_that_comes_to_nothing_is_refused(limits: Any, said: str) -> Non
 def test_a_workload_with_a_policy_or_a_cgroup_of_its_own_is_no_neighbour() -> None:
     for keys in ({"sched": {"policy": "batch"}}, {"cgroup": {"weight": 5}}):
         assert "a policy or a cgroup of its own" in str(_declared(**keys).why_no_neighbour({}, 1))
+    assert _declared(sched={"policy": "other"}).why_no_neighbour({}, 1) is None
