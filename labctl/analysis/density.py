@@ -228,7 +228,7 @@ def _signs(one: Fitting, other: Fitting) -> tuple[int, int, int, int]:
 
 
 def _curve(steps: Sequence[StepRecord], limit: Limit) -> Iterator[Point]:
-    whole = [step for step in steps if step.held is not None]
+    whole = [step for step in steps if step.held is not None and not step.disturbed]
     for count in sorted({step.count for step in whole}):
         here = [step for step in whole if step.count == count]
         costs = [cost for step in here if (cost := _cost(step, whole)) is not None]

@@ -40,6 +40,12 @@ _DURATION_S = 10.0
 @click.option("--memory", type=int, help="Memory of each guest in MiB (1024).")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
+@click.option(
+    "--wait-quiet",
+    metavar="TIME",
+    default="10m",
+    help="How long it may wait for others to leave the host alone (10m; 0: never).",
+)
 @click.option("--plan-only", is_flag=True, help="Print guests, memory and time; start nothing.")
 @click.option("--show", "shown", metavar="RUN", help="Show what an earlier density run found.")
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
@@ -85,6 +91,7 @@ def command(
 
 def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> DensityRequest:
     """Return the request that the command's arguments and options make. Raises UsageError."""
+    from labctl.cli.stopping import seconds_of
     from labctl.cli.workload_facts import asked_for, found_workload, parameters_of
     from labctl.run.planning.density_plan import DensityRequest
     from labctl.run.planning.density_search import Search
@@ -119,6 +126,7 @@ def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> Dens
         memory_mib=given["memory"],
         seed=given["seed"],
         accel=given["accel"],
+        wait_quiet_s=seconds_of(given["wait_quiet"], "--wait-quiet"),
     )
 
 
@@ -131,6 +139,7 @@ def words_of(given: dict[str, Any]) -> tuple[str, ...]:
         *(("--set", pair) for pair in given["given"]),
         *((f"--{name}", given[name]) for name in ("duration", "blocks", "most", "search")),
         *((f"--{name}", given[name]) for name in ("vcpus", "memory", "seed", "accel")),
+        ("--wait-quiet", given["wait_quiet"]),
     ):
         if value is not None:
             words += [option, str(value)]

@@ -82,12 +82,14 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
             )
         for block, why in one.lacking.items():
             said.append(f"{one.tuning}, block {block}: no number: {_cut(why)}")
-    others = [s.other_cpus for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
+    others = [s for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
     if others:
+        spoilt = counted(sum(step.disturbed for step in others), "step")
         said.append(
-            f"Others kept up to {max(o for o in others if o is not None):.2f} CPUs busy in "
-            f"{len(others)} of {counted(len(record.steps), 'step')}: those guests had less of the "
-            "host than they would have alone."
+            f"Others kept up to {max(step.other_cpus or 0.0 for step in others):.2f} CPUs busy in "
+            f"{len(others)} of {counted(len(record.steps), 'step')}, so their guests were slower "
+            f"than they would be alone. Where the limit broke beside them ({spoilt}), the step "
+            "counts for nothing."
         )
     apart = [s for s in record.steps if _share_in_common(s.common_s, record) < _LEAST_COMMON]
     if apart:

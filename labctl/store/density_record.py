@@ -51,7 +51,8 @@ class GuestRecord(Record):
 class StepRecord(Record):
     """Hold one step: so many guests that ran the workload at once. `held`: whether the limit did,
     None where a guest has no value; `common_s`: seconds of the window in which all ran at once;
-    `other_cpus`: CPUs that others than the guests kept busy meanwhile."""
+    `other_cpus`: CPUs that others than the guests kept busy meanwhile; `disturbed`: that the limit
+    may have broken because of them, so that the step counts for nothing."""
 
     block: Whole
     tuning: Text
@@ -60,6 +61,7 @@ class StepRecord(Record):
     held: Flag | None = None
     common_s: Number | None = None
     other_cpus: Number | None = None
+    disturbed: Flag = False
 
     @property
     def values(self) -> list[float]:
@@ -133,12 +135,20 @@ class DensityFolder:
         return [cls(path.parent) for path in sorted(results.glob(f"*/{DENSITY}"))]
 
     @classmethod
-    def find(cls, results: Path, name: str) -> DensityFolder:
+    def at(cls, results: Path, name: str) -> DensityFolder | None:
         """Return the density run of that name in `results`, or at that path, which has a '/' in
-        it; 'latest' is the newest. Raises UsageError with the nearest name."""
+        it; None where there is none."""
         for candidate in [results / name] if "/" not in name else [Path(name), results / name]:
             if (candidate / DENSITY).is_file():
                 return cls(candidate.resolve())
+        return None
+
+    @classmethod
+    def find(cls, results: Path, name: str) -> DensityFolder:
+        """Return `at`; 'latest' is the newest one. Raises UsageError with the nearest name."""
+        there = cls.at(results, name)
+        if there is not None:
+            return there
         found = cls.all(results)
         if name == "latest" and found:
             return found[-1]
@@ -157,7 +167,8 @@ class DensityFolder:
             raise BrokenError(f"{path} is not the record of a density run")
         if data["schema"] > SCHEMA:
             raise newer(path, data["schema"], SCHEMA)
-        return whole(DensityRecord, data, path, "Put it right, or measure again.")
+        content = {key: value for key, value in data.items() if key != "schema"}
+        return whole(DensityRecord, content, path, "Put it right, or measure again.")
 
     def guest(self, name: str) -> TrialFolder:
         """Return the folder of what one guest printed in one step."""

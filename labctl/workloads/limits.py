@@ -14,7 +14,9 @@ from labctl.workloads.readers.names import MetricName
 from labctl.workloads.readers.quantity import SCALES, quantity
 from labctl.workloads.workload import Workload
 
-_LIMIT = re.compile(r"\s*(?P<metric>\w+)\s*(?P<bound><=|>=|<|>)\s*(?P<quantity>[^<>=]+?)\s*")
+_LIMIT = re.compile(
+    r"\s*(?P<metric>\w+)\s*(?P<bound><=|>=|<|>)\s*(?P<quantity>[^<>=\s][^<>=]*?)\s*"
+)
 _LIKE_THIS = "Write it like 'frame_p95 < 16 ms': a metric, <, <=, > or >=, a number and its unit."
 
 

@@ -20,6 +20,8 @@ from labctl.run.planning.density_plan import (
 )
 from labctl.run.planning.run_plan import with_image
 from labctl.run.trials.density_blocks import count_blocks
+from labctl.run.trials.density_count import OTHER_CPUS
+from labctl.run.trials.quiet import Quiet
 from labctl.run.trials.together import Job
 from labctl.store.density_record import DensityFolder, DensityLog
 from labctl.workloads.registry import workload_of
@@ -73,4 +75,5 @@ def _measure(
             duration_s=declared.duration_s,
             metric=request.limit.metric,
         )
-        count_blocks(lab, plan, job, log, listener)
+        quiet = Quiet(OTHER_CPUS, request.wait_quiet_s, listener)
+        count_blocks(lab, plan, job, log, quiet)

@@ -47,6 +47,8 @@ class DensityRequest:
     memory_mib: int | None = None
     seed: int | None = None
     accel: Requested = "auto"
+    wait_quiet_s: float = 600.0
+    """Time that it may wait altogether for others to leave the host alone."""
 
     @property
     def sweep(self) -> SweepRequest:
@@ -112,7 +114,11 @@ def plan_density(request: DensityRequest, accelerator: str | None = None) -> Den
 
 
 def planned_density(request: DensityRequest, planned: Planned) -> DensityPlan:
-    """Return the plan of a request whose sweep is planned. Raises HostError for want of memory."""
+    """Return the plan of a request whose sweep is planned. Raises HostError for want of memory, and
+    for a workload that guests can't run here."""
+    skipped = planned.plan.skipped_workloads.get(request.workload.name, {})
+    if (why := skipped.get(str(Kind.GUEST))) is not None:
+        raise HostError(f"{request.workload.name} does not run in guests here: {why}")
     most, most_by = _most(request.most, planned.plan.guest.memory_mib)
     return DensityPlan(
         request=request,
@@ -155,10 +161,10 @@ def _most(asked: int | None, memory_mib: int) -> tuple[int, str]:
     room = most_guests(memory_mib * MIB)
     fitting, words = room if room is not None else (MOST_NEIGHBOURS, "the host tells no memory")
     if (asked or 1) > fitting:
-        guests = f"{asked or 1} guests of {memory_mib} MiB"
         needed = needed_bytes(asked or 1, memory_mib * MIB) // MIB
         raise HostError(
-            f"{guests} need {needed} MiB, and memory suffices for {fitting}: {words}",
+            f"{asked or 1} × {memory_mib} MiB of guests take {needed} MiB, and memory suffices for "
+            f"{fitting}: {words}",
             hint=f"Give --most {fitting} or less, or smaller guests: --memory."
             if fitting
             else "Give guests less memory: --memory.",
