@@ -148,13 +148,13 @@ def interval_of(numbers: Sequence[Number], alpha: float = LEVEL) -> NumberInterv
 def coverage(n: int, k: int) -> float:
     """Return how surely the k-th smallest and the k-th largest of n hold the median between them:
     1 - 2 P(B < k)."""
-    return 1 - 2 * sum(comb(n, i) for i in range(k)) / float(2**n)
+    return 1 - 2 * sum(comb(n, i) for i in range(k)) / (1 << n)
 
 
 def sign_p(more: int, fewer: int) -> float:
     """Return the two-sided p-value of the exact sign test; 1 without pairs that differ."""
     n = more + fewer
-    tail = sum(comb(n, i) for i in range(max(more, fewer), n + 1)) / float(2**n)
+    tail = sum(comb(n, i) for i in range(max(more, fewer), n + 1)) / (1 << n)
     return min(1.0, 2 * tail)
 
 

@@ -84,12 +84,17 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
             said.append(f"{one.tuning}, block {block}: no number: {_cut(why)}")
     others = [s for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
     if others:
-        spoilt = counted(sum(step.disturbed for step in others), "step")
+        spoilt = sum(step.disturbed for step in others)
         said.append(
             f"Others kept up to {max(step.other_cpus or 0.0 for step in others):.2f} CPUs busy in "
             f"{len(others)} of {counted(len(record.steps), 'step')}, so their guests were slower "
-            f"than they would be alone. Where the limit broke beside them ({spoilt}), the step "
-            "counts for nothing."
+            "than they would be alone."
+            + (
+                f" {counted(spoilt, 'step')} in which the limit broke beside them counted for "
+                "nothing."
+                if spoilt
+                else ""
+            )
         )
     apart = [s for s in record.steps if _share_in_common(s.common_s, record) < _LEAST_COMMON]
     if apart:

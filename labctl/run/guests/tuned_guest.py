@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.cpus import format_cpus
@@ -13,6 +12,7 @@ from labctl.base.errors import BrokenError
 from labctl.domain.asked import EMULATOR, VCPU
 from labctl.domain.render import guest_data_paths
 from labctl.run.guests import guest_side
+from labctl.run.guests.clone_state import check_place
 from labctl.run.guests.clones import Clone, CloneRoom
 from labctl.run.guests.guest_bench import handicapped
 from labctl.run.guests.lab import Pins
@@ -70,6 +70,12 @@ class TunedGuests:
             self._ends.append(stack.pop_all())
         return guest
 
+    def check_places(self) -> None:
+        """Raise BrokenError where a guest's threads are no longer what they were asked to be."""
+        for guest in self.guests:
+            clone = guest.clone
+            check_place(self.room.lab.layout, clone.running, clone.threads)
+
     def remove_last(self) -> None:
         """End the one that came last."""
         self.guests.pop()
@@ -79,10 +85,6 @@ class TunedGuests:
         """End all of them."""
         while self.guests:
             self.remove_last()
-
-    def facts(self) -> list[dict[str, Any]]:
-        """Return who they were."""
-        return [guest.clone.to_json() for guest in self.guests]
 
 
 @contextmanager

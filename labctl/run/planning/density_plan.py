@@ -48,7 +48,7 @@ class DensityRequest:
     seed: int | None = None
     accel: Requested = "auto"
     wait_quiet_s: float = 600.0
-    """Time that it may wait, altogether, for others to leave the host alone."""
+    """Time that it may wait altogether for others to leave the host alone."""
 
     @property
     def sweep(self) -> SweepRequest:

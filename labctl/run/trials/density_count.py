@@ -39,13 +39,11 @@ def count_guests(
     held: dict[int, bool] = {}
     ended: str | None = None
     while ended is None and (wanted := next_count(held, plan.most, plan.request.search)):
-        try:
-            _resize(plan, guests, wanted)
-        except HostError as error:
+        if lacking := _resize(plan, guests, wanted):
             # Another took what was there when the run was planned.
-            wanted, ended = len(guests.guests), f"memory: {error.message}"
+            wanted, ended = len(guests.guests), f"memory: {lacking}"
             if wanted == 0:
-                return CountRecord(block=block, tuning=tuning, why=error.message)
+                return CountRecord(block=block, tuning=tuning, why=lacking)
             if wanted in held:
                 break
         step = _undisturbed_step(plan, guests, job, block, log, quiet)
@@ -66,13 +64,18 @@ def count_guests(
     return CountRecord(block=block, tuning=tuning, number=fitting, bounded=bounded)
 
 
-def _resize(plan: DensityPlan, guests: TunedGuests, wanted: int) -> None:
-    """Make guests, or end some, until there are so many. Raises HostError where memory ends it."""
+def _resize(plan: DensityPlan, guests: TunedGuests, wanted: int) -> str | None:
+    """Make guests, or end some, until there are so many; return why the host's memory doesn't
+    suffice for them."""
     while len(guests.guests) > wanted:
         guests.remove_last()
     while len(guests.guests) < wanted:
-        guests.room.check_memory(1)
+        try:
+            guests.room.check_memory(1)
+        except HostError as error:
+            return error.message
         guests.add(plan.places.of(len(guests.guests)))
+    return None
 
 
 def _undisturbed_step(
@@ -111,6 +114,7 @@ def _step(
     again = "" if attempt == 1 else f".{attempt}"
     names = [f"b{block:02d}-{tuning}-n{count:02d}-g{g.number:02d}{again}" for g in guests.guests]
     found = run_together(job, guests.guests, [folder.guest(name) for name in names])
+    guests.check_places()
     rows = []
     for guest, name, value in zip(guests.guests, names, found.values, strict=True):
         folder.guest(name).write_raw_json("guest.json", guest.clone.to_json())

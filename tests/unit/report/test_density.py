@@ -134,3 +134,17 @@ def test_a_browser_finds_nothing_wrong(tmp_path: Path, width: int) -> None:
         assert check(browser, "tooWide") == []
         assert check(browser, "tooFaint", 4.5) == []
         assert browser.trouble == []
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e300, float("inf"), float("nan")])
+def test_a_value_that_no_guest_has_breaks_no_report(value: float) -> None:
+    of = record({"baseline": [1] * 6})
+    guests = tuple(g.model_copy(update={"value": value}) for g in of.steps[0].guests)
+    odd = of.steps[0].model_copy(update={"guests": guests})
+    of = of.model_copy(update={"steps": (odd, *of.steps[1:])})
+    assert "baseline" in shown(of)
+    assert "baseline" in paged(of)
+
+
+def test_a_record_of_more_blocks_than_a_float_can_count_is_read() -> None:
+    assert judged(record({"baseline": [1] * 1100})).fitting[0].typical is not None

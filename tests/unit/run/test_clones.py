@@ -178,3 +178,14 @@ def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:
     running.pid = 2**22
     with pytest.raises(BrokenError, match="the guest labctl-noisy-1 is gone"):
         clone_state.cpu_ns(running)
+
+
+def test_the_last_one_can_be_ended_and_its_place_taken_again(host: Host) -> None:
+    with host.room() as room:
+        first, second = room.add(CPUS), room.add(CPUS)
+        room.remove_last()
+        assert room.clones == [first]
+        again = room.add(CPUS)
+        assert again.identity == second.identity
+        assert host.did.count(f"end {second.identity.name}") == 1
+    assert host.did[-2:] == [f"end {first.identity.name}", "remove 0"]

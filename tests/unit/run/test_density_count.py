@@ -51,6 +51,9 @@ class Guests:
         clone = SimpleNamespace(to_json=lambda: {"name": f"labctl-noisy-{number}"})
         self.guests.append(SimpleNamespace(number=number, cpus=f"CPU {pins}", clone=clone))
 
+    def check_places(self) -> None:
+        """They stay where they are."""
+
     def remove_last(self) -> None:
         self.guests.pop()
 
