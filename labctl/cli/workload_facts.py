@@ -97,6 +97,10 @@ def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
     peer = program.peer(setting.parameters)
     if peer is not None:
         commands = {"serve on the peer": commands_of(peer.command, [])["command"], **commands}
+    competitor = program.competitor(setting.parameters)
+    if competitor is not None:
+        served = commands_of(competitor.command, [])["command"]
+        commands = {"serve on the competitor": served, **commands}
     return {"user": user_of(command), "commands": commands}
 
 

@@ -68,6 +68,15 @@ class Narrow:
     def competitor_file(self) -> Path:
         return NAMESPACES / self.competitor
 
+    @property
+    def sentence(self) -> str:
+        """Return what makes narrow links here, for people."""
+        has = {"tbf": self.has_tbf, "netem": self.has_netem}
+        rate, delay = (name if there else "labctl's relay" for name, there in has.items())
+        said = f"Narrow links have their rate and queue from {rate}, their delay from {delay}"
+        lacking = [name for name, there in has.items() if not there]
+        return f"{said}: this kernel has no {' and no '.join(lacking)}." if lacking else f"{said}."
+
     def by(self, asked: Bottleneck) -> dict[str, str]:
         """Return what makes rate and delay: a queueing discipline, labctl's relay, or none."""
         rate = "tbf" if self.has_tbf else "relay"

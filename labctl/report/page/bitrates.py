@@ -68,6 +68,7 @@ class Bitrates:
     columns of `rows`, one per bin."""
 
     title: str
+    heading: str
     names: tuple[tuple[int, str], ...]
     panels: tuple[CoursePanel, ...]
     ticks: tuple[tuple[float, str], ...]
@@ -102,7 +103,8 @@ def bitrates(view: View, place: Scenario, shown: Collection[str]) -> Bitrates | 
     bin_s = joined * first.bin_s
     kinds = [kind for kind in _KINDS if any(key[1] == kind for key in moments)]
     return Bitrates(
-        title=f"{place.title}: bitrate over time",
+        title=f"Bitrate over time, {place.title}",
+        heading="Bitrate over time",
         names=tuple((n, kind) for n, kind in enumerate(kinds)),
         panels=tuple(
             _panel(arm, {kind: moments[arm, kind] for kind in kinds}, axis)
