@@ -21,6 +21,10 @@ from labctl.workloads.readers.found import Found
 from labctl.workloads.readers.output import Part
 from labctl.workloads.readers.quantity import NoValueError, number_of, quantity
 
+# Else reading makes a pipe for signals, which Arrow closes in each process that is forked. One of
+# libvirt's, whose files are closed already, is aborted by that, and no guest starts any more.
+pa.enable_signal_handlers(False)
+
 MOST_COLUMNS = 1000
 _NUMBER = r"^[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?$"
 _WHOLE = r"^[+-]?\d{1,19}$"

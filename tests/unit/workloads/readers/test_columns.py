@@ -1,3 +1,7 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -155,3 +159,30 @@ def test_rows_of_the_first_seconds_are_left_out() -> None:
 def test_a_file_that_is_not_there_is_an_error_that_names_those_that_are() -> None:
     with pytest.raises(BrokenError, match=r"no file 'a.csv' was left; there is b.csv"):
         read(metric(from_="a.csv", csv={"column": "n"}), b_csv="n\n1\n")
+
+
+FORKS_TWICE = """
+import os
+from labctl.workloads.metric_file import read_run
+from tests.unit.workloads.readers.outputs import Left, metric
+read_run(metric(csv={"column": "a"}, unit="s", better="lower"), Left(stdout="a,b\\n1,2\\n"))
+first = os.fork()
+if first == 0:
+    os.closerange(3, 256)
+    second = os.fork()
+    os._exit(0 if second == 0 else os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
+print(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]))
+"""
+
+
+def test_a_guest_can_be_started_after_a_table_was_read() -> None:
+    """libvirt within this process closes all files in a child, and forks again for QEMU."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS_TWICE],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "0\n", done.stderr
