@@ -12,7 +12,7 @@ from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import PERCENTILES
-from labctl.workloads.readers import cyclictest, fio, oslat, rtla, sockperf, sysbench
+from labctl.workloads.readers import cyclictest, fio, jvm, oslat, rtla, sockperf, sysbench
 
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]
@@ -154,6 +154,12 @@ def _sockperf(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
     return sockperf.readings(report.text, report.where, report.source)
 
 
+def _jvm(log: Text, marks: Text | None, _: Arguments) -> Iterator[Reading]:
+    if marks is None:
+        raise BrokenError(f"{log.where}: the program left no marks beside it")
+    return jvm.readings(log.text, marks.text, (log.where, marks.where), log.source)
+
+
 _TIMERLAT_US = 1000
 """Period of `rtla timerlat hist` that is told none."""
 
@@ -189,5 +195,14 @@ READERS: Mapping[str, Named] = {
         read=_sockperf,
         metrics=("round_trips", "round_trips_per_s", *_LATENCIES),
         file="sockperf.csv",
+    ),
+    "jvm": Named(
+        read=_jvm,
+        metrics=(
+            *("gc_pauses", "gc_pause_time", "gc_pause_max", "gc_stalls", "jvm_stopped"),
+            *("jit_compiled", "jit_compiled_before", "jit_discarded"),
+        ),
+        file="jvm.log",
+        beside=("marks", "marks.csv"),
     ),
 }
