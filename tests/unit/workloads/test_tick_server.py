@@ -143,3 +143,9 @@ def test_without_a_recording_nothing_is_read_of_one() -> None:
 def test_start_up_and_steady_part_are_told_apart_in_the_command() -> None:
     argv = TICKS.command(_setting()).argv
     assert argv[argv.index("TickServer") + 1 :] == ("20", "5", "10", "8", "64", "park", "1")
+
+
+def test_a_warm_up_is_a_second_without_a_recording() -> None:
+    argv = TICKS.warmup_command(_setting(), 0.3, None).argv
+    assert argv[argv.index("TickServer") + 1 :] == ("20", "0", "1", "8", "64", "park", "1")
+    assert not [word for word in argv if "FlightRecording" in word]
