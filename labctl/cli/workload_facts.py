@@ -53,6 +53,7 @@ def facts_of(program: Workload) -> dict[str, Any]:
         "durations": program.durations,
         "packages": list(file.packages),
         "files": list(file.files),
+        "wheels": [one.requirement for one in file.wheels.values()],
         "binaries": list(program.binaries),
         "parameters": [
             {
