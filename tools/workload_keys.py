@@ -45,6 +45,7 @@ VARIABLES: Mapping[str, str] = {
     "data_paths": "the same of each, where a study gives its guests several",
     "server": "address of the server: the peer's where one serves there, else 127.0.0.1",
     "peer": "address of the peer, empty where there is none",
+    "competitor_address": "address of the competitor, where `link` makes one",
 }
 """Meaning of each `{{ NAME }}`, beside the parameters."""
 

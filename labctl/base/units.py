@@ -12,6 +12,7 @@ class Unit(StrEnum):
     PER_OPERATION = "1/op"
     OPERATIONS_PER_CPU_SECOND = "op/CPU-s"
     BYTES_PER_SECOND = "B/s"
+    BITS_PER_SECOND = "bit/s"
     CPUS = "CPU-s/s"
     """CPU seconds per wall second: 1.0 is one CPU fully busy."""
     INSTRUCTIONS_PER_CYCLE = "instructions/cycle"

@@ -20,6 +20,7 @@ from labctl.cli.common import Group
 _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
+    "density": ("labctl.cli.density", "Count how many guests fit on this host."),
     "report": ("labctl.cli.report", "Show what a run found."),
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
     "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
@@ -46,6 +47,7 @@ lxml and libvirt together take longer than --help may."""
 
 _READ_THE_LAB = (
     "sweep",
+    "density",
     "workload",
     "condition",
     "domain",

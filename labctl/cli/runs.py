@@ -13,6 +13,9 @@ from labctl.cli import run_import
 from labctl.cli.common import Group, console, print_json, results_option, runs_folder, state_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labctl.store.density_record import DensityFolder
     from labctl.store.run_folder import LoadedRun, RunFolder
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -32,18 +35,27 @@ command.add_command(run_import.command)
 def list_runs(as_json: bool, results: Path | None) -> None:
     """List the runs, the oldest first. Every command takes a run's number for its name, and
     'latest' for the newest."""
+    from labctl.base.wording import printable
+    from labctl.store.density_record import DensityFolder
     from labctl.store.run_folder import RunFolder
 
     folder = runs_folder(results)
+    counts = [found.name for found in DensityFolder.all(folder)]
     entries = [
         {"number": number, **_entry(run)} for number, run in enumerate(RunFolder.by_age(folder), 1)
     ]
     if as_json:
-        print_json({"schema": 1, "results": str(folder), "runs": entries})
+        print_json({"schema": 1, "results": str(folder), "runs": entries, "density_runs": counts})
         return
     if not entries:
         click.echo(f"No runs in {folder}. 'labctl sweep pinning --quick' makes one.")
-        return
+    else:
+        _print_runs(entries)
+    for name in counts:
+        click.echo(printable(f"density run: labctl density --show {name}"))
+
+
+def _print_runs(entries: list[dict[str, Any]]) -> None:
     _print_table(
         ["", "run", "study", "status", "accelerator", "trials"],
         [
@@ -113,10 +125,11 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
 @results_option
 def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path | None) -> None:
     """Remove runs with all they measured."""
+    from labctl.store.density_record import DensityFolder
     from labctl.store.run_folder import RunFolder
 
     place = runs_folder(results)
-    folders = [RunFolder.find(place, name) for name in run_names]
+    folders = [DensityFolder.at(place, name) or RunFolder.find(place, name) for name in run_names]
     for folder in folders:
         _refuse_if_running(folder)
     if not yes:
@@ -257,7 +270,7 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
     }
 
 
-def _ask(folders: list[RunFolder]) -> None:
+def _ask(folders: Sequence[RunFolder | DensityFolder]) -> None:
     names = ", ".join(str(folder.path) for folder in folders)
     if not sys.stdin.isatty():
         raise UsageError(f"would remove {names}", hint="Say --yes to remove without being asked.")
@@ -338,7 +351,7 @@ def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
         raise BrokenError(f"{what} can't be parsed, so they no longer count")
 
 
-def _refuse_if_running(folder: RunFolder) -> None:
+def _refuse_if_running(folder: RunFolder | DensityFolder) -> None:
     """Raise HostError when a living labctl on this host writes into the folder."""
     from labctl.base.jsontext import parse_json
     from labctl.base.paths import host_lock

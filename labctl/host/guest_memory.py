@@ -33,6 +33,20 @@ def needed_bytes(guests: int, memory_bytes: int) -> int:
     return guests * (memory_bytes + QEMU_BYTES)
 
 
+def most_guests(memory_bytes: int, root: Path = Path("/")) -> tuple[int, str] | None:
+    """Return how many guests of that much memory the host has memory for now, and both numbers in
+    words; None where it doesn't tell."""
+    available = memory_available(root)
+    if available is None:
+        return None
+    each = needed_bytes(1, memory_bytes)
+    most = max(0, (available - HEADROOM_BYTES) // each)
+    return most, (
+        f"each guest takes {each // MIB} MiB with its QEMU, and the host has {available // MIB} "
+        f"MiB of memory available, of which {HEADROOM_BYTES // MIB} MiB stay free"
+    )
+
+
 def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> HostError | None:
     """Return why the host can't have so many more guests of that much memory; None where it can, or
     doesn't tell.

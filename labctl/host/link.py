@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.base.errors import HostError
+from labctl.host.narrow import NETWORK, Narrow, narrow_part
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, TapDevice, ip
 from labctl.host.settings.tunables import PRESENT
@@ -35,8 +36,10 @@ class LinkEnds:
     peer_mac: str
 
     def machine_commands(self, device: str) -> list[tuple[str, ...]]:
-        """Return what ip(8) is told on the machine's side."""
-        return _end(device, self.machine, self.peer, self.peer_mac)
+        """Return what ip(8) is told on the machine's side. What lies behind the peer's namespace is
+        found there, even where nothing does."""
+        behind = ("route", "replace", NETWORK, "via", self.peer)
+        return [*_end(device, self.machine, self.peer, self.peer_mac), behind]
 
     def peer_commands(self, device: str) -> list[tuple[str, ...]]:
         """Return what ip(8) is told on the peer's side."""
@@ -46,7 +49,7 @@ class LinkEnds:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Hold the peer's namespace and the links that end in it. `tap`: the guest's device on the
-    host.
+    host. `narrow`: what lies behind that namespace where a workload narrows its link, else None.
 
     198.18.0.0/15 is for measuring networks (RFC 2544, RFC 6815): nobody routes it.
     """
@@ -56,6 +59,7 @@ class Link:
     tap: str
     guest: LinkEnds
     native: LinkEnds
+    narrow: Narrow | None = None
 
     @property
     def peer_file(self) -> Path:
@@ -82,9 +86,10 @@ class Link:
 
 
 @contextmanager
-def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
+def link(journal: Journal, guest_mac: str, *, is_narrow: bool = False) -> Iterator[Link]:
     """Set up both namespaces and the native link; remove them at the end, and by the journal after
-    SIGKILL. Raises HostError when the host can't have them."""
+    SIGKILL. `is_narrow`: client and competitor behind the peer's namespace as well. Raises
+    HostError when the host can't have them."""
     pid = os.getpid()
     made = Link(
         peer_namespace=f"labctl-peer-{pid}",
@@ -113,6 +118,9 @@ def link(journal: Journal, guest_mac: str) -> Iterator[Link]:
             _make_native_link(made)
         except OSError as error:
             raise HostError(f"cannot make the native link: {error.strerror}") from error
+        if is_narrow:
+            narrow = stack.enter_context(narrow_part(journal, made.peer_namespace))
+            made = replace(made, narrow=narrow)
         yield made
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from labctl.base.errors import BrokenError, LabctlError, UsageError
 from labctl.base.held import held
-from labctl.base.yamlfile import nearest
 from labctl.store.archive import SUFFIX, RunArchive
 from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import read_json, reading_many, write_json
+from labctl.store.no_run import not_found, refuse_no_run
 from labctl.store.readings import Kinds
 from labctl.store.records.as_made import (
     PLAN_SCHEMA,
@@ -118,22 +118,10 @@ class RunFolder:
                 if packed.name.endswith(SUFFIX) and packed.is_file():
                     return cls._packed(packed.resolve())
         for candidate in candidates:
-            if (candidate / "trials").is_dir():
-                raise UsageError(
-                    f"{candidate} holds trials and no run.json, which makes a folder a run",
-                    hint="Copy the whole folder of the run.",
-                )
+            refuse_no_run(candidate)
         if name == LATEST or name.isdecimal():
             return cls._by_number(results, name)
-        names = [folder.name for folder in cls.all(results)]
-        hint = nearest(name, names)
-        if "/" not in name and (
-            (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file())
-        ):
-            hint = f"The run in the present folder is './{name}'."
-        elif Path(name).is_file():
-            hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
-        raise UsageError(f"no run '{name}' in {results}", hint=hint)
+        raise not_found(results, name, [folder.name for folder in cls.all(results)])
 
     @classmethod
     def find_to_change(cls, results: Path, name: str, doing: str) -> RunFolder:

@@ -105,6 +105,21 @@ def check_factors(
             )
 
 
+def check_heatmaps(
+    heatmaps: Sequence[tuple[str, str]], factors: Mapping[str, FactorFile], place: Place
+) -> None:
+    """Check that pictures are over two factors of the study, as (across, down). Raises UsageError
+    naming file, line and key."""
+    for index, (across, down) in enumerate(heatmaps):
+        for key, name in (("across", across), ("down", down)):
+            _known("factor", name, factors, place, "heatmaps", index, key)
+        if across == down:
+            raise UsageError(
+                f"{place('heatmaps', index)}: 'heatmaps': '{across}' is both 'across' and 'down'",
+                hint="Name two factors.",
+            )
+
+
 def _check_levels(name: str, factor: FactorFile, known: Known, place: Place) -> None:
     keys = ("factors", name, "levels")
     if isinstance(factor.levels, list):

@@ -12,7 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
 from labctl.base.yamlfile import nearest
-from labctl.store.records.factor_record import base_of
+from labctl.store.records.factor_record import PlannedHeatmap, base_of
 from labctl.store.records.plan_record import PublishedSource, ReportRow, ReportTable
 from labctl.study.combine import with_combinations
 from labctl.study.expanded import with_factors
@@ -196,6 +196,10 @@ def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study
         collect=file.collect,
         spare_blocks=file.spare_blocks,
         declared=file.declared,
+        heatmaps=tuple(
+            PlannedHeatmap(across=one.across, down=one.down, metric=one.metric)
+            for one in file.heatmaps
+        ),
     )
 
 
@@ -219,6 +223,7 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
         published=(),
         expects={},
         tables=(),
+        heatmaps=(),
     )
 
 

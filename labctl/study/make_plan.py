@@ -95,6 +95,7 @@ def make_plan(
         collect=study.collect,
         skipped_workloads=skipped_workloads or {},
         factorial=_factorial(study, planned, workloads, conditions),
+        heatmaps=study.heatmaps,
     )
     return with_spares(extend(plan, study.blocks), study.spare_blocks)
 

@@ -13,7 +13,7 @@ from labctl.base.stopping import Stopping
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.store.records.as_made import PLAN_SCHEMA
-from labctl.store.records.factor_record import Factorial, Place
+from labctl.store.records.factor_record import Factorial, Place, PlannedHeatmap
 from labctl.store.records.plan_record import (
     PlannedArm,
     PlannedTrial,
@@ -86,6 +86,7 @@ class Plan:
     reason. Those that no side can have are not among `workloads`."""
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
+    heatmaps: tuple[PlannedHeatmap, ...] = ()
 
     @property
     def cells(self) -> frozenset[Place] | None:
@@ -167,6 +168,7 @@ class Plan:
             **({"skipped_workloads": self.skipped_workloads} if self.skipped_workloads else {}),
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
             **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
+            **({"heatmaps": [asdict(one) for one in self.heatmaps]} if self.heatmaps else {}),
         }
 
     def _neighbours_json(self) -> dict[str, Any]:
@@ -244,6 +246,7 @@ class Plan:
             collect=Level(record.collect or Level.COUNTERS),
             skipped_workloads=record.skipped_workloads,
             factorial=record.factorial,
+            heatmaps=record.heatmaps,
         )
 
 

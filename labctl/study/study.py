@@ -12,7 +12,7 @@ from labctl.base.levels import Level
 from labctl.base.stopping import Stopping
 from labctl.base.tuning import Requires, Tuning
 from labctl.store.jsonfile import canonical
-from labctl.store.records.factor_record import Factorial
+from labctl.store.records.factor_record import Factorial, PlannedHeatmap
 from labctl.store.records.plan_record import PublishedSource, ReportTable
 from labctl.study.condition import Condition
 from labctl.study.factors import Declared
@@ -123,17 +123,19 @@ class Study:
     declared: Declared = field(default_factory=Declared)
     """Factors as they are declared; `factorial` is what became of them."""
     factorial: Factorial | None = None
+    heatmaps: tuple[PlannedHeatmap, ...] = ()
 
     @property
     def digest(self) -> str:
         """Return the SHA-256 of the study's canonical JSON, which runs on two hosts have in common.
-        It leaves out published results, what is expected and the report's tables, since they change
-        no measurement."""
+        It leaves out published results, what is expected, tables and pictures, since they change no
+        measurement."""
         content = asdict(self)
         content["workloads"] = {name: item.to_json() for name, item in self.workloads.items()}
         content["guest"] = self.guest.to_json()
         content["neighbours"] = {name: one.to_json() for name, one in self.neighbours.items()}
-        del content["published"], content["expects"], content["tables"], content["declared"]
+        del content["published"], content["expects"], content["declared"]
+        del content["tables"], content["heatmaps"]
         if not self.neighbours:
             # Studies said nothing of neighbours once, and their digests are in old runs.
             del content["neighbours"]

@@ -12,7 +12,7 @@ from labctl.base.yamlfile import Placing, load_mapping, nearest, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
 from labctl.study.conditionfile import Beside, Conditions
-from labctl.study.factorcheck import Known, check_factors
+from labctl.study.factorcheck import Known, check_factors, check_heatmaps
 from labctl.study.programs import Program, Programs
 from labctl.study.studyfile import StudyFile, WorkloadFile
 from labctl.study.tunings import tuning_names
@@ -149,6 +149,8 @@ class _Checked(Placing):
             },
         )
         check_factors(file.factors, file.exclude, file.interactions, known, self._place)
+        pairs = [(one.across, one.down) for one in file.heatmaps]
+        check_heatmaps(pairs, file.factors, self._place)
         levels = file.quick.levels if file.quick is not None else {}
         with self._placed("quick", "factors", among=levels):
             file.declared.choosing(levels)

@@ -135,6 +135,15 @@ class StopFile(FileModel):
 _Sentence = Annotated[str, Field(min_length=1, max_length=500)]
 
 
+class HeatmapFile(FileModel):
+    across: _Name
+    """The factor whose levels are columns."""
+    down: _Name
+    """The factor whose levels are rows."""
+    metric: Annotated[str, Field(min_length=1, max_length=200)]
+    """The metric, with its labels if it has any (docs/metrics.md)."""
+
+
 class ExpectsFile(FileModel):
     native: _Sentence | None = None
     """Expectation of the native arms, in a sentence or two."""
@@ -231,6 +240,9 @@ class StudyFile(FileModel):
     """Combinations of levels that are left out: `{policy: fifo, processes: 100}`."""
     interactions: Interactions = []
     """Pairs of factors of which the report says how one changes what the other does."""
+    heatmaps: Annotated[list[HeatmapFile], Field(max_length=_MOST)] = []
+    """Pictures of a metric over two of the factors, in the report's page: a panel for each arm and
+    each level of the other factors."""
     blocks: _Blocks | None = None
     """A fixed number; or a rule in its place, `stop` or `looks`. Without any of the three it is 10,
     the fewest that a verdict takes."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labctl.base.bottleneck import CLIENT, COMPETITOR, Bottleneck
 from labctl.base.command import Command, CommandCgroup, FileSystem, Ready, Server, User
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import UsageError
@@ -48,21 +50,44 @@ class Commands:
     def where(self) -> str:
         return f"workload '{self.name}'"
 
-    def peer(self, parameters: Parameters) -> Peer | None:
-        """Return whom the workload talks to over the network; None for one that sends nothing."""
-        found = [*self.served("peer", parameters)]
+    def peer(self, parameters: Parameters, on: str = "peer") -> Peer | None:
+        """Return the server on the peer (`on`: or the competitor); None where there is none."""
+        found = [*self.served(on, parameters)]
         if not found:
             return None
         if len(found) > 1:
-            raise UsageError(f"{self.where}: one server may run on the peer, not {len(found)}")
+            raise UsageError(f"{self.where}: one server may run on the {on}, not {len(found)}")
         server = found[0]
-        values = dict(parameters) | {"server": "0.0.0.0", "peer": "0.0.0.0"}  # noqa: S104
+        any_address = "0.0.0.0"  # noqa: S104
+        addresses = {"server": any_address, "peer": any_address, "competitor_address": COMPETITOR}
+        if on == "competitor":
+            addresses |= {"server": CLIENT, "peer": CLIENT}
+        values = {**parameters, "files": brought_folder(self.name), **addresses}
         port = server.ready.tcp or server.ready.udp
         assert port is not None  # the file was checked
         return Peer(
             command=Command(argv=self._filled(server.argv, values, "serve")),
             protocol="udp" if server.ready.udp else "tcp",
             port=port,
+        )
+
+    def bottleneck(self, parameters: Parameters) -> Bottleneck | None:
+        """Return what narrows the link; None where nothing does."""
+        link = self.file.link
+        if link is None:
+            return None
+
+        def number(key: str, asked: float | str) -> float:
+            where = f"{self.where}: link.{key}"
+            found = evaluate(asked, parameters, where) if isinstance(asked, str) else asked
+            if isinstance(found, str) or not 0 <= found < math.inf:
+                raise UsageError(f"{where} is {found!r}, not a number from 0 on")
+            return float(found)
+
+        return Bottleneck(
+            rate_mbit=number("rate_mbit", link.rate_mbit),
+            queue_bdp=number("queue_bdp", link.queue_bdp),
+            delay_ms=number("delay_ms", link.delay_ms),
         )
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
@@ -232,7 +257,7 @@ class Commands:
         """Return what expressions may use; docs/workload-keys.md lists it."""
         server = LOCALHOST
         if any(self.served("peer", setting.parameters)):
-            server = peer_of(setting, self.name)
+            server = CLIENT if self.file.link is not None else peer_of(setting, self.name)
         if self.file.data_disk is not None and not setting.data_paths:
             raise UsageError(f"{self.where} needs a data disk and was given none")
         data_paths = [DISK] if self.has_file_system else list(setting.data_paths)
@@ -252,6 +277,7 @@ class Commands:
             "data_paths": data_paths,
             "server": server,
             "peer": setting.peer or "",
+            "competitor_address": COMPETITOR,
             "skip_s": plain(self.file.trial.skip_s),
         }
 

@@ -39,6 +39,7 @@ OWN_VARIABLES = frozenset(
     {
         *("vcpus", "threads", "cpus", "first_cpu", "duration", "operations", "window"),
         *("work", "cwd", "files", "data_path", "data_paths", "server", "peer", "skip_s"),
+        "competitor_address",
     }
 )
 """Names that labctl fills in."""
@@ -237,7 +238,7 @@ class _Checked(Placing):
                 self._fail(f"'{key}': there is no '{name}'", *keys, hint=nearest(name, known))
 
     def _check_serve(self) -> None:
-        peers = 0
+        peers = {"peer": 0, "competitor": 0}
         for number, one in enumerate(self._file.serve):
             ready = one.ready
             kinds = ("tcp", "udp", "unix", "log", "command")
@@ -247,12 +248,21 @@ class _Checked(Placing):
                     f"'serve.{number}.ready' needs exactly one of tcp, udp, unix, log and command",
                     *("serve", number, "ready"),
                 )
-            if one.on == "peer":
-                peers += one.when is None
+            if one.on != "machine":
+                peers[one.on] += one.when is None
                 if given[0] not in ("tcp", "udp"):
-                    self._fail("a peer's server is ready by 'tcp' or 'udp'", "serve", number)
-        if peers > 1:
-            self._fail("one server may run on the peer", "serve")
+                    self._fail(f"a {one.on}'s server is ready by 'tcp' or 'udp'", "serve", number)
+        for on, count in peers.items():
+            if count > 1:
+                self._fail(f"one server may run on the {on}", "serve")
+        self._check_link()
+
+    def _check_link(self) -> None:
+        places = {one.on for one in self._file.serve}
+        if self._file.link is None and "competitor" in places:
+            self._fail("a competitor needs 'link', whose bottleneck it shares", "serve")
+        if self._file.link is not None and "peer" not in places:
+            self._fail("'link' narrows the way to a peer, and no server is 'on: peer'", "link")
 
     def _check_kind(self) -> None:
         trial = self._file.trial
@@ -389,6 +399,11 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
             yield ("trial", key), found
     if file.data_disk is not None and isinstance(file.data_disk.writes, str):
         yield ("data_disk", "writes"), file.data_disk.writes
+    if file.needs.congestion_control is not None:
+        yield ("needs", "congestion_control"), file.needs.congestion_control
+    for key in ("rate_mbit", "queue_bdp", "delay_ms"):
+        if isinstance(found := getattr(file.link, key, None), str):
+            yield ("link", key), found
 
 
 def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:

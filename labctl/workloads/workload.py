@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from labctl.base.bottleneck import Bottleneck
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
 from labctl.base.expressions import evaluate, fill_in
@@ -103,6 +104,12 @@ class Workload:
         names."""
         return tuple(self.file.needs.tracers)
 
+    def congestion_control(self, parameters: Parameters) -> str:
+        """Return what its peer or competitor takes of the host's kernel; "" for any."""
+        asked = self.file.needs.congestion_control
+        where = f"{self.where}: needs.congestion_control"
+        return "" if asked is None else str(evaluate(asked, parameters, where))
+
     @property
     def _commands(self) -> Commands:
         return Commands(self.name, self.file)
@@ -190,6 +197,19 @@ class Workload:
         """Return whom it talks to over the network; None for a workload that sends nothing. Raises
         UsageError where the file says several."""
         return self._commands.peer(parameters)
+
+    def competitor(self, parameters: Parameters) -> Peer | None:
+        """Return the server beside it whose packets pass the same bottleneck; None without one."""
+        return self._commands.peer(parameters, "competitor")
+
+    @property
+    def narrows_link(self) -> bool:
+        """Return whether its trials have a bottleneck on the way to the peer."""
+        return self.file.link is not None
+
+    def bottleneck(self, parameters: Parameters) -> Bottleneck | None:
+        """Return what narrows the way to the peer; None where nothing does. Raises UsageError."""
+        return self._commands.bottleneck(parameters)
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
         """Return what is there on the machine itself, from before the warm-up to after the window:

@@ -104,12 +104,25 @@ class ServeFile(FileModel):
     """Condition from which on it can be talked to."""
     when: Text | None = None
     """A bare expression over the parameters; without it always."""
-    on: Literal["machine", "peer"] = "machine"
-    """The measured machine itself, or its peer over labctl's link."""
+    on: Literal["machine", "peer", "competitor"] = "machine"
+    """The measured machine itself, its peer over labctl's link, or (with `link`) a machine beside
+    it whose packets to the peer pass the same bottleneck."""
     stop: Literal["TERM", "INT", "QUIT"] = "TERM"
     """Signal that ends it."""
     grace_s: Seconds = 5.0
     """Seconds until it is killed."""
+
+
+class LinkFile(FileModel):
+    """Narrow the way to the peer for a trial. A value is a number or a bare expression over the
+    parameters."""
+
+    rate_mbit: Annotated[float, Field(ge=0, le=100_000)] | Text = 0
+    """Rate towards the peer in Mb/s; 0: no limit, and no queue."""
+    queue_bdp: Annotated[float, Field(ge=0, le=1000)] | Text = 1
+    """Room of the queue, in bandwidth-delay products of `rate_mbit` and `delay_ms`."""
+    delay_ms: Annotated[float, Field(ge=0, le=10_000)] | Text = 0
+    """Time that it adds to a round trip, in milliseconds: on the way back."""
 
 
 class WarmUpFile(FileModel):
@@ -186,6 +199,9 @@ class CgroupFile(FileModel):
 class NeedsFile(FileModel):
     tracers: list[Text] = []
     """Tracers of the kernel that it runs under, by ftrace's names."""
+    congestion_control: Text | None = None
+    """A bare expression over the parameters: TCP's congestion control that its peer or competitor
+    takes of the host's kernel, such as `bbr`; empty text for any."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """The fewest vCPUs that it runs with."""
     memory_mib: Annotated[int, Field(ge=1)] = 1
@@ -237,6 +253,8 @@ class DeclaredFile(FileModel):
     """Commands after each run, outside of the measured window."""
     serve: list[ServeFile] = []
     """Servers that live from before the warm-up to after the measured window."""
+    link: LinkFile | None = None
+    """A router with a bottleneck on the way to the peer, whose server is then behind it."""
     trial: TrialFile = TrialFile()
     """Length of a run, and how it ends."""
     command: Annotated[list[Item | ConditionalFile], Field(min_length=1, max_length=200)]

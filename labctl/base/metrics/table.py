@@ -9,10 +9,11 @@ from labctl.base.metrics.exits import EXITS, REASONS
 from labctl.base.metrics.host import HOST
 from labctl.base.metrics.row import ANY, Column, Metric, Page, Table
 from labctl.base.metrics.scheduler import GUEST_SCHEDULER, HOST_SCHEDULER
+from labctl.base.metrics.stream import STREAM
 from labctl.base.metrics.workload import NEIGHBOUR, WORKLOAD
 
 TABLES: Mapping[Table, tuple[Metric, ...]] = {
-    Table.WORKLOAD: WORKLOAD,
+    Table.WORKLOAD: (*WORKLOAD, *STREAM),
     Table.HOST: HOST,
     Table.PER_OPERATION: PER_OPERATION,
     Table.CPU: CPU,

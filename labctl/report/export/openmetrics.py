@@ -31,6 +31,7 @@ _UNITS: Mapping[Unit, tuple[str, float, tuple[str, ...]]] = {
     Unit.PER_OPERATION: ("per_operation", 1.0, ("_per_op",)),
     Unit.OPERATIONS_PER_CPU_SECOND: ("per_cpu_second", 1.0, ("_per_cpu_s",)),
     Unit.BYTES_PER_SECOND: ("bytes_per_second", 1.0, ()),
+    Unit.BITS_PER_SECOND: ("bits_per_second", 1.0, ()),
     Unit.CPUS: ("cpus", 1.0, ("_cpu",)),
     Unit.INSTRUCTIONS_PER_CYCLE: ("instructions_per_cycle", 1.0, ()),
     Unit.PER_1000_INSTRUCTIONS: ("per_1000_instructions", 1.0, ()),

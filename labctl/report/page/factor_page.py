@@ -14,9 +14,10 @@ from labctl.analysis.factor_words import (
     levels_title,
     notes,
 )
-from labctl.analysis.model import Judgement
+from labctl.analysis.view import View
 from labctl.base.wording import counted
 from labctl.report.page.factor_pictures import Heatmap, Interaction, heatmap, interaction
+from labctl.report.page.study_heatmaps import StudyHeatmap, study_heatmaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,14 @@ class FactorPart:
     tables: tuple[EffectTable, ...]
     interaction: Interaction | None
     heatmap: Heatmap | None
+    heatmaps: tuple[StudyHeatmap, ...]
+    """Pictures that the study asks for."""
     notes: tuple[str, ...]
 
 
-def factor_part(judgement: Judgement) -> FactorPart | None:
+def factor_part(view: View) -> FactorPart | None:
     """Return the part for the page; None of a run without factors."""
-    analysis = judgement.factors
+    analysis = view.judgement.factors
     if analysis is None:
         return None
     tables = [
@@ -79,5 +82,6 @@ def factor_part(judgement: Judgement) -> FactorPart | None:
         tables=tuple(tables),
         interaction=interaction(analysis),
         heatmap=heatmap(analysis),
+        heatmaps=tuple(study_heatmaps(view)),
         notes=tuple(notes(analysis)),
     )

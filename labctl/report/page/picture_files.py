@@ -25,6 +25,7 @@ from labctl.report.page import dots
 from labctl.report.page.factor_pictures import heatmap, interaction
 from labctl.report.page.overview import overviews
 from labctl.report.page.pictures import PICTURES, Sight
+from labctl.report.page.study_heatmaps import study_heatmaps
 from labctl.report.templating import template
 from labctl.store.jsonfile import check_folder, write_output
 from labctl.store.run_folder import LoadedRun
@@ -33,7 +34,7 @@ WIDTH = 960
 _EDGE, _GAP, _LINE = 24, 18, 19
 _CHARACTER = 7.6
 """Width of a letter of a legend, at most."""
-_COLUMNS = {"dots": 4, "curves": 2, "interaction": 2, "heatmap": 2}
+_COLUMNS = {"dots": 4, "curves": 2, "interaction": 2, "heatmap": 2, "courses": 2}
 _MOST_NAMED = 40
 """Characters of each half of a file's name."""
 _CONVERTER = "rsvg-convert"
@@ -115,7 +116,7 @@ def _plots(view: View) -> Iterator[_Plot]:
     for number, overview in enumerate(overviews(view), start=1):
         heading = f"Primary comparisons against {view.baseline}"
         yield _Plot(f"overview-{number}", heading, "overview", overview)
-    yield from _of_factors(view.judgement)
+    yield from _of_factors(view)
     invalid = dots.invalid_attempts(view)
     for place in view.places:
         sight = Sight(view=view, place=place, shown=view.tunings, invalid=invalid)
@@ -130,15 +131,18 @@ def _plots(view: View) -> Iterator[_Plot]:
                 yield _Plot(name, title, picture.template, plot)
 
 
-def _of_factors(judgement: Judgement) -> Iterator[_Plot]:
-    if judgement.factors is None:
+def _of_factors(view: View) -> Iterator[_Plot]:
+    factors = view.judgement.factors
+    if factors is None:
         return
     for kind, plot in (
-        ("interaction", interaction(judgement.factors)),
-        ("heatmap", heatmap(judgement.factors)),
+        ("interaction", interaction(factors)),
+        ("heatmap", heatmap(factors)),
     ):
         if plot is not None:
             yield _Plot(f"factors-{kind}", plot.title, kind, plot)
+    for one in study_heatmaps(view):
+        yield _Plot(f"factors-{one.anchor}", one.title, "heatmap", one.plot)
 
 
 def _safe(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.cells import Scenario
 from labctl.analysis.view import View
+from labctl.report.page.bitrates import bitrates
 from labctl.report.page.curves import curves
 from labctl.report.page.dots import Invalid, dots
 from labctl.report.page.forest import forest
@@ -122,6 +123,15 @@ PICTURES = (
         template="curves",
         draw=lambda at: curves(at.view, at.place, at.shown),
         is_titled=False,
+    ),
+    Picture(
+        title="Bitrate over time",
+        shows="A stream that shares a link, and its competitor: a panel per arm. Each point is "
+        "the mean over the blocks, the band the mean's 95 % interval at that moment. "
+        "Dashed lines part the thirds: alone, with the competitor, alone again. Drawn from the "
+        "trials' own records, which a run in an archive doesn't show.",
+        template="courses",
+        draw=lambda at: _one(bitrates(at.view, at.place, at.shown)),
     ),
     Picture(
         title="VM exits by reason",

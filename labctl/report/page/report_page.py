@@ -65,7 +65,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
-    factors, study = factor_part(judgement), study_part(run)
+    factors, study = factor_part(view), study_part(run)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,

@@ -31,10 +31,10 @@ class CloneParts:
 
 @contextmanager
 def clone_parts(
-    lab: Lab, saved: SavedBoot, tuning: Tuning, cpus: CpuSet, number: int
+    lab: Lab, saved: SavedBoot, tuning: Tuning, cpus: CpuSet | None, number: int
 ) -> Iterator[CloneParts]:
     """Make the files and devices of the clone of that number, from 0; remove them at the end.
-    `cpus`: those of all its threads."""
+    `cpus`: those of all its threads; None where its tuning says where each runs."""
     lab = replace(lab, seat=neighbour_seat(number))
     with ExitStack() as stack:
         if lab.link is not None:
@@ -50,7 +50,9 @@ def clone_parts(
         stack.callback(lab.console_log.unlink, missing_ok=True)
         for disk in disks.values():
             hand_over(lab, disk.path)
-        asked = confined_to(guest_xml(lab, tuning, disks), cpus)
+        asked = guest_xml(lab, tuning, disks)
+        if cpus is not None:
+            asked = confined_to(asked, cpus)
         xml = with_usb_addresses(asked, saved.live)
         stack.enter_context(huge_pages(pages_of(xml), lab.journal))
         yield CloneParts(lab, xml)

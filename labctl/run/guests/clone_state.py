@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -27,15 +28,20 @@ fcntl.ioctl(device, 0x5207)
 """
 
 
-def check_place(layout: Layout, running: RunningGuest, cpus: CpuSet) -> None:
-    """Raise BrokenError unless all threads of a guest have these CPUs and the usual policy, and
-    compete as a measured guest's do."""
+def confined_threads(running: RunningGuest, cpus: CpuSet) -> list[ExpectedThread]:
+    """Return a guest's threads as they are to be: all with these CPUs and the usual policy."""
     vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
-    expected = [
+    return [
         ExpectedThread(role=role, index=index, cpus=cpus, policy="other", priority=0)
         for role, indices in ((EMULATOR, (0,)), (VCPU, vcpus), (IOTHREAD, iothreads))
         for index in indices
     ]
+
+
+def check_place(layout: Layout, running: RunningGuest, expected: Sequence[ExpectedThread]) -> None:
+    """Raise BrokenError unless a guest's threads are as expected, and compete as a measured guest's
+    do."""
+    vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
     problems = [
         *mismatches(expected, read_threads(running.pid, vcpus, iothreads)),
         *placement_problems(layout, placement(running.pid)),

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labctl.base.channel import Channel
@@ -24,13 +24,14 @@ from labctl.base.cpus import CpuSet
 from labctl.base.errors import HostError
 from labctl.base.own_guests import MOST_NEIGHBOURS
 from labctl.base.tuning import Tuning
+from labctl.domain.asked import ExpectedThread
 from labctl.domain.save_image import Identity, copy_saved, give_identity, identity_of
 from labctl.domain.session import RunningGuest
 from labctl.host.guest_memory import MIB, memory_problem
 from labctl.run.guests.boots import SavedBoot
 from labctl.run.guests.clone_parts import CloneParts, clone_parts
-from labctl.run.guests.clone_state import check_place, reseed
-from labctl.run.guests.lab import Lab
+from labctl.run.guests.clone_state import check_place, confined_threads, reseed
+from labctl.run.guests.lab import Lab, Pins
 from labctl.run.guests.started import RESTORE_S, answering, guest_xml
 from labctl.run.resources.huge_pages import pages_of
 
@@ -48,6 +49,8 @@ class Clone:
     waited_s: float
     resumed_ns: int
     """CLOCK_MONOTONIC of this host when it was told to resume."""
+    threads: tuple[ExpectedThread, ...] = ()
+    """Threads as they were asked for, and found."""
 
     @property
     def pid(self) -> int:
@@ -82,9 +85,11 @@ class CloneRoom:
     seed: str
     stack: ExitStack
     clones: list[Clone] = field(default_factory=list)
+    _ends: list[ExitStack] = field(default_factory=list)
 
-    def add(self, cpus: CpuSet) -> Clone:
-        """Restore one more; it answers when this returns. `cpus`: those of all its threads.
+    def add(self, where: CpuSet | Pins) -> Clone:
+        """Restore one more; it answers when this returns. `where`: the CPUs of all its threads, or
+        the pin plans by which its tuning places each of them.
 
         Raises HostError with the numbers where the host has no memory left for it, BrokenError
         when it doesn't answer or isn't where it was asked to be.
@@ -92,9 +97,16 @@ class CloneRoom:
         number = len(self.clones)
         if number >= MOST_NEIGHBOURS:
             raise HostError(f"{number} clones of a guest are the most that labctl starts")
-        clone = self.stack.enter_context(self._clone(number, cpus))
+        end = self.stack.enter_context(ExitStack())
+        clone = end.enter_context(self._clone(number, where))
         self.clones.append(clone)
+        self._ends.append(end)
         return clone
+
+    def remove_last(self) -> None:
+        """End the clone that came last, with what it has on disk."""
+        self.clones.pop()
+        self._ends.pop().close()
 
     def check_memory(self, more: int) -> None:
         """Raise HostError where the host's memory doesn't suffice for so many more of them."""
@@ -105,17 +117,21 @@ class CloneRoom:
             raise problem
 
     @contextmanager
-    def _clone(self, number: int, cpus: CpuSet) -> Iterator[Clone]:
+    def _clone(self, number: int, where: CpuSet | Pins) -> Iterator[Clone]:
         self.check_memory(1)
         draw = random.Random(f"{self.seed}:{number}")
+        cpus = where if isinstance(where, frozenset) else None
+        lab = self.lab if isinstance(where, frozenset) else replace(self.lab, pin_plans=where)
         with ExitStack() as stack:
-            parts = stack.enter_context(
-                clone_parts(self.lab, self.saved, self.tuning, cpus, number)
-            )
+            parts = stack.enter_context(clone_parts(lab, self.saved, self.tuning, cpus, number))
             identity = identity_of(parts.xml)
             running = self._restored(parts, identity)
             stack.callback(running.end)
-            check_place(self.lab.layout, running, cpus)
+            if cpus is None:
+                expected = lab.source.expected_threads(lab, self.tuning, parts.xml)
+            else:
+                expected = confined_threads(running, cpus)
+            check_place(lab.layout, running, expected)
             waited_s = draw.uniform(0, TICK_S)
             time.sleep(waited_s)
             resumed_ns = time.monotonic_ns()
@@ -130,6 +146,7 @@ class CloneRoom:
                 channel=channel,
                 waited_s=waited_s,
                 resumed_ns=resumed_ns,
+                threads=tuple(expected),
             )
 
     def _restored(self, parts: CloneParts, identity: Identity) -> RunningGuest:

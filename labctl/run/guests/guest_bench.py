@@ -57,7 +57,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         inside = guest_side.set_up(channel, tuning.guest, data_paths)
         card = guest_nic.look(lab, channel, tuning.network)
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
-        stack.enter_context(_handicapped(pid, tuning.handicap_percent))
+        stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
         def counters() -> dict[str, Any]:
             if lab.accelerator.name != "kvm":
@@ -98,7 +98,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 
 
 @contextmanager
-def _handicapped(pid: int, percent: float) -> Iterator[None]:
+def handicapped(pid: int, percent: float) -> Iterator[None]:
     """Stop the process for `percent` of each second while inside; nothing for 0 (METHOD rule 5).
 
     In one piece, because the host scheduler makes short gaps good again: after a pause the vCPU

@@ -23,6 +23,9 @@ from labctl.run.guests.guest_source import GuestSource
 from labctl.run.resources.disks import DataDisks
 from labctl.run.resources.qemu_user import QemuUser
 
+Pins = Mapping[Strategy, PinPlan]
+"""The pin plan of each strategy that a tuning may pin by."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
@@ -43,7 +46,7 @@ class Lab:
     journal: Journal
     layout: cgroups.Layout
     topology: Topology
-    pin_plans: Mapping[Strategy, PinPlan]
+    pin_plans: Pins
     tunings: Mapping[str, Tuning]
     vcpus: int
     memory_mib: int

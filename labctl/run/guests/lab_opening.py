@@ -18,7 +18,7 @@ from labctl.host.settings.journal import Journal
 from labctl.run.guests.guest_base import GuestBase
 from labctl.run.guests.lab import Lab, link_mac
 from labctl.run.guests.leftovers import no_guest_cgroups_left
-from labctl.run.planning.planned import Planned, has_native_network, has_peers
+from labctl.run.planning.planned import Planned, has_native_network, has_peers, narrows_links
 from labctl.run.resources.disks import RAW, DataDisks
 from labctl.run.resources.huge_pages import hugetlbfs_mounted, pages_of, sizes_in_files
 from labctl.run.resources.qemu_user import QemuUser, account_of_qemu, qemu_user
@@ -60,7 +60,8 @@ def open_lab(
         made: Link | None = None
         network: Path | None = None
         if has_peers(planned.plan):
-            made = stack.enter_context(link(journal, link_mac(work)))
+            is_narrow = narrows_links(planned.plan)
+            made = stack.enter_context(link(journal, link_mac(work), is_narrow=is_narrow))
             network = made.native_file
         elif has_native_network(planned.plan):
             network = stack.enter_context(native_network(journal))

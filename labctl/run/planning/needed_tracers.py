@@ -1,8 +1,9 @@
-"""Check workloads that need a kernel tracer against the kernels that they would run under."""
+"""Check what workloads need of kernels: a tracer of those that they would run under, a congestion
+control of the host's."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from labctl.base.tuning import Kind
 from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host import cgroups
+from labctl.host.congestion import has_congestion_control
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
 from labctl.study.study import Study
 from labctl.workloads.registry import workload_of
+from labctl.workloads.setting import Value
+from labctl.workloads.workload import Workload
 
 _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
 
@@ -97,6 +101,9 @@ def lacking(
         for side in (side for side in Kind if side in sides and str(side) in left_out):
             unmet = Unmet(text=left_out[str(side)], remedy="Leave the workload or that side out.")
             found.setdefault(name, {})[side] = unmet
+        control = _lacking_control(workload_of(item), item.parameters)
+        if control is not None:
+            found[name] = dict.fromkeys(sides, control)
     for name, text in _without_cgroups(study).items() if Kind.NATIVE in sides else ():
         unmet = Unmet(text=text, remedy="Boot the host with cgroups of v1, or all of v2's.")
         found.setdefault(name, {}).setdefault(Kind.NATIVE, unmet)
@@ -106,6 +113,19 @@ def lacking(
             if missing:
                 found.setdefault(name, {})[side] = kernels.unmet(side, missing[0])
     return found
+
+
+def _lacking_control(workload: Workload, given: Mapping[str, Value]) -> Unmet | None:
+    """Return why its peer or competitor can't have TCP's congestion control; None where it can, or
+    where nothing tells."""
+    control = workload.congestion_control(workload.check_parameters(given))
+    if not control or has_congestion_control(control) is not False:
+        return None
+    return Unmet(
+        text=f"it needs TCP's congestion control {control} (CONFIG_TCP_CONG_{control.upper()}), "
+        "which this host's kernel doesn't have",
+        remedy=f"Boot the host with a kernel that has it, or the module tcp_{control}.",
+    )
 
 
 def _without_cgroups(study: Study) -> dict[str, str]:

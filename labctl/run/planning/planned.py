@@ -110,3 +110,8 @@ def has_peers(what: Plan | Study) -> bool:
         workload_of(declared).peer(declared.parameters) is not None
         for declared in what.workloads.values()
     )
+
+
+def narrows_links(plan: Plan) -> bool:
+    """Return whether any of its workloads narrows its link."""
+    return any(workload_of(declared).narrows_link for declared in plan.workloads.values())

@@ -173,8 +173,10 @@ def _beside(plan: Plan) -> Iterator[str]:
         yield from beside_of(one).binaries
     for declared in plan.workloads.values():
         program = workload_of(declared)
-        if peer := program.peer(program.check_parameters(declared.parameters)):
-            yield peer.command.argv[0]
+        parameters = program.check_parameters(declared.parameters)
+        for served in (program.peer(parameters), program.competitor(parameters)):
+            if served is not None:
+                yield served.command.argv[0]
 
 
 def _difference(one: tuple[Mapping[str, str], str], other: tuple[Mapping[str, str], str]) -> str:

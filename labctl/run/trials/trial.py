@@ -7,6 +7,7 @@ starts and after it has ended, and the guest is sent nothing meanwhile (METHOD r
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,7 @@ from labctl.run.contained import contained
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.neighbours import neighbours
-from labctl.run.trials.peer import RAW, serving
+from labctl.run.trials.peer import serving
 from labctl.run.trials.ran_checks import ran_reasons
 from labctl.run.trials.trial_request import TrialRequest
 from labctl.run.trials.trial_setting import cgroup_of, new_data, setting_of
@@ -37,11 +38,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     reasons = list(bench.problems)
     times: dict[str, float] = {"measured_s": 0.0, "warmup_s": 0.0}
-    for name, value in bench.evidence.items():
-        if isinstance(value, str):
-            folder.write_raw(name, value)
-        else:
-            folder.write_raw_json(name, value)
+    _store(folder, bench.evidence)
     try:
         with contained(folder, "measuring it"):
             reasons += _measure(lab, bench, request, folder, times)
@@ -74,6 +71,14 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
         measured_s=times["measured_s"],
         warmup_s=times["warmup_s"],
     )
+
+
+def _store(folder: TrialFolder, evidence: Mapping[str, Any]) -> None:
+    for name, value in evidence.items():
+        if isinstance(value, str):
+            folder.write_raw(name, value)
+        else:
+            folder.write_raw_json(name, value)
 
 
 def _parsed_beside(request: TrialRequest) -> dict[str, Any]:
@@ -117,7 +122,7 @@ def _measure(
         result = measured_window(lab, bench, request, setting, folder, hogs, peer)
         times["measured_s"] = result.duration_s
         if peer is not None:
-            folder.write_raw(RAW, peer.output())
+            _store(folder, peer.evidence())
     store_output(folder, result, hogs)
     reasons += ran_reasons(workload, command, result, servers, folder)
     reasons += thread_reasons(bench, workload, command, folder)

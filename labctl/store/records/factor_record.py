@@ -52,6 +52,16 @@ class PlannedFactor:
 
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedHeatmap:
+    """Describe a picture that a study asks for: a metric over two factors."""
+
+    across: Text
+    down: Text
+    metric: Text
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactorCell:
     """Describe one combination of levels. `arm`, `group` and `under`: its tuning, workload and
     condition without what the factors set; `under` is None where a factor sets the condition.

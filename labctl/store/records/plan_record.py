@@ -16,7 +16,7 @@ from pydantic import (
 
 from labctl.base.errors import UsageError
 from labctl.base.stopping import Stopping, stopping_of
-from labctl.store.records.factor_record import Factorial
+from labctl.store.records.factor_record import Factorial, PlannedHeatmap
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _SLOTS = ConfigDict(extra="ignore")
@@ -260,6 +260,8 @@ class PlanRecord(Record):
     collect: Text | None = None
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
+    heatmaps: tuple[PlannedHeatmap, ...] = ()
+    """Pictures of a metric over two of them."""
     extensions: tuple[AddedBlocks, ...] = ()
     """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""
 

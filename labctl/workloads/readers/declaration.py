@@ -163,7 +163,9 @@ class SourceFile(FileModel):
 class MetricFile(SourceFile):
     """Declare how one metric is read, in which unit, and which direction is better."""
 
-    reader: Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf"] | None = None
+    reader: (
+        Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf", "game-stream"] | None
+    ) = None
     """A reader of one program's own report; its metrics have labctl's names."""
     arguments: dict[str, str | int | float | bool] = {}
     """The reader's arguments."""

@@ -12,7 +12,7 @@ from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import PERCENTILES
-from labctl.workloads.readers import cyclictest, fio, oslat, rtla, sockperf, sysbench
+from labctl.workloads.readers import cyclictest, fio, oslat, rtla, sockperf, stream, sysbench
 
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]
@@ -154,6 +154,10 @@ def _sockperf(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
     return sockperf.readings(report.text, report.where, report.source)
 
 
+def _stream(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
+    return stream.readings(report.text, report.where, report.source)
+
+
 _TIMERLAT_US = 1000
 """Period of `rtla timerlat hist` that is told none."""
 
@@ -190,4 +194,5 @@ READERS: Mapping[str, Named] = {
         metrics=("round_trips", "round_trips_per_s", *_LATENCIES),
         file="sockperf.csv",
     ),
+    "game-stream": Named(read=_stream, metrics=stream.METRICS, file="stream.json"),
 }

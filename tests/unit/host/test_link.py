@@ -28,6 +28,12 @@ def test_each_end_knows_the_other_without_asking() -> None:
 
 
 def test_no_address_is_looked_for_by_the_kernel_itself() -> None:
-    first, *_, last = ENDS.machine_commands("enp1s0")
-    assert first == ("link", "set", "dev", "enp1s0", "addrgenmode", "none")
+    first, *_, last = ENDS.peer_commands("labctl1")
+    assert first == ("link", "set", "dev", "labctl1", "addrgenmode", "none")
     assert last[0] == "neighbour"
+
+
+def test_a_machine_finds_what_lies_behind_its_peer() -> None:
+    *end, behind = ENDS.machine_commands("enp1s0")
+    assert end[0] == ("link", "set", "dev", "enp1s0", "addrgenmode", "none")
+    assert behind == ("route", "replace", "198.18.0.0/16", "via", ENDS.peer)

@@ -28,6 +28,7 @@ from labctl.store.samples import Sample
 from tests.unit.example import EXAMPLE
 from tests.unit.records import run_of
 from tests.unit.report.conftest import INVALID, Judged
+from tests.unit.streams import with_streams
 from tests.unit.synthetic import synthetic_run
 
 PLACE = Scenario("sysbench-cpu", "neighbour")
@@ -401,6 +402,12 @@ def everything() -> Judged:
 
 
 @pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    run = with_streams(synthetic_run(blocks=3), tmp_path_factory.mktemp("streams"))
+    return run, judge(run)
+
+
+@pytest.fixture(scope="module")
 def example() -> Judged:
     run = RunFolder(EXAMPLE).load()
     return run, judge(run)
@@ -408,9 +415,10 @@ def example() -> Judged:
 
 @every_picture
 def test_some_run_has_it_with_its_title_or_headings_of_its_own(
-    everything: Judged, example: Judged, picture: Picture
+    everything: Judged, example: Judged, streaming: Judged, picture: Picture
 ) -> None:
-    (having, *_) = [run for run in (everything, example) if picture.draw(sight(*run))]
+    runs = (everything, example, streaming)
+    (having, *_) = [run for run in runs if picture.draw(sight(*run))]
     if picture.is_titled:
         assert has_heading(page(*having, EXAMPLE), picture.title)
     assert picture.shows.endswith(".")

@@ -44,6 +44,7 @@ class Host:
             "clone_parts": self._parts,
             "answering": self._answering,
             "check_place": lambda *of: None,
+            "confined_threads": lambda *of: [],
             "reseed": lambda channel, seed: self.seeds.append(seed),
             "guest_xml": lambda *of: "<domain/>",
         }.items():
@@ -161,8 +162,9 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
         vcpu_threads=lambda: {0: os.getpid()},
         iothread_threads=dict,
     )
+    expected = clone_state.confined_threads(running, frozenset({4096}))
     with pytest.raises(BrokenError) as caught:
-        clone_state.check_place(layout, running, frozenset({4096}))
+        clone_state.check_place(layout, running, expected)
     assert caught.value.message.startswith("the guest labctl-noisy-1 is not as asked: ")
     assert "vCPU 0 " in caught.value.message
     assert "asked was 4096" in caught.value.message
@@ -176,3 +178,14 @@ def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:
     running.pid = 2**22
     with pytest.raises(BrokenError, match="the guest labctl-noisy-1 is gone"):
         clone_state.cpu_ns(running)
+
+
+def test_the_last_one_can_be_ended_and_its_place_taken_again(host: Host) -> None:
+    with host.room() as room:
+        first, second = room.add(CPUS), room.add(CPUS)
+        room.remove_last()
+        assert room.clones == [first]
+        again = room.add(CPUS)
+        assert again.identity == second.identity
+        assert host.did.count(f"end {second.identity.name}") == 1
+    assert host.did[-2:] == [f"end {first.identity.name}", "remove 0"]

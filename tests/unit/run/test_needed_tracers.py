@@ -136,6 +136,21 @@ def test_of_a_domain_of_ones_own_only_its_guest_can_tell(tmp_path: Path, study: 
     assert not own.guests_are_unknown
 
 
+def test_a_competitor_whose_congestion_control_the_host_lacks_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(needed_tracers, "has_congestion_control", lambda name: name != "bbr")
+    study = load_study("stream-congestion", programs=checkers())
+    kernels = Kernels(recipe=load_recipe("debian-12"), image=None)
+    found = lacking(study, {Kind.NATIVE, Kind.GUEST}, kernels)
+    assert found
+    assert all("competitor=bbr" in name for name in found)
+    assert len(found) == sum("competitor=bbr" in name for name in study.workloads)
+    for sides in found.values():
+        assert {*sides} == {Kind.NATIVE, Kind.GUEST}
+        assert all("congestion control bbr" in unmet.text for unmet in sides.values())
+
+
 GAME = """\
 title: Is it smooth?
 workloads:

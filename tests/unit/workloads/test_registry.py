@@ -2,7 +2,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.setting import Setting
+from labctl.workloads.setting import NumberParameter, Setting
 
 
 def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:
@@ -29,6 +29,8 @@ def test_an_unknown_parameter_is_refused_with_what_is_allowed(name: str) -> None
 @pytest.mark.parametrize("value", [True, 1.5, None, "x", -1, 10**12, [1]])
 def test_values_of_another_kind_or_out_of_range_are_refused(name: str, value: object) -> None:
     for parameter in workload(name).parameters:
+        if value == 1.5 and isinstance(parameter, NumberParameter) and parameter.minimum <= 1.5:
+            continue
         with pytest.raises(UsageError, match=f"'{parameter.name}'"):
             workload(name).check_parameters({parameter.name: value})
 

@@ -1,0 +1,253 @@
+"""Judge how many guests fit: the number of each tuning with an interval, tunings against the first
+by an exact sign test, and what each guest costs the others.
+
+The numbers are small and whole, and their spread is no bell: nothing here assumes a distribution.
+
+- The interval of a median lies between two order statistics: with n blocks, the k-th smallest and
+  the k-th largest hold the median with probability 1 - 2 P(B < k), B binomial of n and 1/2
+  (H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, 7.1). For whole numbers, which tie,
+  it is at least that.
+- The sign test (W. J. Dixon, A. M. Mood, Journal of the American Statistical Association 41, 1946)
+  takes the blocks in which two tunings differ: how many of them have more.
+- A number that was bounded is "at least": it counts as its value where that decides, and where it
+  doesn't, the pair is left out and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from statistics import median
+
+from labctl.analysis.holm import rejected_at
+from labctl.base.limit import Limit
+from labctl.store.density_record import CountRecord, DensityRecord, StepRecord
+
+LEVEL = 0.05
+"""Chance of a false difference among all tunings, and of a median outside of its interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Hold a number of guests. `at_least`: it may be larger, as no more guests were tried."""
+
+    value: int
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        return f"at least {self.value}" if self.at_least else str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberInterval:
+    """Hold both ends of an interval, and the `coverage` that it has."""
+
+    low: Number
+    high: Number
+    coverage: float
+
+    def __str__(self) -> str:
+        end = f"{self.high.value} or more" if self.high.at_least else str(self.high.value)
+        return f"{self.low} to {end}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """Hold what one tuning fits. `numbers`: by block; `lacking`: the reason of each block without
+    one; `typical`: the largest number that more than half of the blocks reached; `why`: the reason
+    for which there is no interval."""
+
+    tuning: str
+    numbers: Mapping[int, Number]
+    lacking: Mapping[int, str]
+    bounded: Mapping[int, str]
+    typical: Number | None
+    interval: NumberInterval | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignTest:
+    """Hold a tuning against the first one. `more`, `fewer`: blocks in which so many fit;
+    `undecided`: blocks in which a bound keeps that unknown; `level`: what Holm's procedure rejects
+    it at, None where it doesn't; `fewest`: blocks that must differ before any result could be
+    shown."""
+
+    tuning: str
+    against: str
+    more: int
+    fewer: int
+    alike: int
+    undecided: int
+    p: float
+    level: float | None
+    fewest: int
+
+    @property
+    def shows_more(self) -> bool | None:
+        """Return whether more guests fit than under the other; None where neither is shown."""
+        return None if self.level is None else self.more > self.fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Hold what so many guests had: the median over blocks of the worst and of the median guest.
+    `cost`: how much the metric of guests that were there before changed for each guest that came,
+    None without fewer guests to compare with."""
+
+    count: int
+    blocks: int
+    held: int
+    worst: float
+    middle: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Density:
+    """Hold all that is said of a density run. `curves`: by tuning, by number of guests."""
+
+    fitting: tuple[Fitting, ...]
+    tests: tuple[SignTest, ...]
+    curves: Mapping[str, tuple[Point, ...]]
+
+
+def judged(record: DensityRecord) -> Density:
+    """Return what a density run says, as far as it came."""
+    by_tuning = {name: _fitting(name, record.counts) for name in record.tunings}
+    limit = record.limit.limit()
+    return Density(
+        fitting=tuple(by_tuning.values()),
+        tests=tuple(_tests(list(by_tuning.values()))),
+        curves={
+            name: tuple(_curve([s for s in record.steps if s.tuning == name], limit))
+            for name in record.tunings
+        },
+    )
+
+
+def median_of(numbers: Sequence[Number]) -> Number | None:
+    """Return the largest number that more than half of the blocks reached: their median, and of an
+    even number of blocks the lower of the two in the middle. None for none."""
+    if not numbers:
+        return None
+    return _ranked(numbers, (len(numbers) - 1) // 2)
+
+
+def interval_of(numbers: Sequence[Number], alpha: float = LEVEL) -> NumberInterval | None:
+    """Return the narrowest interval of order statistics that holds the median with a probability
+    of 1 - alpha or more; None where even the smallest and the largest don't."""
+    n = len(numbers)
+    if n == 0 or coverage(n, 1) < 1 - alpha:
+        return None
+    k = max(k for k in range(1, n // 2 + 1) if coverage(n, k) >= 1 - alpha)
+    return NumberInterval(_ranked(numbers, k - 1), _ranked(numbers, n - k), coverage(n, k))
+
+
+def coverage(n: int, k: int) -> float:
+    """Return how surely the k-th smallest and the k-th largest of n hold the median between them:
+    1 - 2 P(B < k)."""
+    return 1 - 2 * sum(comb(n, i) for i in range(k)) / (1 << n)
+
+
+def sign_p(more: int, fewer: int) -> float:
+    """Return the two-sided p-value of the exact sign test; 1 without pairs that differ."""
+    n = more + fewer
+    tail = sum(comb(n, i) for i in range(max(more, fewer), n + 1)) / (1 << n)
+    return min(1.0, 2 * tail)
+
+
+def compared(one: Number, other: Number) -> int | None:
+    """Return 1 where the first is the larger number, -1 where the other is, 0 where they are alike;
+    None where a bound keeps that unknown."""
+    if not one.at_least and not other.at_least:
+        return (one.value > other.value) - (one.value < other.value)
+    if one.at_least and not other.at_least and one.value > other.value:
+        return 1
+    if other.at_least and not one.at_least and other.value > one.value:
+        return -1
+    return None
+
+
+def _ranked(numbers: Sequence[Number], index: int) -> Number:
+    """Return the number of that rank, from 0. It is a lower bound where one that is no larger was
+    bounded: the true one could lie above it."""
+    value = sorted(number.value for number in numbers)[index]
+    return Number(value, any(n.at_least and n.value <= value for n in numbers))
+
+
+def _fitting(tuning: str, counts: Sequence[CountRecord]) -> Fitting:
+    own = [count for count in counts if count.tuning == tuning]
+    numbers = {
+        count.block: Number(count.number, count.bounded is not None)
+        for count in own
+        if count.number is not None
+    }
+    found = list(numbers.values())
+    interval = interval_of(found)
+    fewest = next(n for n in range(1, 100) if coverage(n, 1) >= 1 - LEVEL)
+    return Fitting(
+        tuning=tuning,
+        numbers=numbers,
+        lacking={c.block: c.why or "no reason given" for c in own if c.number is None},
+        bounded={c.block: c.bounded for c in own if c.bounded is not None},
+        typical=median_of(found),
+        interval=interval,
+        why="" if interval else f"{fewest} blocks are the fewest that show one",
+    )
+
+
+def _tests(fitting: Sequence[Fitting]) -> Iterator[SignTest]:
+    first, *others = fitting
+    pairs = [_signs(one, first) for one in others]
+    p_values = [sign_p(more, fewer) for more, fewer, _, _ in pairs]
+    levels = rejected_at(p_values, LEVEL, len(others))
+    fewest = next(n for n in range(1, 100) if sign_p(n, 0) <= LEVEL / max(1, len(others)))
+    for one, (more, fewer, alike, undecided), p, level in zip(
+        others, pairs, p_values, levels, strict=True
+    ):
+        yield SignTest(
+            tuning=one.tuning,
+            against=first.tuning,
+            more=more,
+            fewer=fewer,
+            alike=alike,
+            undecided=undecided,
+            p=p,
+            level=level,
+            fewest=fewest,
+        )
+
+
+def _signs(one: Fitting, other: Fitting) -> tuple[int, int, int, int]:
+    """Return the blocks in which one has more, fewer and as many guests, and the undecided ones."""
+    blocks = sorted(one.numbers.keys() & other.numbers.keys())
+    signs = [compared(one.numbers[block], other.numbers[block]) for block in blocks]
+    return signs.count(1), signs.count(-1), signs.count(0), signs.count(None)
+
+
+def _curve(steps: Sequence[StepRecord], limit: Limit) -> Iterator[Point]:
+    whole = [step for step in steps if step.held is not None and not step.disturbed]
+    for count in sorted({step.count for step in whole}):
+        here = [step for step in whole if step.count == count]
+        costs = [cost for step in here if (cost := _cost(step, whole)) is not None]
+        yield Point(
+            count=count,
+            blocks=len(here),
+            held=sum(step.held is True for step in here),
+            worst=median(limit.worst(step.values) for step in here),
+            middle=median(median(step.values) for step in here),
+            cost=median(costs) if costs else None,
+        )
+
+
+def _cost(step: StepRecord, steps: Sequence[StepRecord]) -> float | None:
+    """Return the change of the median guest of those that were there with fewer guests, for each
+    guest that came; None in the step with the fewest of its block."""
+    fewer = [s for s in steps if s.block == step.block and s.count < step.count]
+    if not fewer:
+        return None
+    before = max(fewer, key=lambda s: s.count)
+    changes = [now - then for now, then in zip(step.values, before.values, strict=False)]
+    return median(changes) / (step.count - before.count)

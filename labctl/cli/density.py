@@ -1,0 +1,157 @@
+"""Run `labctl density`: count how many guests fit on this host under each tuning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.cli.common import console, html_option, runs_folder, state_paths
+
+if TYPE_CHECKING:
+    from labctl.base.paths import StatePaths
+    from labctl.run.planning.density_plan import DensityRequest
+    from labctl.store.density_record import DensityFolder
+
+_DURATION_S = 10.0
+
+
+@click.command("density")
+@click.argument("workload", required=False, metavar="[WORKLOAD]")
+@click.option("--tuning", "tunings", multiple=True, help="A tuning to count guests of; repeat it.")
+@click.option(
+    "--limit", metavar="TEXT", help="What the worst guest must keep: 'frame_p95 < 16 ms'."
+)
+@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A workload's parameter.")
+@click.option("--duration", type=float, help="Seconds of each window (10, or the least it takes).")
+@click.option(
+    "--blocks", type=click.IntRange(1, 100), default=10, help="Counts of each tuning (10)."
+)
+@click.option("--most", type=click.IntRange(min=1), help="Try no more guests (default: by memory).")
+@click.option(
+    "--search",
+    type=click.Choice(["up", "bisect"]),
+    default="up",
+    help="One guest more at a time, or doubling and halving.",
+)
+@click.option("--vcpus", type=click.IntRange(min=1), default=1, help="vCPUs of each guest (1).")
+@click.option("--memory", type=int, help="Memory of each guest in MiB (1024).")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
+@click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
+@click.option(
+    "--wait-quiet",
+    metavar="TIME",
+    default="10m",
+    help="How long it may wait for others to leave the host alone (10m; 0: never).",
+)
+@click.option("--plan-only", is_flag=True, help="Print guests, memory and time; start nothing.")
+@click.option("--show", "shown", metavar="RUN", help="Show what an earlier density run found.")
+@click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
+@html_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/density.md).")
+@click.option("--quiet", is_flag=True, help="No progress; only the result.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    workload: str | None,
+    shown: str | None,
+    plan_only: bool,
+    html_file: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **_request: object,
+) -> None:
+    """Count how many guests run WORKLOAD at once before the worst of them breaks the limit.
+
+    Clones of one saved guest are restored one after the other, all run the workload at the same
+    time, and the number of them that kept the limit is counted once per block and tuning.
+    """
+    from labctl.cli.density_shown import show_plan, show_run
+    from labctl.store.density_record import DensityFolder
+    from labctl.store.jsonfile import check_folder
+
+    results = runs_folder(context.params["results"])
+    if shown is not None:
+        if workload is not None:
+            raise UsageError("--show reads an earlier run, and WORKLOAD is for a new one: give one")
+        show_run(DensityFolder.find(results, shown), html_file, as_json=as_json)
+        return
+    request = request_of(context.params, state_paths(context), results)
+    if plan_only:
+        show_plan(request, as_json=as_json)
+        return
+    if html_file is not None:
+        check_folder(html_file)
+    folder = _counted(request, words_of(context.params), quiet=quiet)
+    show_run(folder, html_file, as_json=as_json)
+
+
+def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> DensityRequest:
+    """Return the request that the command's arguments and options make. Raises UsageError."""
+    from labctl.cli.stopping import seconds_of
+    from labctl.cli.workload_facts import asked_for, found_workload, parameters_of
+    from labctl.run.planning.density_plan import DensityRequest
+    from labctl.run.planning.density_search import Search
+    from labctl.workloads.limits import limit_of
+
+    if given["workload"] is None:
+        raise UsageError(
+            "which WORKLOAD the guests run is missing",
+            hint="labctl density frame-loop --tuning baseline --limit 'frame_p95 < 16 ms'",
+        )
+    program = found_workload(given["workload"])
+    if not given["tunings"] or given["limit"] is None:
+        lacking = "--tuning" if not given["tunings"] else "--limit"
+        raise UsageError(
+            f"{lacking} is missing: guests of each --tuning are counted until --limit breaks",
+            hint="--tuning baseline --tuning vcpupin --limit "
+            f"'{program.primary} …' ('labctl workload show {program.name}' lists the metrics)",
+        )
+    if len(set(given["tunings"])) < len(given["tunings"]):
+        raise UsageError("--tuning names a tuning twice", hint="Each is counted in every block.")
+    duration_s = given["duration"] or max(_DURATION_S, program.file.trial.least_s)
+    return DensityRequest(
+        workload=asked_for(program, parameters_of(program, given["given"]), duration_s),
+        limit=limit_of(given["limit"], program),
+        tunings=given["tunings"],
+        blocks=given["blocks"],
+        search=Search(given["search"]),
+        places=places,
+        results=results,
+        most=given["most"],
+        vcpus=given["vcpus"],
+        memory_mib=given["memory"],
+        seed=given["seed"],
+        accel=given["accel"],
+        wait_quiet_s=seconds_of(given["wait_quiet"], "--wait-quiet"),
+    )
+
+
+def words_of(given: dict[str, Any]) -> tuple[str, ...]:
+    """Return the command that makes this request."""
+    words = ["labctl", "density", given["workload"]]
+    for option, value in (
+        *(("--tuning", name) for name in given["tunings"]),
+        ("--limit", given["limit"]),
+        *(("--set", pair) for pair in given["given"]),
+        *((f"--{name}", given[name]) for name in ("duration", "blocks", "most", "search")),
+        *((f"--{name}", given[name]) for name in ("vcpus", "memory", "seed", "accel")),
+        ("--wait-quiet", given["wait_quiet"]),
+    ):
+        if value is not None:
+            words += [option, str(value)]
+    return tuple(words)
+
+
+def _counted(request: DensityRequest, words: tuple[str, ...], *, quiet: bool) -> DensityFolder:
+    from labctl.base.events import silent
+    from labctl.cli.progress import ProgressView
+    from labctl.run.commands.density_run import density
+
+    if quiet:
+        return density(request, words, silent)
+    with ProgressView(console(stderr=True)) as view:
+        return density(request, words, view.listen)

@@ -1,0 +1,142 @@
+"""Say in words what a density run found: the same for a terminal, a page and programs."""
+
+from __future__ import annotations
+
+from labctl.analysis.density import Density, Fitting, SignTest
+from labctl.base.notation import share
+from labctl.base.wording import counted, without_logs
+from labctl.store.density_record import DensityRecord
+
+_TCG = (
+    "Guests were emulated (TCG): the numbers hold for emulated guests on this host alone, and say "
+    "nothing about KVM's."
+)
+_LONGEST = 400
+"""Characters of a reason."""
+_MOST_OTHERS = 0.1
+"""CPUs that others may take before it is said."""
+_LEAST_COMMON = 0.9
+"""Share of a window in which all guests are to run."""
+
+
+def number_words(fitting: Fitting) -> str:
+    """Return "3", "at least 4", or that there is none."""
+    return "unavailable" if fitting.typical is None else str(fitting.typical)
+
+
+def interval_words(fitting: Fitting) -> str:
+    """Return "2 to 4", or why there is no interval."""
+    if fitting.interval is None:
+        have = len(fitting.numbers)
+        return f"no interval: {counted(have, 'block')}, and {fitting.why}"
+    return f"{fitting.interval} ({share(fitting.interval.coverage)})"
+
+
+def blocks_words(fitting: Fitting) -> str:
+    """Return the number of each block, in order: "3, 3, ≥ 4"."""
+    numbers = [
+        f"≥ {number.value}" if number.at_least else str(number.value)
+        for number in fitting.numbers.values()
+    ]
+    return ", ".join(numbers)
+
+
+def test_words(test: SignTest) -> str:
+    """Return what a sign test shows, with its counts."""
+    differ = test.more + test.fewer
+    counts = (
+        f"more guests in {test.more}, fewer in {test.fewer}, as many in "
+        f"{counted(test.alike, 'block')}"
+    )
+    if test.undecided:
+        counts += f", undecided by a bound in {test.undecided}"
+    if test.shows_more is not None:
+        word = "more" if test.shows_more else "fewer"
+        verdict = f"{word} guests fit under {test.tuning} than under {test.against}"
+    elif differ < test.fewest:
+        verdict = (
+            f"no difference shown: {counted(differ, 'block')} differed, and {test.fewest} are the "
+            "fewest that could show one"
+        )
+    else:
+        verdict = "no difference shown"
+    return f"{test.tuning} against {test.against}: {verdict} ({counts}; p = {test.p:.2g})."
+
+
+def remarks(record: DensityRecord, found: Density) -> list[str]:
+    """Return what a reader must know beside the numbers."""
+    said = []
+    if record.accelerator == "tcg":
+        said.append(_TCG)
+    if record.status != "done":
+        counts, planned = len(record.counts), record.blocks * len(record.tunings)
+        why = f" ({record.failure})" if record.failure else ""
+        said.append(
+            f"The run is {record.status}{why}: {counts} of {counted(planned, 'count')} were made."
+        )
+    for one in found.fitting:
+        for block, why in one.bounded.items():
+            said.append(
+                f"{one.tuning}, block {block}: the limit still held when {why} ended the "
+                "search, so the number is a lower bound."
+            )
+        for block, why in one.lacking.items():
+            said.append(f"{one.tuning}, block {block}: no number: {_cut(why)}")
+    others = [s for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
+    if others:
+        spoilt = sum(step.disturbed for step in others)
+        said.append(
+            f"Others kept up to {max(step.other_cpus or 0.0 for step in others):.2f} CPUs busy in "
+            f"{len(others)} of {counted(len(record.steps), 'step')}, so their guests were slower "
+            "than they would be alone."
+            + (
+                f" {counted(spoilt, 'step')} in which the limit broke beside them counted for "
+                "nothing."
+                if spoilt
+                else ""
+            )
+        )
+    apart = [s for s in record.steps if _share_in_common(s.common_s, record) < _LEAST_COMMON]
+    if apart:
+        said.append(
+            f"In {len(apart)} of {counted(len(record.steps), 'step')} all guests ran at once for "
+            f"less than {share(_LEAST_COMMON)} of the window."
+        )
+    return said
+
+
+def _cut(why: str) -> str:
+    """Return a reason that may quote a tool's whole command line, in a length that is read."""
+    sentence, _ = without_logs(why)
+    return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
+
+
+def _share_in_common(common_s: float | None, record: DensityRecord) -> float:
+    return 1.0 if common_s is None else common_s / record.duration_s
+
+
+def head_words(record: DensityRecord, name: str) -> str:
+    """Return what was counted, where and how, in a line."""
+    size = f"{counted(record.vcpus, 'vCPU')}, {record.memory_mib} MiB"
+    return (
+        f"How many guests run {record.workload} at once while the worst of them keeps "
+        f"{record.limit.limit()}: {name} ({record.status}), guests of {size}, "
+        f"{counted(record.blocks, 'block')}, windows of {record.duration_s:g} s, "
+        f"{record.accelerator or 'unknown accelerator'}"
+    )
+
+
+def placed_words(record: DensityRecord) -> list[str]:
+    """Return which CPUs each guest had, by tuning."""
+    lines = []
+    for tuning in record.tunings:
+        steps = [step for step in record.steps if step.tuning == tuning]
+        if not steps:
+            continue
+        largest = max(steps, key=lambda step: step.count)
+        if len(places := {guest.cpus for guest in largest.guests}) == 1:
+            lines.append(f"{tuning}: every guest's threads had {places.pop()}")
+        else:
+            each = "; ".join(f"guest {guest.number} {guest.cpus}" for guest in largest.guests)
+            lines.append(f"{tuning}: {each}")
+    return lines

@@ -1,0 +1,41 @@
+"""Say why a name is no run of a study, and what it is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from labctl.base.errors import UsageError
+from labctl.base.yamlfile import nearest
+from labctl.store.archive import SUFFIX
+
+DENSITY = "density.json"
+"""Record of a density run (`store.density_record`)."""
+
+
+def refuse_no_run(folder: Path) -> None:
+    """Raise UsageError for a density run, with the command that reads it, and for a folder of
+    trials that lost its run.json."""
+    if (folder / DENSITY).is_file():
+        raise UsageError(
+            f"{folder} is a density run, which has no trials",
+            hint=f"labctl density --show {shlex.quote(str(folder))}",
+        )
+    if (folder / "trials").is_dir():
+        raise UsageError(
+            f"{folder} holds trials and no run.json, which makes a folder a run",
+            hint="Copy the whole folder of the run.",
+        )
+
+
+def not_found(results: Path, name: str, names: Sequence[str]) -> UsageError:
+    """Return the refusal of a name that no run has, with the nearest of the `names` there are."""
+    hint = nearest(name, names)
+    if "/" not in name and (
+        (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file())
+    ):
+        hint = f"The run in the present folder is './{name}'."
+    elif Path(name).is_file():
+        hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
+    return UsageError(f"no run '{name}' in {results}", hint=hint)
