@@ -26,6 +26,8 @@ from labctl.store.run_folder import LoadedRun
 
 _MOST_COLUMNS = 3
 """Metrics beside each other in a terminal; more stand in a table below."""
+_SHORT_WHERE, _LONG_WHERE = 14, 30
+"""Widths of the place in a terminal: of a factor's change it is all that tells rows apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class TableText:
     metrics: tuple[str, ...]
     rows: tuple[RowText, ...]
     notes: tuple[str, ...]
+    is_of_factor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,8 @@ def study_shown(run: LoadedRun) -> Iterator[RenderableType]:
             columns = range(at, min(at + _MOST_COLUMNS, len(table.metrics)))
             shown = bare_table(table.title if at == 0 else f"{table.title} (continued)")
             shown.add_column("arms", min_width=9, max_width=22, overflow="fold")
-            shown.add_column("where", min_width=9, max_width=14, overflow="fold")
+            width = _LONG_WHERE if table.is_of_factor else _SHORT_WHERE
+            shown.add_column("where", min_width=9, max_width=width, overflow="fold")
             for column in columns:
                 shown.add_column(table.metrics[column], justify="right", overflow="fold")
             for row in table.rows:
@@ -101,6 +105,7 @@ def _table(table: FilledTable) -> TableText:
         metrics=tuple(map(metric_title, table.metrics)),
         rows=tuple(map(_row, table.rows)),
         notes=tuple(notes),
+        is_of_factor=any(row.change for row in table.rows),
     )
 
 

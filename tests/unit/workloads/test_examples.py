@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.command import CommandCgroup, Server
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.tuning import Policy, Sched
+from labctl.run.commands.try_run import commands_of
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
 from tests.unit.workloads.trials import recorded, trial, values
+
+OTHER = Sched(policy=Policy.OTHER)
 
 
 def _declared(name: str) -> Workload:
@@ -91,6 +96,62 @@ def test_frames_count_from_when_they_were_due(tmp_path: Path) -> None:
     assert found["wake_up_max"] == pytest.approx(max(start - due for due, start, *_ in rows) / 1e9)
     assert found["late"] == pytest.approx(sum(end > limit for *_, end, limit in rows) / len(rows))
     assert found["late"] > 0
+
+
+def test_a_mean_is_of_all_frames_from_when_they_were_due(tmp_path: Path) -> None:
+    text = recorded("frame-loop-1-native.csv")
+    rows = [tuple(map(int, line.split(","))) for line in text.splitlines()[1:]]
+    found = _read(tmp_path, "frame-loop", frames_csv=text)
+    mean = sum(end - due for due, _, end, _ in rows) / len(rows)
+    assert found["frame_mean"] == pytest.approx(mean / 1e9)
+
+
+@pytest.mark.parametrize("name", ["frame-loop", "supertuxkart"])
+def test_a_game_s_isolation_is_its_command_s_and_the_load_a_server_beside_it(name: str) -> None:
+    game = workload(name)
+    plain = _setting(name)
+    assert (game.command(plain).sched, game.command(plain).cgroup) == (OTHER, None)
+    assert game.servers(plain) == ()
+    whole = _setting(name, scheduler="fifo", isolation="cgroup", load="stress")
+    assert game.command(whole).sched == Sched(policy=Policy.FIFO, priority=1)
+    assert game.command(whole).cgroup == CommandCgroup(
+        weight=50, quota_percent=100, memory_mib=2048
+    )
+    (load,) = game.servers(whole)
+    assert isinstance(load, Server)
+    assert load.argv[:2] == ("/usr/bin/stress-ng", "--cpu=2")
+    alone = _setting(name, isolation="cpuset")
+    assert game.command(alone).cgroup == CommandCgroup(cpus=frozenset({0}))
+    assert game.left_out({**alone.parameters, "isolation": "container"}).keys() == {
+        "native",
+        "guest",
+    }
+
+
+def test_a_command_s_policy_and_cgroup_stand_where_it_is_shown() -> None:
+    game = workload("frame-loop")
+    plain = _setting("frame-loop")
+    assert [*commands_of(game.command(plain), ())] == ["command"]
+    whole = _setting("frame-loop", scheduler="fifo", isolation="cgroup")
+    (said,) = commands_of(game.command(whole), ())
+    assert said == "command, under SCHED_FIFO, in a cgroup (cpu, memory)"
+
+
+def test_a_race_has_the_frames_that_the_game_counted(tmp_path: Path) -> None:
+    text = recorded("supertuxkart-1.4-native.txt")
+    found = _read(tmp_path / "whole", "supertuxkart", text)
+    assert found["frames_per_s"] == pytest.approx(9334.507812)
+    assert (found["operations"], found["race"]) == (23831, 2.553)
+    cut = text[: text.index("Average FPS: 9334") + len("Average FPS: 9334")]
+    with pytest.raises(BrokenError, match="stdout is cut"):
+        _read(tmp_path / "cut", "supertuxkart", cut)
+
+
+def test_a_race_is_as_many_laps_on_both_sides() -> None:
+    game = workload("supertuxkart")
+    assert game.command(_setting("supertuxkart")).argv[-1] == "--profile-laps=60"
+    warm = game.warmup_command(_setting("supertuxkart"), 0.1, None)
+    assert warm.argv[-1] == "--profile-laps=1"
 
 
 def test_more_frames_than_a_cpu_can_compute_are_refused() -> None:
