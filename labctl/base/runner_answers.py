@@ -16,6 +16,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
 """Bytes that are kept of a server's output."""
+_MOST_NAME = 4096
+"""Letters of a file's name."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
 """Numbers beside the texts that a runner reads."""
@@ -120,7 +122,7 @@ def counters(value: Any) -> dict[str, str | int]:
 def cgroup(value: Any) -> dict[str, Any]:
     """Return what a runner says of a command's cgroup; raises ValueError for anything else."""
     files = {
-        str(name): {at: _text(told[at]) for at in ("set", "found")}
+        str(name)[:_MOST_NAME]: {at: _text(told[at]) for at in ("set", "found")}
         for name, told in value["files"].items()
     }
     if len(files) > _MOST_FILES:

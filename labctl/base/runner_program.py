@@ -638,11 +638,10 @@ def hierarchy(controller: str) -> tuple[int, str]:
     mounted here where it isn't (cgroups(7), "/proc files")."""
     rows = [line.split() for line in (read_text("/proc/cgroups") or "").splitlines()[1:]]
     on = {name: number for name, number, _, enabled in rows if enabled == "1"}
-    if controller not in on:
-        raise OSError("this machine has no cgroup controller '%s'" % controller)
-    # Those of one v1 hierarchy are mounted together or not at all; number 0 is v2's.
-    is_v2 = on[controller] == "0"
-    together = [name for name in on if on[name] == on[controller]]
+    # Number 0 is v2's, and newer kernels leave out those that v1 doesn't have. Those of one v1
+    # hierarchy are mounted together or not at all.
+    is_v2 = on.get(controller, "0") == "0"
+    together = [name for name in on if on[name] == on.get(controller)]
     kind, options = ("cgroup2", "rw") if is_v2 else ("cgroup", ",".join(together))
     at = cgroup_mount(kind, controller)
     if at is None:

@@ -53,8 +53,9 @@ def cgroup_reasons(command: Command, folder: TrialFolder) -> list[str]:
 
 def not_in_force(asked: CommandCgroup, name: str, told: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each limit that the machine didn't have, by what its runner read."""
-    lines = [line.split(":", 2) for line in told["member"].splitlines()]
-    places = {one: line[2] for line in lines for one in line[1].split(",") if len(line) == 3}
+    # proc_pid_cgroup(5); of a guest, any text.
+    lines = (line.split(":", 2) for line in told["member"].splitlines() if line.count(":") > 1)
+    places = {one: place for _, names, place in lines for one in names.split(",")}
     files = {path.rpartition("/")[2] for path in told["files"]}
     for controller in asked.controllers:
         where = places.get(controller, places.get("", "/"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base import runner_program
+from labctl.base import runner_answers, runner_program
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, CommandCgroup, CommandResult
 from labctl.base.runner_requests import cgroup_name
@@ -131,10 +131,25 @@ def test_without_a_quota_there_is_none(v1: Path) -> None:
 def test_a_machine_without_the_controller_says_so(
     v1: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    texts = {"/proc/cgroups": V1.replace("cpuset\t3\t1\t1\n", "")}
+    (v1 / "cgroup.controllers").write_text("pids\n")
+    texts = {
+        "/proc/cgroups": V1.replace("cpuset\t3\t1\t1\n", ""),
+        "/proc/self/mountinfo": f"30 29 0:26 / {v1} rw - cgroup2 cgroup2 rw\n",
+    }
     monkeypatch.setattr(runner_program, "read_text", Proc(texts))
     with pytest.raises(OSError, match=f"no cgroup controller '{missing}'"):
         runner_program.hierarchy(missing)
+
+
+def test_a_controller_that_v1_does_not_have_is_found_though_the_kernel_lists_v1_s_alone(
+    v2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {
+        "/proc/cgroups": CGROUPS + "pids\t0\t9\t1\n",
+        "/proc/self/mountinfo": f"30 29 0:26 / {v2} rw - cgroup2 cgroup2 rw\n",
+    }
+    monkeypatch.setattr(runner_program, "read_text", Proc(texts))
+    assert runner_program.hierarchy("memory") == (2, str(v2))
 
 
 def test_a_value_that_is_refused_removes_what_was_made(
@@ -229,3 +244,31 @@ def test_a_limit_that_the_kernel_refuses_names_file_and_value(runner: Runner) ->
         runner.channel.run(shell("true", cgroup=limits), seconds=20)
     assert ours() == []
     assert runner.process.poll() is None, signal.strsignal(runner.process.poll() or 0)
+
+
+TOLD: dict[str, Any] = {
+    "files": {"cpu.weight": {"set": "50", "found": "50"}},
+    "member": "0::/x\n",
+    "cpu_stat": "",
+    "oom_kills": 0,
+}
+
+
+def test_what_a_runner_says_of_a_cgroup_is_text_and_a_count() -> None:
+    assert runner_answers.cgroup(TOLD) == TOLD
+    long = {**TOLD, "member": "x" * 200_000}
+    assert len(runner_answers.cgroup(long)["member"]) == 1 << 16
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(None, [], "files", {**TOLD, "files": []}, {**TOLD, "member": None}),
+        *({**TOLD, "files": {"cpu.weight": "50"}}, {**TOLD, "oom_kills": True}, {"files": {}}),
+        {**TOLD, "files": {"cpu.weight": {"set": "50"}}},
+        {**TOLD, "files": {str(n): {"set": "", "found": ""} for n in range(6000)}},
+    ],
+)
+def test_what_no_runner_says_is_refused(told: Any) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        runner_answers.cgroup(told)

@@ -39,6 +39,7 @@ def test_limits_in_force_are_no_reason(member: str) -> None:
         ({"member": V1.replace(f"memory:/{NAME}", "memory:/")}, "in the memory cgroup /, not"),
         ({"member": "0::/system.slice/runner\n"}, "in the cpu cgroup /system.slice/runner, not"),
         ({"member": ""}, "in the cpu cgroup /, not"),
+        ({"member": "nothing\n1:cpu\n:::\n"}, "in the cpu cgroup :, not"),
         ({"files": dict([*FILES.items()][:1])}, "no limits of the memory controller"),
         ({"oom_kills": 2}, "2 processes were killed"),
         (
