@@ -171,7 +171,9 @@ def _panel(arm: str, kinds: dict[str, list[Moment]], axis: Axis | None) -> Cours
     for colour, (kind, moments) in enumerate(kinds.items()):
         xs = [round(100 * (n + 0.5) / len(moments), 2) for n in range(len(moments))]
         line = [f"{x:g} {_y(axis, m.mean):g}" for x, m in zip(xs, moments, strict=True)]
-        spread = [(x, m.mean, m.half) for x, m in zip(xs, moments, strict=True) if m.half]
+        spread = [
+            (x, m.mean, m.half) for x, m in zip(xs, moments, strict=True) if m.half is not None
+        ]
         upper = [f"{x:g} {_y(axis, mean + half):g}" for x, mean, half in spread]
         lower = [f"{x:g} {_y(axis, mean - half):g}" for x, mean, half in reversed(spread)]
         band = f"M{'L'.join([*upper, *lower])}Z" if len(spread) > 1 else ""
