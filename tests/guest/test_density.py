@@ -42,7 +42,7 @@ def test_guests_are_gone_after_a_killed_count_and_the_next_one_and_after_that(
     assert json.loads(record.read_text())["status"] == "running"
     shutil.rmtree(record.parent)
 
-    process = sandbox.start(*WORDS, "--quiet", "--json")
+    process = sandbox.start(*WORDS, "--quiet")
     seen: set[str] = set()
     while process.poll() is None:
         if not left & set(sandbox.qemu_pids()):
@@ -50,7 +50,7 @@ def test_guests_are_gone_after_a_killed_count_and_the_next_one_and_after_that(
         time.sleep(0.1)
     out, _ = process.communicate()
     assert process.returncode == 0, out
-    told = json.loads(out)
+    told = json.loads(sandbox.labctl("density", "--show", "latest", "--json").stdout)
     assert told["fitting"][0]["by_block"] == {"1": {"value": 2, "at_least": True}}
     assert seen >= BOTH
     assert not left & set(sandbox.qemu_pids())
