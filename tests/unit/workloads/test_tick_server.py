@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import UsageError
+from labctl.base.yamlfile import load_mapping
 from labctl.workloads.metric_file import read_run
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting
@@ -132,6 +133,20 @@ def test_each_java_is_told_its_collector_as_it_takes_it(
 def test_a_collector_that_a_java_has_not_is_refused(java: int, collector: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TICKS.check_parameters({"java": java, "collector": collector})
+
+
+def test_the_study_leaves_out_exactly_the_pairs_that_are_refused() -> None:
+    study = load_mapping(Path(__file__).parents[3] / "benchmarks/tick-server.yaml")
+    left_out = [item for item in study["exclude"] if item.keys() == {"java", "collector"}]
+    refused = []
+    for java in study["factors"]["java"]["levels"]:
+        for collector in study["factors"]["collector"]["levels"]:
+            try:
+                TICKS.check_parameters({"java": java, "collector": collector})
+            except UsageError:
+                refused.append({"java": java, "collector": collector})
+    assert sorted(refused, key=str) == sorted(map(dict, left_out), key=str)
+    assert len(refused) == 3
 
 
 def test_without_a_recording_nothing_is_read_of_one() -> None:
