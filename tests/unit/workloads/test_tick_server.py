@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import UsageError
+from labctl.base.yamlfile import load_mapping
 from labctl.workloads.metric_file import read_run
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting
@@ -100,17 +101,17 @@ def test_what_java_11_does_not_record_is_unavailable() -> None:
 @pytest.mark.parametrize(
     ("java", "collector", "flags"),
     [
-        ("11", "G1", ["-XX:+UseG1GC"]),
-        ("11", "Z", ["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"]),
-        ("17", "Z", ["-XX:+UseZGC"]),
-        ("21", "Z", ["-XX:+UseZGC"]),
-        ("21", "ZGenerational", ["-XX:+UseZGC", "-XX:+ZGenerational"]),
-        ("25", "ZGenerational", ["-XX:+UseZGC"]),
-        ("25", "Shenandoah", ["-XX:+UseShenandoahGC"]),
+        (11, "G1", ["-XX:+UseG1GC"]),
+        (11, "Z", ["-XX:+UnlockExperimentalVMOptions", "-XX:+UseZGC"]),
+        (17, "Z", ["-XX:+UseZGC"]),
+        (21, "Z", ["-XX:+UseZGC"]),
+        (21, "ZGenerational", ["-XX:+UseZGC", "-XX:+ZGenerational"]),
+        (25, "ZGenerational", ["-XX:+UseZGC"]),
+        (25, "Shenandoah", ["-XX:+UseShenandoahGC"]),
     ],
 )
 def test_each_java_is_told_its_collector_as_it_takes_it(
-    java: str, collector: str, flags: list[str]
+    java: int, collector: str, flags: list[str]
 ) -> None:
     setting = _setting(java=java, collector=collector)
     argv = TICKS.command(setting).argv
@@ -123,14 +124,29 @@ def test_each_java_is_told_its_collector_as_it_takes_it(
 @pytest.mark.parametrize(
     ("java", "collector", "said"),
     [
-        ("11", "ZGenerational", "Java 11 has no generational ZGC"),
-        ("17", "ZGenerational", "Java 17 has no generational ZGC"),
-        ("25", "Z", "Java 25 has the generational ZGC alone"),
+        (11, "ZGenerational", "Java 11 has no generational ZGC"),
+        (17, "ZGenerational", "Java 17 has no generational ZGC"),
+        (25, "Z", "Java 25 has the generational ZGC alone"),
+        (18, "G1", "there is no Java 18"),
     ],
 )
-def test_a_collector_that_a_java_has_not_is_refused(java: str, collector: str, said: str) -> None:
+def test_a_collector_that_a_java_has_not_is_refused(java: int, collector: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         TICKS.check_parameters({"java": java, "collector": collector})
+
+
+def test_the_study_leaves_out_exactly_the_pairs_that_are_refused() -> None:
+    study = load_mapping(Path(__file__).parents[3] / "benchmarks/tick-server.yaml")
+    left_out = [item for item in study["exclude"] if item.keys() == {"java", "collector"}]
+    refused = []
+    for java in study["factors"]["java"]["levels"]:
+        for collector in study["factors"]["collector"]["levels"]:
+            try:
+                TICKS.check_parameters({"java": java, "collector": collector})
+            except UsageError:
+                refused.append({"java": java, "collector": collector})
+    assert sorted(refused, key=str) == sorted(map(dict, left_out), key=str)
+    assert len(refused) == 3
 
 
 def test_without_a_recording_nothing_is_read_of_one() -> None:
