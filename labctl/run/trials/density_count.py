@@ -96,7 +96,7 @@ def _undisturbed_step(
         guests.room.lab.listener(Note(text=_said(plan, step)))
         if not step.disturbed:
             break
-        if attempt < ATTEMPTS:
+        if attempt < ATTEMPTS and quiet.may_wait:
             quiet.wait()
     return step
 

@@ -79,7 +79,7 @@ class Counting:
         )
         job: Any = None
         fake: Any = guests
-        quiet: Any = SimpleNamespace(wait=lambda: self.waits.append("waited"))
+        quiet: Any = SimpleNamespace(may_wait=True, wait=lambda: self.waits.append("waited"))
         return module.count_guests(plan, fake, job, 2, self.log, quiet)
 
     @property
