@@ -8,22 +8,21 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, html_option, print_json
+from labctl.cli.common import console, html_option, print_json, results_option, runs_folder
 
-_folder = click.argument(
-    "folder", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False)
-)
+_fleet = click.argument("name", metavar="FLEET")
 
 
 @click.command("report")
-@_folder
+@_fleet
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet-report.md).")
 @html_option
-def report(folder: Path, as_json: bool, html_file: Path | None) -> None:
+@results_option
+def report(name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
     """Report which groups of hosts may take a tuning, and which hosts stand apart.
 
-    FOLDER is that of a fleet, results/fleet-ID. Runs that have arrived since the last report are
-    read first, and kept as Parquet in its folder 'data'.
+    FLEET is its name in the folder of runs, or the path of its folder. Runs that have arrived since
+    the last report are read first, and kept as Parquet in its folder 'data'.
     """
     from labctl.analysis.fleet.fleet_judge import judge_fleet
     from labctl.fleet.fleet_folder import FleetFolder
@@ -34,7 +33,7 @@ def report(folder: Path, as_json: bool, html_file: Path | None) -> None:
 
     if html_file is not None:
         check_folder(html_file)
-    fleet = FleetFolder.open(folder)
+    fleet = FleetFolder.find(runs_folder(results), name)
     found = taken(fleet, _tell)
     judged = judge_fleet(found.rows, found.states)
     if as_json:
@@ -55,14 +54,15 @@ def report(folder: Path, as_json: bool, html_file: Path | None) -> None:
 
 
 @click.command("compact")
-@_folder
-def compact(folder: Path) -> None:
+@_fleet
+@results_option
+def compact(name: str, results: Path | None) -> None:
     """Merge the Parquet files of a fleet's hosts into one a day, sorted by host."""
     from labctl.base.wording import counted
     from labctl.fleet.fleet_folder import FleetFolder
     from labctl.fleet.landing import compacted
 
-    for table, days in compacted(FleetFolder.open(folder)).items():
+    for table, days in compacted(FleetFolder.find(runs_folder(results), name)).items():
         for day, hosts in days.items():
             click.echo(f"{table} of {day}: {counted(hosts, 'host')}")
 

@@ -71,9 +71,15 @@ class FleetFolder:
             )
         return cls(path, _record(FleetRecord, path / FLEET))
 
+    @classmethod
+    def find(cls, results: Path, name: str) -> FleetFolder:
+        """Return the fleet of that name in `results`, or at that path, which has a '/' in it.
+        Raises UsageError."""
+        return cls.open(Path(name) if "/" in name else results / name)
+
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.path.resolve().name
 
     @property
     def data(self) -> Path:

@@ -43,12 +43,16 @@ class Taken:
 
 
 def take_in(fleet: FleetFolder, host: str) -> None:
-    """Judge a host's run and write its effects and samples. Raises LabctlError where the run can't
-    be read, or is of another study."""
+    """Take in a host's run. Raises LabctlError where it can't be read, or is of another study."""
     run = fleet.run(host).load()
     wanted = fleet.record.study_digest
     if wanted and run.plan.study_digest != wanted:
         raise LabctlError(f"its run is of another study ({run.plan.study_digest or 'none'})")
+    write_run(fleet, host, run)
+
+
+def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
+    """Judge a run, and write its effects and samples as those of a host."""
     day, digest = _day(run), fleet.digest(host)
     write_host(fleet.data, SAMPLES, day, host, digest, samples_table(run))
     # Last, since it is what says that the host has been taken in.
@@ -126,7 +130,12 @@ def _effects_table(run: LoadedRun) -> Any:
 def _rows(batch: Any) -> Iterator[HostRow]:
     """Yield a batch's rows; hosts of equal facts share them."""
     known: dict[tuple[str, ...], HostFacts] = {}
-    columns = [batch.column(name).to_pylist() for name in ("host", *_FACTS, *_EFFECT)]
+    # A column that a later version adds is absent from what earlier ones wrote.
+    there = frozenset(batch.schema.names)
+    columns = [
+        batch.column(name).to_pylist() if name in there else [None] * len(batch)
+        for name in ("host", *_FACTS, *_EFFECT)
+    ]
     facts_end = 1 + len(_FACTS)
     for host, *others in zip(*columns, strict=True):
         told = tuple(others[: facts_end - 1])

@@ -53,6 +53,18 @@ def answer_lead(answer: GroupAnswer) -> str:
     return said[:1].upper() + said[1:]
 
 
+def answer_why(answer: GroupAnswer) -> str:
+    """Return the ground of an answer as a sentence, with the numbers that it hangs on."""
+    numbers = ""
+    if answer.place is not None and answer.pooled is not None:
+        place, pooled = answer.place, answer.pooled
+        numbers = (
+            f" ({metric_title(place.metric)}: mean {mean_shown(place, pooled).estimate}, a host "
+            f"not measured {prediction_text(place, pooled)})"
+        )
+    return f"{answer.why[:1].upper()}{answer.why[1:]}{numbers}."
+
+
 def place_title(place: Place, *, many_accelerators: bool = False) -> str:
     """Return where and what is compared: "events/s, sysbench-cpu with a noisy neighbour"."""
     where = place_in_words(place.workload, place.condition)
@@ -96,6 +108,18 @@ def differ_text(one: FleetEffect) -> str:
     if one.p is None:
         return "not said"
     return f"{'yes' if one.differ else 'not shown'} ({p_text(one.p)})"
+
+
+def heterogeneity_sentence(one: FleetEffect) -> str:
+    """Return how much hosts differ in an effect, and whether that was shown."""
+    where = f"'{one.place.tuning}', {place_in_words(one.place.workload, one.place.condition)}"
+    spread = ""
+    if one.whole.pooled is not None:
+        spread = f" (standard deviation {tau_text(one.place, one.whole.pooled)})"
+    if one.p is None:
+        return f"{where}: not said whether hosts differ{spread}."
+    said = "hosts differ" if one.differ else "hosts were not shown to differ"
+    return f"{where}: {said}, {p_text(one.p)}{spread}."
 
 
 def p_text(p: float) -> str:

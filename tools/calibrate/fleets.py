@@ -53,8 +53,8 @@ KINDS = {
         Kind(name="alike", text="one true effect, equal noise"),
         Kind(
             name="alike, unequal noise",
-            text="one true effect; a host's noise is anything from 3 to 12 %. With two boots each "
-            "the variances are told too badly to hold the limit in large fleets",
+            text="one true effect; a host's noise is anything from 3 to 12 %. Of two boots each "
+            "nothing is promised here, as two tell a variance badly",
             least=0.03,
             most=0.12,
             units=3,

@@ -71,26 +71,37 @@ def _answer(
 ) -> GroupAnswer:
     hosts = max((len(of.hosts) for _, of in at), default=0)
 
-    def answer(code: Take, why: str) -> GroupAnswer:
-        return GroupAnswer(tuning=tuning, group=group, by=by, hosts=hosts, code=code, why=why)
+    def answer(
+        code: Take, why: str, one: FleetEffect | None = None, of: GroupEffect | None = None
+    ) -> GroupAnswer:
+        return GroupAnswer(
+            tuning=tuning,
+            group=group,
+            by=by,
+            hosts=hosts,
+            code=code,
+            why=why,
+            place=None if one is None else one.place,
+            pooled=None if of is None else of.pooled,
+        )
 
     for one, of in at:
         if of.pooled is not None and _harms(one, of.pooled):
-            return answer(Take.HARM, f"its mean effect is a loss in {_where(one)}")
+            return answer(Take.HARM, f"its mean effect is a loss in {_where(one)}", one, of)
     for one, of in at:
         if of.pooled is None:
             return answer(Take.FEW, f"{of.why} in {_where(one)}")
     for one, of in at:
         if of.pooled is not None and not _safe(one, of.pooled):
-            return answer(
-                Take.OPEN,
-                f"a host that was not measured may lose what counts as harm in {_where(one)}",
+            why = f"a host that was not measured may lose what counts as harm in {_where(one)}"
+            return answer(Take.OPEN, why, one, of)
+    for one, of in at:
+        if of.pooled is not None and _improves(one, of.pooled):
+            why = (
+                f"nowhere is a host predicted to lose what counts as harm, and {_where(one)} gains"
             )
-    better = [one for one, of in at if of.pooled is not None and _improves(one, of.pooled)]
-    if not better:
-        return answer(Take.OPEN, "no primary metric is shown to improve by the margin")
-    harmless = "nowhere is a host predicted to lose what counts as harm"
-    return answer(Take.TAKE, f"it improves {_where(better[0])}, and {harmless}")
+            return answer(Take.TAKE, why, one, of)
+    return answer(Take.OPEN, "no primary metric is shown to improve by the margin")
 
 
 def _where(one: FleetEffect) -> str:

@@ -7,7 +7,7 @@ docs/fleet-report.md's.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from labctl.analysis.fleet.fleet_model import (
     Place,
     Point,
 )
-from labctl.analysis.fleet.host_effects import LEVEL
+from labctl.analysis.fleet.host_effects import LEVEL, Control
 from labctl.analysis.hosts import (
     FEWEST_POOLED,
     FEWEST_UNITS,
@@ -46,12 +46,17 @@ from labctl.analysis.verdict_table import Verdict
 ALPHA = 0.05
 """Chance of any false claim of a kind: a mean, a host apart, hosts or groups that differ."""
 
-_UNUSABLE = {
-    str(Verdict.SUSPENDED): "its control failed, is missing or can't rule out a bias that large",
+_NOTHING_SAID = {
     str(Verdict.DIFFERENT_DURABILITY): "its disk has another durability there",
     str(Verdict.BEFORE_LOOK): "its run reached no look that the plan declares",
 }
-"""Verdicts of a host's own run whose estimate is not pooled, with the reason."""
+_CONTROLS = {
+    str(Control.FAILED): "its control failed: baseline differs from itself",
+    str(Control.MISSING): "its control is missing",
+}
+"""Verdicts and controls of a host's own run with which nothing is pooled, with the reason. A
+verdict that is suspended because of a small effect is no such reason: hosts with large effects
+would be left over."""
 
 ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
 
@@ -137,9 +142,10 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
 def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
     kept, left_out = [], []
     for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
-        why = _UNUSABLE.get(row.effect.verdict or "")
-        if why is None and (row.effect.error is None or row.effect.units < FEWEST_UNITS):
-            why = "its blocks show no spread" if row.effect.blocks > 1 else "it has one block"
+        one = row.effect
+        why = _NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
+        if why is None and (one.error is None or one.units < FEWEST_UNITS):
+            why = "its blocks show no spread" if one.blocks > 1 else "it has one block"
         if why is None:
             kept.append(row)
         else:
@@ -321,6 +327,11 @@ def _levels(levels: Sequence[_Here]) -> list[FleetLevel]:
 
 
 def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
+    if any(one.place.accelerator == "tcg" for one in judged):
+        yield (
+            "Guests were emulated (TCG) on some of these hosts: effects there are those of "
+            "emulated guests, and say little of virtual machines under KVM."
+        )
     if any(one.why_no_test == ONE_BOOT for one in judged):
         yield (
             "Some host has a single boot, so this report doesn't say whether hosts differ: "
@@ -333,8 +344,3 @@ def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
     for why, hosts in by_reason.items():
         few = ", ".join(sorted(hosts)[:5]) + (", …" if len(hosts) > 5 else "")
         yield f"{len(hosts)} of the hosts are left out somewhere ({few}): {why}."
-
-
-def states_by_status(states: Iterable[HostState]) -> Mapping[str, int]:
-    """Return how many hosts have each status, the most frequent first."""
-    return dict(Counter(state.status for state in states).most_common())

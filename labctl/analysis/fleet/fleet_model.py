@@ -146,7 +146,8 @@ class Take(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
     """Answer for a tuning and a group of hosts. `by`: the fact whose groups differ, "" for all
-    hosts. `why`: the ground of it, a sentence's end."""
+    hosts. `why`: the ground of it, a sentence's end; `place` and `pooled`: the effect that it
+    hangs on, where it is one."""
 
     tuning: str
     group: str
@@ -154,6 +155,8 @@ class GroupAnswer:
     hosts: int
     code: Take
     why: str
+    place: Place | None = None
+    pooled: Pooled | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from labctl.analysis.cells import Cell
+from labctl.analysis.cells import Cell, scenario_of
 from labctl.analysis.decide import Decided, decide
 from labctl.analysis.effects import alone
-from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
 from labctl.store.run_folder import LoadedRun
 
 LEVEL = "level"
@@ -56,6 +57,19 @@ class HostEffect:
     verdict: str | None
     margin: float | None
     no_worse_than: float | None
+    control: str | None
+    """State of the control there, of an effect against baseline: `Control`. Unlike the verdict it
+    doesn't hang on the effect, so hosts can be left out by it without choosing among effects."""
+
+
+class Control(StrEnum):
+    """Name what the control's check found at a place."""
+
+    PASSED = "passed"
+    OPEN = "open"
+    """It found no bias, and can't rule out one beyond the threshold."""
+    FAILED = "failed"
+    MISSING = "missing"
 
 
 def host_facts(run: LoadedRun) -> HostFacts:
@@ -74,11 +88,22 @@ def host_effects(run: LoadedRun) -> list[HostEffect]:
     """Return every comparison of a run as its verdict engine made it, and the level of each primary
     metric in the baseline."""
     decided = decide(run)
-    effects = [_of_comparison(one) for one in decided.comparisons if math.isfinite(one.estimate)]
+    controls = {place: _control(of.control) for place, of in decided.checked.items()}
+    effects = [
+        _of_comparison(one, controls.get(scenario_of(one)))
+        for one in decided.comparisons
+        if math.isfinite(one.estimate)
+    ]
     return [*(one for one in effects if one is not None), *_levels(decided)]
 
 
-def _of_comparison(one: Comparison) -> HostEffect | None:
+def _control(check: RunCheck) -> Control:
+    if check.passed is None:
+        return Control.MISSING if check.estimate is None else Control.OPEN
+    return Control.PASSED if check.passed else Control.FAILED
+
+
+def _of_comparison(one: Comparison, control: Control | None) -> HostEffect | None:
     estimate = one.estimate
     if one.kind is EffectKind.RATIO:
         if estimate <= 0:
@@ -102,6 +127,7 @@ def _of_comparison(one: Comparison) -> HostEffect | None:
         verdict=None if one.verdict is None else str(one.verdict),
         margin=one.margin,
         no_worse_than=one.no_worse_than,
+        control=None if control is None else str(control),
     )
 
 
@@ -136,6 +162,7 @@ def _levels(decided: Decided) -> Iterator[HostEffect]:
             verdict=None,
             margin=None,
             no_worse_than=None,
+            control=None,
         )
 
 

@@ -11,6 +11,7 @@ from labctl.analysis.fleet.fleet_model import (
     FleetEffect,
     FleetJudgement,
     FleetLevel,
+    GroupAnswer,
     GroupEffect,
     Place,
     Point,
@@ -30,10 +31,21 @@ def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
         "confidence": judged.confidence,
         "facts": {fact: dict(values) for fact, values in judged.facts.items()},
         "warnings": list(judged.warnings),
-        "answers": [asdict(answer) | {"code": str(answer.code)} for answer in judged.answers],
+        "answers": [_answer(answer) for answer in judged.answers],
         "effects": [_effect(one) for one in judged.effects],
         "levels": [_level(one) for one in judged.levels],
         "states": [asdict(state) for state in judged.states],
+    }
+
+
+def _answer(of: GroupAnswer) -> dict[str, Any]:
+    return {
+        "tuning": of.tuning,
+        "group": of.group,
+        "by": of.by,
+        "hosts": of.hosts,
+        "code": str(of.code),
+        "why": of.why,
     }
 
 

@@ -75,7 +75,7 @@ def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
                 symbol=words.SYMBOLS[answer.code],
                 css_class=words.CLASSES[answer.code],
                 lead=words.answer_lead(answer),
-                why=f"{answer.why[:1].upper()}{answer.why[1:]}.",
+                why=words.answer_why(answer),
             )
             for answer in judged.answers
         ],

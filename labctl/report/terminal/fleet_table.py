@@ -15,16 +15,16 @@ from labctl.report.fleet_words import (
     NOT_THE_CAUSE,
     SYMBOLS,
     answer_lead,
+    answer_why,
     apart_lines,
-    differ_text,
     differing,
+    heterogeneity_sentence,
     mean_shown,
     no_levels,
     not_measured,
     place_title,
     prediction_text,
     split_sentence,
-    tau_text,
     what_apart_says,
 )
 from labctl.report.parts import bare_table, marked, small, text
@@ -56,7 +56,7 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
 def _answer(answer: GroupAnswer) -> Iterator[RenderableType]:
     lead = f"{SYMBOLS[answer.code]} {answer_lead(answer)}"
     yield text(lead, style=_STYLES[answer.code])
-    yield small(f"{answer.why[:1].upper()}{answer.why[1:]}.")
+    yield small(answer_why(answer))
 
 
 def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
@@ -66,14 +66,12 @@ def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
     table = bare_table("Effects over hosts")
     for column, width in (
         ("tuning", 16),
-        ("where", 22),
+        ("where", 26),
         ("mean", 16),
-        ("a host not measured", 14),
-        ("between hosts", 8),
+        ("a host not measured", 13),
         ("hosts", 5),
-        ("hosts differ", 12),
     ):
-        table.add_column(column, max_width=width, overflow="fold")
+        table.add_column(column, min_width=min(width, 12), max_width=width, overflow="fold")
     for one in judged.effects:
         pooled = one.whole.pooled
         table.add_row(
@@ -81,17 +79,16 @@ def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
             text(place_title(one.place, many_accelerators=many)),
             text(str(mean_shown(one.place, pooled)) if pooled else one.whole.why),
             text(prediction_text(one.place, pooled) if pooled else NOT_AVAILABLE),
-            text(tau_text(one.place, pooled) if pooled else NOT_AVAILABLE),
             text(str(len(one.points))),
-            text(differ_text(one)),
         )
     yield Text()
     yield table
+    for one in judged.effects:
+        yield small(heterogeneity_sentence(one))
     together = share(1 - judged.alpha)
     yield small(
         f"mean: with an interval of {share(judged.confidence)}, so that all hold together at "
-        f"{together}; a host not measured: {together} prediction interval of its true effect; "
-        "between hosts: standard deviation of their true effects."
+        f"{together}; a host not measured: {together} prediction interval of its true effect."
     )
 
 

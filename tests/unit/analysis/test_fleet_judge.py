@@ -44,6 +44,7 @@ EFFECT = HostEffect(
     verdict="improves",
     margin=0.05,
     no_worse_than=0.05,
+    control="passed",
 )
 
 
@@ -204,13 +205,37 @@ def test_emulated_hosts_are_never_pooled_with_others() -> None:
     ]
 
 
-@pytest.mark.parametrize("verdict", ["suspended", "different durability", "before the first look"])
-def test_what_a_host_could_not_judge_is_not_pooled(verdict: str) -> None:
-    good, bad = rows(spread(0.2, 4)), rows([9.0], verdict=verdict)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"verdict": "different durability"},
+        {"verdict": "before the first look"},
+        {"control": "failed"},
+        {"control": "missing"},
+    ],
+)
+def test_what_a_host_could_not_judge_is_not_pooled(changes: dict[str, str]) -> None:
+    good, bad = rows(spread(0.2, 4)), rows([9.0], **changes)
     judged = judge_fleet([*good, replace(bad[0], host="bad")])
     assert [host for host, _ in judged.effects[0].left_out] == ["bad"]
     assert len(judged.effects[0].points) == 4
     assert any("bad" in warning for warning in judged.warnings)
+
+
+def test_a_verdict_that_hangs_on_the_effect_leaves_no_host_out() -> None:
+    """Else hosts with small effects would go, and the mean would be of those with large ones."""
+    judged = judge_fleet(rows(spread(0.02, 6), verdict="suspended", control="open"))
+    assert judged.effects[0].left_out == ()
+
+
+def test_a_runs_control_is_told_apart_from_its_verdicts() -> None:
+    def controls(**options: Any) -> set[str | None]:
+        run = synthetic_run(blocks=10, boots=5, **options)
+        return {one.control for one in host_effects(run) if one.role == "primary"}
+
+    assert "failed" in controls(effects={"control": 0.5, "pinned": 1.2})
+    assert controls(tunings=("native", "baseline", "pinned")) == {"missing", None}
+    assert "open" in controls(noise=0.5)
 
 
 def test_a_host_without_a_spread_is_left_out_with_the_reason() -> None:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from labctl.base.errors import LabctlError
 from labctl.cli.main import cli
+from labctl.fleet import landing
 from labctl.fleet.dataset import EFFECTS, SAMPLES, pieces
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet
 
@@ -95,6 +96,16 @@ def test_a_merge_changes_no_number(copy: Path) -> None:
     assert said(copy) == before
 
 
+def test_tables_of_before_a_column_came_are_read(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = landing._effects_table
+    monkeypatch.setattr(landing, "_effects_table", lambda run: whole(run).drop(["control"]))
+    assert said(copy)["measured"] == 6
+    monkeypatch.undo()
+    assert said(copy)["measured"] == 6
+
+
 def _cut(folder: Path) -> None:
     archive = folder / "hosts/h2/run.tar.xz"
     archive.write_bytes(archive.read_bytes()[:2000])
@@ -140,6 +151,10 @@ def test_runs_of_another_study_are_not_pooled(copy: Path) -> None:
     assert "another study" in found["states"][0]["reason"]
     with pytest.raises(LabctlError, match="no host of fleet-2"):
         run("report", copy)
+
+
+def test_a_fleet_is_found_by_its_name_among_the_runs(fleet: Path) -> None:
+    assert "h5" in run("report", fleet.name, "--results", fleet.parent).stdout
 
 
 def test_a_folder_that_is_no_fleets_is_refused(tmp_path: Path) -> None:
