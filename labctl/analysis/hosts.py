@@ -127,24 +127,25 @@ def tau_squared(estimates: Floats, variances: Floats) -> float:
     return float(_tau_squared(estimates, variances, everyone)[0])
 
 
-def _tau_squared(estimates: Floats, variances: Floats, chosen: Floats) -> Floats:
+def _tau_squared(estimates: Floats, variances: Floats, chosen: Floats, start: float = 0) -> Floats:
     """Return tau² for each row of `chosen` (rows, hosts; 1 for a host that takes part, else 0).
 
-    Newton's method from 0, which climbs to the root without passing it, since Q is convex and
-    falling (R. DerSimonian, R. Kacker, Contemporary Clinical Trials 28, 2007, 105-114).
+    Newton's method: Q is convex and falls, so that from any `start` the first step ends at or below
+    the root, and all others climb to it (R. DerSimonian, R. Kacker, Contemporary Clinical Trials
+    28, 2007, 105-114).
     """
     degrees = chosen.sum(axis=1) - 1
-    tau2 = np.zeros(len(chosen))
+    tau2 = np.full(len(chosen), start)
     for _ in range(_STEPS):
         weights = chosen / (variances + tau2[:, None])
         means = weights @ estimates / weights.sum(axis=1)
-        around = (weights * (estimates - means[:, None])) ** 2
-        q = (around * (variances + tau2[:, None])).sum(axis=1)
-        slope = around.sum(axis=1)
+        weights *= estimates - means[:, None]
+        weights *= weights
+        slope = weights.sum(axis=1)
+        q = weights @ variances + slope * tau2
         step = np.divide(q - degrees, slope, out=np.zeros_like(q), where=slope > 0)
-        step = np.maximum(step, 0.0)
-        tau2 = tau2 + step
-        if np.all(step <= 1e-12 * tau2 + 1e-300):
+        before, tau2 = tau2, np.maximum(0.0, tau2 + step)
+        if np.all(np.abs(tau2 - before) <= 1e-12 * tau2):
             break
     return tau2
 
@@ -260,11 +261,12 @@ def apart(hosts: Hosts) -> tuple[Floats, Floats]:
         return np.zeros(k), np.ones(k)
     y, (v, degrees) = hosts.estimates, moderated(hosts)
     residuals = np.empty(k)
+    of_all = tau_squared(y, v)
     for start in range(0, k, _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, k))
         chosen = np.ones((len(rows), k))
         chosen[np.arange(len(rows)), rows] = 0.0
-        tau2 = _tau_squared(y, v, chosen)
+        tau2 = _tau_squared(y, v, chosen, of_all)
         weights = chosen / (v + tau2[:, None])
         total = weights.sum(axis=1)
         means = weights @ y / total

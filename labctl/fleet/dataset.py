@@ -163,7 +163,10 @@ def _table(path: Path) -> Any:
 def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
     source = ds.dataset([str(path) for path in paths], format="parquet")
     there = [name for name in columns if name in source.schema.names]
-    yield from source.to_batches(columns=there, filter=where)
+    # Batches that are read ahead take memory, and gain nothing here.
+    yield from source.to_batches(
+        columns=there, filter=where, batch_readahead=2, fragment_readahead=2
+    )
 
 
 def _piece(path: Path) -> Piece:

@@ -118,7 +118,11 @@ class FleetFolder:
             ) from error
 
     def run(self, host: str) -> RunFolder:
-        """Return a host's run, in its archive. Raises UsageError where there is none."""
+        """Return a host's run, in its archive. Raises BrokenError where there is none."""
+        if not self._archive(host).is_file():
+            raise BrokenError(
+                f"its {RUN} is missing", hint="'labctl fleet sweep --resume' fetches it again."
+            )
         return RunFolder.find(self.path, str(self._archive(host)))
 
     def _archive(self, host: str) -> Path:
