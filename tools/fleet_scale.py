@@ -39,12 +39,14 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
     known = sorted(by_block)
     blocks = max(1, round(trials * len(known) / len(run.trials)))
     speed = SPEED * rng.standard_normal()
-    effects: dict[str, float] = defaultdict(lambda: TAU * rng.standard_normal())
+    effects: dict[str | None, float] = defaultdict(lambda: TAU * rng.standard_normal())
     kinds = Kinds()
     made: list[LoadedTrial] = []
     for block, source in enumerate(rng.choice(known, blocks), start=1):
         for trial in by_block[int(source)]:
-            shift = speed + effects[trial.record.cell["tuning"]] + NOISE * rng.standard_normal()
+            arm = trial.record.cell["tuning"]
+            own = effects[run.plan.baseline if arm == run.plan.control else arm]
+            shift = speed + own + NOISE * rng.standard_normal()
             readings = kinds.pack(trial.readings)
             values = np.frombuffer(readings.values) * np.exp(shift)
             record = replace(

@@ -58,6 +58,8 @@ _CONTROLS = {
 verdict that is suspended because of a small effect is no such reason: hosts with large effects
 would be left over."""
 
+_LARGEST = 1e60
+
 ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
 
 
@@ -144,6 +146,8 @@ def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
     for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
         one = row.effect
         why = _NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
+        if why is None and not _is_poolable(one.estimate, one.error):
+            why = "its numbers are no measurement's"
         if why is None and (one.error is None or one.units < FEWEST_UNITS):
             why = "its blocks show no spread" if one.blocks > 1 else "it has one block"
         if why is None:
@@ -151,6 +155,11 @@ def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
         else:
             left_out.append((row.host, why))
     return _Here(place, tuple(kept), tuple(left_out))
+
+
+def _is_poolable(estimate: float, error: float | None) -> bool:
+    """Return whether squares of squares of the numbers stay finite: a host may say anything."""
+    return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
 
 
 def _effect(here: _Here, alpha: float) -> FleetEffect:

@@ -244,6 +244,37 @@ def test_a_host_without_a_spread_is_left_out_with_the_reason() -> None:
     assert judged.effects[0].left_out == (("tied", "its blocks show no spread"),)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("estimate", "error"),
+    [(1e300, 0.01), (-math.inf, 0.01), (math.nan, 0.01), (0.2, 1e-300), (0.2, math.inf)],
+)
+def test_numbers_of_no_measurement_are_left_out(estimate: float, error: float) -> None:
+    good, wild = rows(spread(0.2, 4)), rows([estimate], error=error)
+    judged = judge_fleet([*good, replace(wild[0], host="wild")])
+    assert [host for host, _ in judged.effects[0].left_out] == ["wild"]
+    assert codes(judged) == {"all hosts": Take.TAKE}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("estimate", "error"), [(1e59, 0.01), (0.2, 1e-59), (0.2, 1e59)])
+def test_the_largest_and_smallest_numbers_leave_the_others_judged(
+    estimate: float, error: float
+) -> None:
+    good, wild = rows(spread(0.2, 4)), rows([estimate], error=error)
+    pooled = judge_fleet([*good, replace(wild[0], host="wild")]).effects[0].whole.pooled
+    assert pooled is not None
+    assert math.isfinite(pooled.new_low)
+
+
+def test_hosts_of_one_and_the_same_run_have_no_spread_between_them() -> None:
+    judged = judge_fleet(rows([0.2] * 4))
+    pooled = judged.effects[0].whole.pooled
+    assert pooled is not None
+    assert pooled.tau == 0.0
+    assert not judged.effects[0].differ
+
+
 def test_claims_are_shared_among_all_places() -> None:
     both = rows(spread(0.2, 4)) + rows(spread(0.2, 4), workload="fio-randread")
     assert judge_fleet(both).confidence == pytest.approx(0.975)

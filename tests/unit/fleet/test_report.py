@@ -16,9 +16,12 @@ from labctl.base.errors import LabctlError
 from labctl.cli.main import cli
 from labctl.fleet import landing
 from labctl.fleet.dataset import EFFECTS, SAMPLES, pieces
+from labctl.store.archive import RunArchive
+from tests.unit.example import ARCHIVE
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet
 
 GAIN = {"pinned": 1.2}
+DOCUMENTED = Path(__file__).parents[3] / "docs/fleet-report.md"
 
 
 def run(*words: object) -> Result:
@@ -58,11 +61,48 @@ def test_hosts_that_gain_may_take_the_tuning_and_the_slow_one_is_named(fleet: Pa
     assert (found["hosts"], found["measured"]) == (7, 6)
 
 
+def _keys(value: Any) -> set[str]:
+    if isinstance(value, list):
+        return {key for item in value for key in _keys(item)}
+    if isinstance(value, dict):
+        return {*value} | {key for item in value.values() for key in _keys(item)}
+    return set()
+
+
+def test_every_key_of_the_json_is_documented(fleet: Path) -> None:
+    found = said(fleet)
+    values_of_facts = {value for values in found["facts"].values() for value in values}
+    keys = _keys(found) - values_of_facts - {*found["facts"]}
+    text = DOCUMENTED.read_text().partition("## `--json`")[2]
+    assert {key for key in keys if f"`{key}`" not in text} == set()
+
+
 def test_the_terminal_says_the_same(fleet: Path) -> None:
     text = run("report", fleet).stdout
     assert "All hosts may take 'pinned'" in text
     assert "h5" in text.partition("Hosts that stand apart")[2]
     assert "no route to host" in text
+
+
+def test_recorded_runs_of_real_guests_are_pooled(tmp_path: Path) -> None:
+    """The same run four times, so that its own effect and interval come back."""
+    folder = make_fleet(tmp_path / "real", [replace(one, status="waiting") for one in hosts(4)])
+    content = json.loads((folder / "fleet.json").read_text())
+    recorded = RunArchive(ARCHIVE).json_and_digest("plan.json")[0]
+    content |= {"study_digest": recorded["study_digest"]}
+    (folder / "fleet.json").write_text(json.dumps(content))
+    for one in hosts(4):
+        shutil.copy(ARCHIVE, folder / "hosts" / one.name / "run.tar.xz")
+        (folder / "hosts" / one.name / "state.json").write_text('{"schema": 1, "status": "done"}')
+    found = said(folder)
+    report = json.loads(CliRunner().invoke(cli, ["report", str(ARCHIVE), "--json"]).stdout)
+    primary = [one for one in report["comparisons"] if one["role"] == "primary"]
+    assert len(found["effects"]) == len(primary) > 0
+    for here, there in zip(found["effects"], primary, strict=True):
+        assert (here["tuning"], here["workload"]) == (there["tuning"], there["workload"])
+        estimate = there.get("ratio", there.get("difference"))
+        assert [point["estimate"] for point in here["by_host"]] == pytest.approx([estimate] * 4)
+        assert here["mean"] == pytest.approx(estimate)
 
 
 def test_the_page_is_whole_and_loads_nothing(fleet: Path, tmp_path: Path) -> None:
