@@ -7,7 +7,7 @@ docs/fleet-report.md's.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from labctl.analysis.fleet.fleet_model import (
     Place,
     Point,
 )
-from labctl.analysis.fleet.host_effects import LEVEL, Control
+from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts
 from labctl.analysis.hosts import (
     FEWEST_POOLED,
     FEWEST_UNITS,
@@ -111,7 +111,7 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
             name: dict(Counter(getattr(one, field) for one in facts.values()).most_common())
             for field, name in GROUPING.items()
         },
-        warnings=tuple(_warnings(judged)),
+        warnings=(*_twins(facts), *_warnings(judged)),
         accelerators=tuple(sorted({one.accelerator for one in facts.values()})),
     )
 
@@ -335,6 +335,24 @@ def _levels(levels: Sequence[_Here]) -> list[FleetLevel]:
     ]
 
 
+def _twins(facts: Mapping[str, HostFacts]) -> Iterator[str]:
+    """Yield hosts that recorded the same boot of a kernel."""
+    by_boot: defaultdict[str, list[str]] = defaultdict(list)
+    for host, one in facts.items():
+        if one.boot_id:
+            by_boot[one.boot_id].append(host)
+    for hosts in by_boot.values():
+        if len(hosts) > 1:
+            yield (
+                f"{len(hosts)} of the hosts recorded the same boot of one kernel ({_few(hosts)}): "
+                "they are one machine under several names, or containers of it, and count as often."
+            )
+
+
+def _few(hosts: Sequence[str]) -> str:
+    return ", ".join(sorted(hosts)[:5]) + (", …" if len(hosts) > 5 else "")
+
+
 def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
     if any(one.place.accelerator == "tcg" for one in judged):
         yield (
@@ -351,5 +369,4 @@ def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
         for host, why in one.left_out:
             by_reason[why].add(host)
     for why, hosts in by_reason.items():
-        few = ", ".join(sorted(hosts)[:5]) + (", …" if len(hosts) > 5 else "")
-        yield f"{len(hosts)} of the hosts are left out somewhere ({few}): {why}."
+        yield f"{len(hosts)} of the hosts are left out somewhere ({_few([*hosts])}): {why}."

@@ -22,13 +22,15 @@ NOT_RECORDED = "not recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """Hold what hosts are grouped by, as text."""
+    """Hold what hosts are grouped by, as text. `boot_id`: of the host's own boot, by which one
+    machine under two names shows; None where it wasn't recorded."""
 
     cpu_model: str
     kernel: str
     firmware: str
     topology: str
     accelerator: str
+    boot_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +83,14 @@ def host_facts(run: LoadedRun) -> HostFacts:
         firmware=_text(host.get("microcode")),
         topology=_text(host.get("topology")),
         accelerator=_text(run.run.accelerator),
+        boot_id=_boot_id(run),
     )
+
+
+def _boot_id(run: LoadedRun) -> str | None:
+    """Return None for a redacted run as well, where all have the same in its place."""
+    found = run.run.host.get("boot_id")
+    return found if isinstance(found, str) and run.run.redacted is None else None
 
 
 def host_effects(run: LoadedRun) -> list[HostEffect]:

@@ -275,6 +275,22 @@ def test_hosts_of_one_and_the_same_run_have_no_spread_between_them() -> None:
     assert not judged.effects[0].differ
 
 
+def test_one_machine_under_two_names_is_told() -> None:
+    boots = [replace(ALIKE, boot_id=boot) for boot in ("a", "b", "b", None, None)]
+    (warning,) = judge_fleet(rows(spread(0.2, 5), facts=boots)).warnings
+    assert "2 of the hosts recorded the same boot of one kernel (h1, h2)" in warning
+    alone = [replace(ALIKE, boot_id=boot) for boot in "abcde"]
+    assert judge_fleet(rows(spread(0.2, 5), facts=alone)).warnings == ()
+
+
+def test_a_redacted_run_has_no_boot_of_its_own() -> None:
+    run = synthetic_run(blocks=2)
+    known = run.run.but(host={"boot_id": "0f17"})
+    redacted = {"at": "", "labctl": "0", "taken_out": {}, "left_out": 0}
+    assert host_facts(replace(run, run=known)).boot_id == "0f17"
+    assert host_facts(replace(run, run=known.but(redacted=redacted))).boot_id is None
+
+
 def test_claims_are_shared_among_all_places() -> None:
     both = rows(spread(0.2, 4)) + rows(spread(0.2, 4), workload="fio-randread")
     assert judge_fleet(both).confidence == pytest.approx(0.975)
