@@ -176,6 +176,31 @@ def test_a_slow_host_shows_in_its_level_and_not_in_its_effects() -> None:
     assert not any(point.is_apart for point in judged.effects[0].points)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_host_at_half_speed_is_named_in_a_fleet_of_five_runs(seed: int) -> None:
+    """From simulated runs on, so that levels have the noise of their blocks and boots."""
+    found = []
+    for number in range(5):
+        speed = 0.5 if number == 2 else 1.0
+        arms = ("baseline", "control", "handicap", "pinned")
+        run = synthetic_run(
+            seed=100 * seed + number,
+            blocks=10,
+            boots=5,
+            tunings=arms,
+            primary_only=True,
+            effects={arm: speed * (1.2 if arm == "pinned" else 1.0) for arm in arms},
+        )
+        found += [
+            HostRow(host=f"h{number}", facts=host_facts(run), effect=one)
+            for one in host_effects(run)
+        ]
+    judged = judge_fleet(found)
+    named = {p.host for level in judged.levels for p in level.points if p.is_apart}
+    assert named == {"h2"}
+    assert not any(point.is_apart for one in judged.effects for point in one.points)
+
+
 @pytest.mark.parametrize("field", ["cpu_model", "kernel", "topology"])
 def test_levels_are_compared_among_hosts_alike_alone(field: str) -> None:
     other = replace(ALIKE, **{field: "other"})
