@@ -167,6 +167,8 @@ def _compare(
         no_worse=no_worse,
         smallest_visible=visible,
         blocks_needed=needed,
+        error=None if interval is None else effects.spread.error,
+        units=effects.spread.units,
         boots=effects.spread.boots,
         left_out=_left_out(cells, place, {pair.tuning: tuning, **references})
         if effects.paired

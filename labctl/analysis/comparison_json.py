@@ -34,6 +34,8 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
         "no_worse": item.no_worse,
         "smallest_visible": item.smallest_visible,
         "blocks_needed": item.blocks_needed,
+        "error": item.error,
+        "units": item.units,
         "inconclusive": None if why is None else asdict(why),
         "boots": item.boots,
         "left_out": list(item.left_out),

@@ -58,6 +58,11 @@ class Comparison:
     """Minimum detectable effect of an inconclusive comparison, with 80 % power."""
     blocks_needed: int | None = None
     """Blocks that detecting an effect of `margin` would take, where inconclusive."""
+    error: float | None = None
+    """Standard error of the estimate on the scale of effects: of its logarithm for ratios, else in
+    `unit`. None where there is no interval."""
+    units: int = 0
+    """Independent values that `error` comes from: boots where blocks share several, else blocks."""
     boots: int = 1
     """Number of boots that the blocks shared: a level of variance of its own, unless it is one. As
     many as blocks: a boot each. 1 also where no guest is compared."""

@@ -7,6 +7,8 @@ from itertools import product
 
 from tools.calibrate import coverage, harmful, power
 from tools.calibrate.false_tables import bias_table, false_verdict_table, pairs_table
+from tools.calibrate.fleet_tests import fleet_tests_table
+from tools.calibrate.fleets import fleets_table
 from tools.calibrate.levels import found_table, marked_table
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.sensitivity import sensitivity_table
@@ -198,6 +200,8 @@ GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "harmful": harmful_table,
     "sensitivity": sensitivity_table,
     "recommended": recommended_table,
+    "fleets": fleets_table,
+    "fleet-tests": fleet_tests_table,
 }
 
 

@@ -38,7 +38,7 @@ _Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 def samples_parquet(run: LoadedRun) -> bytes:
     """Return all attempts, invalid ones too. A metric that can't be had has a null as value."""
-    table, file = _table(run), io.BytesIO()
+    table, file = samples_table(run), io.BytesIO()
     # Without Arrow's own schema beside Parquet's, texts are texts to every reader; with it, what
     # is a reference into a list here would be a category there.
     with pq.ParquetWriter(file, table.schema, compression="zstd", store_schema=False) as writer:
@@ -49,7 +49,8 @@ def samples_parquet(run: LoadedRun) -> bytes:
     return file.getvalue()
 
 
-def _table(run: LoadedRun) -> Any:
+def samples_table(run: LoadedRun) -> Any:
+    """Return the same as an Arrow table, whose texts are references into lists of them."""
     kinds: dict[Kind | Unavailable, int] = {}
     patterns: dict[int, _Codes] = {}
     factors, levels = factors_of(run), levels_of(run)

@@ -468,3 +468,19 @@ def test_blocks_that_were_never_reached_are_not_called_missing() -> None:
     run = synthetic_run(primary_only=True)
     begun = replace(run, trials=tuple(t for t in run.trials if t.record.block <= 4))
     assert all(c.left_out == () for c in judge(begun).comparisons)
+
+
+def test_a_comparison_has_the_error_that_its_interval_is_made_of() -> None:
+    run = synthetic_run(blocks=10, boots=5, boot_noise={"pinned": 0.1})
+    for item in judge(run).comparisons:
+        if item.low is None or item.high is None:
+            assert item.error is None
+            continue
+        ends = (item.low, item.high)
+        if item.kind is EffectKind.RATIO:
+            ends = (math.log(item.low), math.log(item.high))
+        t = stats.t.ppf(0.5 + item.confidence / 2, item.units - 1)
+        assert item.error is not None
+        assert ends[1] - ends[0] == pytest.approx(2 * t * item.error)
+    pinned = next(i for i in judge(run).comparisons if i.tuning == "pinned" and i.error)
+    assert pinned.units == 5

@@ -26,6 +26,7 @@ from tests.unit.analysis.test_history import regressed
 from tests.unit.example import EXAMPLE
 from tests.unit.factor_runs import factorial_run
 from tests.unit.records import plan_of, run_of
+from tests.unit.report import fleet_pages
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
 from tools.browser import Browser, chromium
@@ -193,6 +194,10 @@ def over_one_run(tmp: Path) -> str:
     return history_page(history(regressed(9, days=1), Choice(metric="events_per_s")))
 
 
+def hostile_fleet(_: Path) -> str:
+    return fleet_pages.hostile_fleet(HOSTILE, LONG)
+
+
 RUNS: dict[str, Callable[[Path], str]] = {
     made.__name__: made
     for made in (
@@ -212,6 +217,11 @@ RUNS: dict[str, Callable[[Path], str]] = {
         over_runs,
         over_hostile_runs,
         over_one_run,
+        fleet_pages.fleet,
+        fleet_pages.fleet_of_many,
+        fleet_pages.fleet_of_two,
+        fleet_pages.fleet_of_none,
+        hostile_fleet,
     )
 }
 

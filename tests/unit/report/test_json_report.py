@@ -92,6 +92,8 @@ class Comparison(Shape):
     no_worse_than: float | None
     no_worse: bool | None
     smallest_visible: float | None
+    error: float | None
+    units: int
     blocks_needed: int | None
     inconclusive: Inconclusive | None
     boots: int

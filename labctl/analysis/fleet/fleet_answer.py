@@ -1,0 +1,140 @@
+"""Answer which groups of hosts may take a tuning. Pure.
+
+A group may take a tuning where a host of it that was not measured is predicted to lose nowhere as
+much as the study calls harmful, and where its mean effect improves a primary metric somewhere by at
+least the margin. Everywhere is an intersection of claims, so each prediction stands at its own 95 %
+(R. L. Berger, Technometrics 24, 1982, 295-300); somewhere is one of several, so the means hold
+together (Bonferroni over all places).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from labctl.analysis.fleet.fleet_model import (
+    ALL_HOSTS,
+    FleetEffect,
+    GroupAnswer,
+    GroupEffect,
+    Take,
+)
+from labctl.analysis.hosts import Pooled
+from labctl.base.units import Better
+from labctl.base.wording import place_in_words
+
+
+def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
+    """Yield an answer for each tuning and each group of hosts: for all hosts, or where groups by
+    some fact differ in an effect of the tuning, for each of those groups."""
+    by_tuning: dict[tuple[str, str], list[FleetEffect]] = {}
+    for one in effects:
+        by_tuning.setdefault((one.place.tuning, one.place.accelerator), []).append(one)
+    for (tuning, _), places in by_tuning.items():
+        fact = differing_fact(places)
+        if not fact:
+            at = [(one, one.whole) for one in places]
+            yield _answer(tuning, ALL_HOSTS, "", at)
+            continue
+        groups = dict.fromkeys(
+            group.group
+            for one in places
+            for split in one.splits
+            if split.fact == fact
+            for group in split.groups
+        )
+        for group in groups:
+            yield _answer(tuning, group, fact, [(one, _of(one, fact, group)) for one in places])
+
+
+def differing_fact(places: Iterable[FleetEffect]) -> str:
+    """Return the fact whose groups differ the most clearly in these places; "" where none do."""
+    found = [
+        (split.p, split.fact)
+        for one in places
+        for split in one.splits
+        if split.differs and split.p is not None
+    ]
+    return min(found)[1] if found else ""
+
+
+def _of(one: FleetEffect, fact: str, name: str) -> GroupEffect:
+    for split in one.splits:
+        for group in split.groups:
+            if split.fact == fact and group.group == name:
+                return group
+    return GroupEffect(group=name, hosts=(), pooled=None, why="no host of it was measured there")
+
+
+def _answer(
+    tuning: str, group: str, by: str, at: Sequence[tuple[FleetEffect, GroupEffect]]
+) -> GroupAnswer:
+    hosts = max((len(of.hosts) for _, of in at), default=0)
+
+    def answer(
+        code: Take, why: str, one: FleetEffect | None = None, of: GroupEffect | None = None
+    ) -> GroupAnswer:
+        return GroupAnswer(
+            tuning=tuning,
+            group=group,
+            by=by,
+            hosts=hosts,
+            code=code,
+            why=why,
+            place=None if one is None else one.place,
+            pooled=None if of is None else of.pooled,
+        )
+
+    for one, of in at:
+        if of.pooled is not None and _harms(one, of.pooled):
+            return answer(Take.HARM, f"its mean effect is a loss in {_where(one)}", one, of)
+    for one, of in at:
+        if of.pooled is None:
+            return answer(Take.FEW, f"{of.why} in {_where(one)}")
+    for one, of in at:
+        if of.pooled is not None and not _safe(one, of.pooled):
+            why = f"a host that was not measured may lose what counts as harm in {_where(one)}"
+            return answer(Take.OPEN, why, one, of)
+    for one, of in at:
+        if of.pooled is not None and _improves(one, of.pooled):
+            why = (
+                f"nowhere is a host predicted to lose what counts as harm, and {_where(one)} gains"
+            )
+            return answer(Take.TAKE, why, one, of)
+    return answer(Take.OPEN, "no primary metric is shown to improve by the margin")
+
+
+def _where(one: FleetEffect) -> str:
+    return place_in_words(one.place.workload, one.place.condition)
+
+
+def _sign(one: FleetEffect) -> float:
+    return {Better.HIGHER: 1.0, Better.LOWER: -1.0}.get(Better(one.place.better), 0.0)
+
+
+def _on_scale(one: FleetEffect, size: float | None) -> float | None:
+    """Return a size on the scale of effects; None where none applies."""
+    if size is None:
+        return None
+    return math.log1p(size) if one.place.is_log else size
+
+
+def _harms(one: FleetEffect, of: Pooled) -> bool:
+    sign = _sign(one)
+    worse_than_none = of.high < 0 if sign > 0 else of.low > 0
+    loss = _on_scale(one, one.no_worse_than)
+    return sign != 0 and loss is not None and worse_than_none and sign * of.mean <= -loss
+
+
+def _safe(one: FleetEffect, of: Pooled) -> bool:
+    """Return whether the prediction excludes the loss; where no direction is the better one, or no
+    size of a loss applies, it can't."""
+    sign, loss = _sign(one), _on_scale(one, one.no_worse_than)
+    worst = of.new_low if sign > 0 else -of.new_high
+    return sign != 0 and loss is not None and worst > -loss
+
+
+def _improves(one: FleetEffect, of: Pooled) -> bool:
+    sign, margin = _sign(one), _on_scale(one, one.margin)
+    better = of.low > 0 if sign > 0 else of.high < 0
+    return sign != 0 and margin is not None and better and sign * of.mean >= margin

@@ -1,0 +1,372 @@
+"""Judge a fleet: each tuning's effect over hosts, hosts that stand apart, groups that differ.
+
+Pure: rows of hosts in, values out. The statistics are in `analysis/hosts.py`; the rules are
+docs/fleet-report.md's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import special
+
+from labctl.analysis.fleet.fleet_answer import answers, differing_fact
+from labctl.analysis.fleet.fleet_model import (
+    ALL_HOSTS,
+    GROUPING,
+    FactSplit,
+    FleetEffect,
+    FleetJudgement,
+    FleetLevel,
+    GroupEffect,
+    HostRow,
+    HostState,
+    Place,
+    Point,
+)
+from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts
+from labctl.analysis.hosts import (
+    FEWEST_POOLED,
+    FEWEST_UNITS,
+    FTest,
+    Hosts,
+    apart,
+    differ,
+    groups_differ,
+    holm_adjusted,
+    moderated,
+    pool,
+)
+from labctl.analysis.model import Role
+from labctl.analysis.verdict_table import Verdict
+
+ALPHA = 0.05
+"""Chance of any false claim of a kind: a mean, a host apart, hosts or groups that differ."""
+
+_NOTHING_SAID = {
+    str(Verdict.DIFFERENT_DURABILITY): "its disk has another durability there",
+    str(Verdict.BEFORE_LOOK): "its run reached no look that the plan declares",
+}
+_CONTROLS = {
+    str(Control.FAILED): "its control failed: baseline differs from itself",
+    str(Control.MISSING): "its control is missing",
+}
+"""Verdicts and controls of a host's own run with which nothing is pooled, with the reason. A
+verdict that is suspended because of a small effect is no such reason: hosts with large effects
+would be left over."""
+
+_LARGEST = 1e60
+
+ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """Hold the hosts that are pooled at a place, from the smallest estimate to the largest."""
+
+    place: Place
+    rows: tuple[HostRow, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    @property
+    def hosts(self) -> Hosts:
+        return Hosts(
+            np.array([row.effect.estimate for row in self.rows]),
+            np.array([row.effect.error or 0.0 for row in self.rows]),
+            np.array([float(row.effect.units) for row in self.rows]),
+        )
+
+    def among(self, hosts: frozenset[str]) -> _Here:
+        """Return the same place with some of its hosts."""
+        return replace(self, rows=tuple(row for row in self.rows if row.host in hosts))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(row.host for row in self.rows)
+
+
+def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> FleetJudgement:
+    """Return what the hosts' rows say together. `rows`: primary effects and levels; others are
+    passed over."""
+    effects, levels = _by_place(rows)
+    family = max(1, len(effects))
+    judged = [_effect(here, ALPHA / family) for here in effects]
+    judged = _with_differing_groups(_with_differing(judged))
+    judged = _with_hosts_apart(judged, effects)
+    found_levels = _levels(levels)
+    facts = {row.host: row.facts for here in (*effects, *levels) for row in here.rows}
+    return FleetJudgement(
+        hosts=max(len(states), len(facts)),
+        measured=len(facts),
+        states=tuple(states),
+        alpha=ALPHA,
+        confidence=1 - ALPHA / family,
+        effects=tuple(judged),
+        levels=tuple(found_levels),
+        answers=tuple(answers(judged)),
+        facts={
+            name: dict(Counter(getattr(one, field) for one in facts.values()).most_common())
+            for field, name in GROUPING.items()
+        },
+        warnings=(*_twins(facts), *_warnings(judged)),
+        accelerators=tuple(sorted({one.accelerator for one in facts.values()})),
+    )
+
+
+def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
+    """Return the places of effects, and those of levels."""
+    found: defaultdict[Place, list[HostRow]] = defaultdict(list)
+    for row in rows:
+        one = row.effect
+        if one.role == Role.PRIMARY:
+            place = Place(
+                tuning=one.tuning,
+                against=one.against,
+                workload=one.workload,
+                condition=one.condition,
+                metric=one.metric,
+                unit=one.unit,
+                better=one.better,
+                kind=one.kind,
+                accelerator=row.facts.accelerator,
+            )
+            found[place].append(row)
+    here = [_usable(place, members) for place, members in found.items()]
+    return (
+        [one for one in here if one.place.kind != LEVEL],
+        [one for one in here if one.place.kind == LEVEL],
+    )
+
+
+def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
+    kept, left_out = [], []
+    for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
+        one = row.effect
+        why = _NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
+        if why is None and not _is_poolable(one.estimate, one.error):
+            why = "its numbers are no measurement's"
+        if why is None and (one.error is None or one.units < FEWEST_UNITS):
+            why = "its blocks show no spread" if one.blocks > 1 else "it has one block"
+        if why is None:
+            kept.append(row)
+        else:
+            left_out.append((row.host, why))
+    return _Here(place, tuple(kept), tuple(left_out))
+
+
+def _is_poolable(estimate: float, error: float | None) -> bool:
+    """Return whether squares of squares of the numbers stay finite: a host may say anything."""
+    return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
+
+
+def _effect(here: _Here, alpha: float) -> FleetEffect:
+    first = next((row.effect for row in here.rows), None)
+    margin = first.margin if first else None
+    test, why = _test(here)
+    return FleetEffect(
+        place=here.place,
+        points=tuple(_points(here)),
+        whole=_group(ALL_HOSTS, here, here.names, alpha),
+        test=test,
+        p=None if test is None else test.p,
+        differ=False,
+        why_no_test=why,
+        splits=tuple(_splits(here, alpha)),
+        margin=margin,
+        no_worse_than=(first.no_worse_than if first else None) or margin,
+        left_out=here.left_out,
+    )
+
+
+def _test(here: _Here) -> tuple[FTest | None, str]:
+    if len(here.rows) < 2:
+        return None, "it takes two hosts"
+    if any(row.effect.boots < FEWEST_UNITS for row in here.rows):
+        return None, ONE_BOOT
+    return differ(here.hosts), ""
+
+
+def _points(here: _Here) -> Iterator[Point]:
+    if not here.rows:
+        return
+    variances, degrees = moderated(here.hosts)
+    halves = special.stdtrit(degrees, 1 - ALPHA / 2) * np.sqrt(variances)
+    for row, half in zip(here.rows, halves.tolist(), strict=True):
+        one = row.effect
+        yield Point(
+            host=row.host,
+            estimate=one.estimate,
+            low=one.estimate - half,
+            high=one.estimate + half,
+            units=one.units,
+            boots=one.boots,
+            verdict=one.verdict,
+        )
+
+
+def _group(name: str, here: _Here, members: Sequence[str], alpha: float) -> GroupEffect:
+    """Return the pooled effect of some hosts of a place; the prediction is of 95 % by itself."""
+    among = frozenset(members)
+    chosen = np.array([row.host in among for row in here.rows], dtype=bool)
+    if len(members) < FEWEST_POOLED:
+        why = f"it takes {FEWEST_POOLED} hosts"
+        return GroupEffect(group=name, hosts=tuple(members), pooled=None, why=why)
+    pooled = pool(here.hosts.of(chosen), alpha, ALPHA)
+    return GroupEffect(group=name, hosts=tuple(members), pooled=pooled)
+
+
+def _splits(here: _Here, alpha: float) -> Iterator[FactSplit]:
+    """Yield the hosts by each fact in which some differ."""
+    for field, name in GROUPING.items():
+        values = [str(getattr(row.facts, field)) for row in here.rows]
+        known = sorted(set(values))
+        if len(known) < 2:
+            continue
+        groups = {
+            value: [host for host, of in zip(here.names, values, strict=True) if of == value]
+            for value in known
+        }
+        codes = np.array([known.index(value) for value in values])
+        test = groups_differ(here.hosts.estimates, codes)
+        yield FactSplit(
+            fact=name,
+            groups=tuple(_group(value, here, hosts, alpha) for value, hosts in groups.items()),
+            p=None if test is None else test.p,
+            why="" if test else "it takes two groups of two hosts or more",
+        )
+
+
+def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[_Here]) -> list[FleetEffect]:
+    """Return the effects with each host's distance from the others, over all places together.
+
+    Where groups of hosts differ, a host is held against its own group: two groups apart would pass
+    for hosts that scatter, in which no host is far.
+    """
+    parts = [
+        [(one, at.among(group)) for group in _own_groups(one, at)]
+        for one, at in zip(judged, here, strict=True)
+    ]
+    marked = iter(_apart([(_points_of(one, at), at.hosts) for part in parts for one, at in part]))
+    found = []
+    for one, part in zip(judged, parts, strict=True):
+        points = (point for _ in part for point in next(marked))
+        ordered = sorted(points, key=lambda point: (point.estimate, point.host))
+        found.append(replace(one, points=tuple(ordered)))
+    return found
+
+
+def _own_groups(one: FleetEffect, here: _Here) -> list[frozenset[str]]:
+    """Return the hosts that are held against each other."""
+    fact = differing_fact([one])
+    groups = [
+        frozenset(g.hosts) for split in one.splits if split.fact == fact for g in split.groups
+    ]
+    return groups or ([frozenset(here.names)] if here.rows else [])
+
+
+def _points_of(one: FleetEffect, here: _Here) -> tuple[Point, ...]:
+    known = {point.host: point for point in one.points}
+    return tuple(known[host] for host in here.names)
+
+
+def _apart(places: Sequence[tuple[tuple[Point, ...], Hosts]]) -> list[tuple[Point, ...]]:
+    """Return the points of each place with their distances; Holm's procedure goes over all."""
+    found = [apart(hosts) for _, hosts in places]
+    adjusted = iter(holm_adjusted(np.array([p for one in found for p in one[1].tolist()])).tolist())
+    return [
+        tuple(
+            replace(point, distance=distance, p=(p := next(adjusted)), is_apart=p < ALPHA)
+            for point, distance in zip(points, distances.tolist(), strict=True)
+        )
+        for (points, _), (distances, _) in zip(places, found, strict=True)
+    ]
+
+
+def _with_differing(judged: Sequence[FleetEffect]) -> list[FleetEffect]:
+    tested = [one for one in judged if one.test is not None]
+    adjusted = iter(holm_adjusted(np.array([one.test.p for one in tested if one.test])).tolist())
+    return [
+        one if one.test is None else replace(one, p=(p := next(adjusted)), differ=p < ALPHA)
+        for one in judged
+    ]
+
+
+def _with_differing_groups(judged: Sequence[FleetEffect]) -> list[FleetEffect]:
+    tested = [split.p for one in judged for split in one.splits if split.p is not None]
+    adjusted = iter(holm_adjusted(np.array(tested)).tolist())
+    return [
+        replace(
+            one,
+            splits=tuple(
+                split
+                if split.p is None
+                else replace(split, p=(p := next(adjusted)), differs=p < ALPHA)
+                for split in one.splits
+            ),
+        )
+        for one in judged
+    ]
+
+
+def _levels(levels: Sequence[_Here]) -> list[FleetLevel]:
+    """Return the baseline's levels among hosts of one CPU model, kernel and topology."""
+    groups: list[tuple[str, _Here]] = []
+    for here in levels:
+        alike: defaultdict[str, list[HostRow]] = defaultdict(list)
+        for row in here.rows:
+            of = row.facts
+            alike[f"{of.cpu_model}, kernel {of.kernel}, {of.topology}"].append(row)
+        groups += [
+            (name, _Here(here.place, tuple(rows), ())) for name, rows in sorted(alike.items())
+        ]
+    marked = _apart([(tuple(_points(here)), here.hosts) for _, here in groups])
+    return [
+        FleetLevel(
+            place=here.place,
+            group=name,
+            points=points,
+            typical=float(np.median([point.estimate for point in points])),
+            why="" if len(points) > FEWEST_POOLED else f"it takes {FEWEST_POOLED + 1} hosts alike",
+        )
+        for (name, here), points in zip(groups, marked, strict=True)
+    ]
+
+
+def _twins(facts: Mapping[str, HostFacts]) -> Iterator[str]:
+    """Yield hosts that recorded the same boot of a kernel."""
+    by_boot: defaultdict[str, list[str]] = defaultdict(list)
+    for host, one in facts.items():
+        if one.boot_id:
+            by_boot[one.boot_id].append(host)
+    for hosts in by_boot.values():
+        if len(hosts) > 1:
+            yield (
+                f"{len(hosts)} of the hosts recorded the same boot of one kernel ({_few(hosts)}): "
+                "they are one machine under several names, or containers of it, and count as often."
+            )
+
+
+def _few(hosts: Sequence[str]) -> str:
+    return ", ".join(sorted(hosts)[:5]) + (", …" if len(hosts) > 5 else "")
+
+
+def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
+    if any(one.place.accelerator == "tcg" for one in judged):
+        yield (
+            "Guests were emulated (TCG) on some of these hosts: effects there are those of "
+            "emulated guests, and say little of virtual machines under KVM."
+        )
+    if any(one.why_no_test == ONE_BOOT for one in judged):
+        yield (
+            "Some host has a single boot, so this report doesn't say whether hosts differ: "
+            f"{ONE_BOOT}."
+        )
+    by_reason: defaultdict[str, set[str]] = defaultdict(set)
+    for one in judged:
+        for host, why in one.left_out:
+            by_reason[why].add(host)
+    for why, hosts in by_reason.items():
+        yield f"{len(hosts)} of the hosts are left out somewhere ({_few([*hosts])}): {why}."

@@ -1,0 +1,226 @@
+"""Word what a fleet showed, for a terminal and a page alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from labctl.analysis.effects import ratio_of
+from labctl.analysis.fleet.fleet_model import (
+    ALL_HOSTS,
+    FactSplit,
+    FleetEffect,
+    FleetJudgement,
+    GroupAnswer,
+    GroupEffect,
+    Place,
+    Point,
+    Take,
+)
+from labctl.analysis.fleet.host_effects import LEVEL
+from labctl.analysis.hosts import Pooled
+from labctl.base.notation import NOT_AVAILABLE, Shown, changes, differences, quantity, share, size
+from labctl.base.units import Unit
+from labctl.base.wording import counted, metric_title, place_in_words
+
+SYMBOLS = {Take.TAKE: "▲", Take.HARM: "▼", Take.OPEN: "?", Take.FEW: "–"}
+"""Answers without colour; a page and a terminal colour them as the verdicts of these classes."""
+CLASSES = {
+    Take.TAKE: "improves",
+    Take.HARM: "regresses",
+    Take.OPEN: "inconclusive",
+    Take.FEW: "demonstration",
+}
+_LEADS = {
+    Take.TAKE: "{hosts} may take '{tuning}'",
+    Take.HARM: "{hosts} must not take '{tuning}'",
+    Take.OPEN: "'{tuning}' was not shown to be safe and of use for {hosts}",
+    Take.FEW: "Too few hosts measured '{tuning}' for an answer: {hosts}",
+}
+
+NOT_THE_CAUSE = (
+    "What groups have in common need not be the cause: facts that go together can't be told apart"
+)
+
+
+def answer_lead(answer: GroupAnswer) -> str:
+    """Return whether a group may take a tuning: "All hosts may take 'pinned'"."""
+    hosts = "all hosts" if answer.group == ALL_HOSTS else f"hosts with {answer.by} {answer.group}"
+    if answer.code is Take.FEW:
+        hosts = counted(answer.hosts, "host") + ("" if answer.group == ALL_HOSTS else f", {hosts}")
+    said = _LEADS[answer.code].format(hosts=hosts, tuning=answer.tuning)
+    return said[:1].upper() + said[1:]
+
+
+def answer_why(answer: GroupAnswer) -> str:
+    """Return the ground of an answer as a sentence, with the numbers that it hangs on."""
+    numbers = ""
+    if answer.place is not None and answer.pooled is not None:
+        place, pooled = answer.place, answer.pooled
+        numbers = (
+            f" ({metric_title(place.metric)}: mean {mean_shown(place, pooled).estimate}, a host "
+            f"not measured {prediction_text(place, pooled)})"
+        )
+    return f"{answer.why[:1].upper()}{answer.why[1:]}{numbers}."
+
+
+def place_title(place: Place, *, many_accelerators: bool = False) -> str:
+    """Return where and what is compared: "events/s, sysbench-cpu with a noisy neighbour"."""
+    where = place_in_words(place.workload, place.condition)
+    title = f"{metric_title(place.metric)}, {where}"
+    return f"{title}, under {place.accelerator.upper()}" if many_accelerators else title
+
+
+def shown(place: Place, estimate: float, low: float | None, high: float | None) -> Shown:
+    """Return an effect on its scale as reports show effects: "+12 %" with "+9…+15 %"."""
+    if place.is_log:
+        ends = [None if end is None else ratio_of(end) for end in (low, high)]
+        return changes(ratio_of(estimate), *ends)
+    return differences(estimate, low, high, Unit(place.unit))
+
+
+def mean_shown(place: Place, pooled: Pooled) -> Shown:
+    return shown(place, pooled.mean, pooled.low, pooled.high)
+
+
+def prediction_text(place: Place, pooled: Pooled) -> str:
+    """Return where a host lies that was not measured, as an interval."""
+    return shown(place, pooled.mean, pooled.new_low, pooled.new_high).interval or NOT_AVAILABLE
+
+
+def tau_text(place: Place, pooled: Pooled) -> str:
+    """Return the standard deviation between hosts: "3.1 %", or in the metric's unit."""
+    if place.is_log:
+        return size(math.expm1(pooled.tau))
+    return quantity(pooled.tau, Unit(place.unit))
+
+
+def group_text(place: Place, group: GroupEffect) -> str:
+    """Return a group's mean with its interval, or why there is none."""
+    if group.pooled is None:
+        return f"not pooled: {group.why}"
+    return str(mean_shown(place, group.pooled))
+
+
+def differ_text(one: FleetEffect) -> str:
+    """Return whether the hosts' true effects differ, in a table's cell."""
+    if one.p is None:
+        return "not said"
+    return f"{'yes' if one.differ else 'not shown'} ({p_text(one.p)})"
+
+
+def heterogeneity_sentence(one: FleetEffect) -> str:
+    """Return how much hosts differ in an effect, and whether that was shown."""
+    where = f"'{one.place.tuning}', {place_in_words(one.place.workload, one.place.condition)}"
+    spread = ""
+    if one.whole.pooled is not None:
+        spread = f" (standard deviation {tau_text(one.place, one.whole.pooled)})"
+    if one.p is None:
+        return f"{where}: not said whether hosts differ{spread}."
+    said = "hosts differ" if one.differ else "hosts were not shown to differ"
+    return f"{where}: {said}, {p_text(one.p)}{spread}."
+
+
+def p_text(p: float) -> str:
+    """Return "p = 0.29", or "p < 0.0001"."""
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+
+
+def split_sentence(one: FleetEffect, split: FactSplit) -> str:
+    """Return how the groups of a fact differ in a tuning's effect."""
+    groups = "; ".join(
+        f"{group.group}: {group_text(one.place, group)} ({counted(len(group.hosts), 'host')})"
+        for group in split.groups
+    )
+    return (
+        f"'{one.place.tuning}' in {place_title(one.place)} differs by {split.fact} "
+        f"({p_text(split.p or 0.0)}): {groups}"
+    )
+
+
+def differing(judged: FleetJudgement) -> Iterator[tuple[FleetEffect, FactSplit]]:
+    """Yield the facts whose groups differ."""
+    for one in judged.effects:
+        for split in one.splits:
+            if split.differs:
+                yield one, split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApartLine:
+    """Word one host that stands apart: where, in what, by how much."""
+
+    host: str
+    what: str
+    here: str
+    others: str
+    change: str
+    p: str
+
+
+def apart_lines(judged: FleetJudgement) -> list[ApartLine]:
+    """Return the hosts that stand apart, by host: in an effect, or in the baseline's own level."""
+    lines = []
+    for one in judged.effects:
+        what = f"effect of '{one.place.tuning}' on {place_title(one.place)}"
+        lines += [_line(point, what, one.place, one.points) for point in one.points]
+    for level in judged.levels:
+        what = f"level of '{level.place.tuning}': {place_title(level.place)}"
+        lines += [_line(point, what, level.place, level.points) for point in level.points]
+    return sorted(filter(None, lines), key=lambda line: (line.host, line.what))
+
+
+def _line(point: Point, what: str, place: Place, points: tuple[Point, ...]) -> ApartLine | None:
+    """Return None of a host that is not apart."""
+    if not point.is_apart:
+        return None
+    typical = _typical(points, point)
+    return ApartLine(
+        host=point.host,
+        what=what,
+        here=value_text(place, point.estimate),
+        others=value_text(place, typical),
+        change=shown(place, point.estimate - typical, None, None).estimate,
+        p=p_text(point.p),
+    )
+
+
+def value_text(place: Place, estimate: float) -> str:
+    """Return an effect, or a level in its unit, that has no interval."""
+    if place.kind == LEVEL:
+        return quantity(ratio_of(estimate), Unit(place.unit), place.metric)
+    return shown(place, estimate, None, None).estimate
+
+
+def _typical(points: tuple[Point, ...], but: Point) -> float:
+    """Return the median of the other hosts."""
+    others = sorted(point.estimate for point in points if point is not but)
+    middle = len(others) // 2
+    return others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
+
+
+def what_apart_says(judged: FleetJudgement) -> str:
+    """Return what it says that no host stands apart, or how often a named one is none."""
+    return (
+        f"In at most about {share(judged.alpha)} of fleets of hosts alike any host is named for "
+        "its effects, and in as many any for its levels (docs/calibration.md)"
+    )
+
+
+def no_levels(judged: FleetJudgement) -> str:
+    """Return why levels could not be compared anywhere; "" where they could."""
+    if not judged.levels:
+        return "no host has a level of a primary metric in its baseline"
+    if all(level.why for level in judged.levels):
+        return judged.levels[0].why
+    return ""
+
+
+def not_measured(judged: FleetJudgement) -> list[tuple[str, str, str]]:
+    """Return host, status and reason of those that are not in the tables."""
+    return [
+        (state.host, state.status, state.reason)
+        for state in judged.states
+        if state.status != "done"
+    ]

@@ -1,0 +1,135 @@
+"""Show a fleet on a terminal: the answer, effects over hosts, hosts and groups that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from labctl.analysis.fleet.fleet_model import FleetJudgement, GroupAnswer, Take
+from labctl.analysis.verdict_table import Verdict
+from labctl.base.notation import NOT_AVAILABLE, share
+from labctl.base.wording import counted
+from labctl.report.fleet_words import (
+    NOT_THE_CAUSE,
+    SYMBOLS,
+    answer_lead,
+    answer_why,
+    apart_lines,
+    differing,
+    heterogeneity_sentence,
+    mean_shown,
+    no_levels,
+    not_measured,
+    place_title,
+    prediction_text,
+    split_sentence,
+    what_apart_says,
+)
+from labctl.report.parts import bare_table, marked, small, text
+
+_STYLES = {
+    Take.TAKE: Verdict.IMPROVES.row.style,
+    Take.HARM: Verdict.REGRESSES.row.style,
+    Take.OPEN: "bold",
+    Take.FEW: "bold",
+}
+_MOST = 40
+"""Hosts that a table names; JSON and the page have all."""
+
+
+def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
+    """Return lines of 80 columns."""
+    measured = f"{judged.measured} of {counted(judged.hosts, 'host')} measured"
+    return Group(
+        text(f"{name}: {measured}", style="bold"),
+        *(line for answer in judged.answers for line in _answer(answer)),
+        *marked("Note", judged.warnings),
+        *_effects(judged),
+        *_apart(judged),
+        *_groups(judged),
+        *_not_measured(judged),
+    )
+
+
+def _answer(answer: GroupAnswer) -> Iterator[RenderableType]:
+    lead = f"{SYMBOLS[answer.code]} {answer_lead(answer)}"
+    yield text(lead, style=_STYLES[answer.code])
+    yield small(answer_why(answer))
+
+
+def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
+    if not judged.effects:
+        return
+    many = len(judged.accelerators) > 1
+    table = bare_table("Effects over hosts")
+    for column, width in (
+        ("tuning", 16),
+        ("where", 26),
+        ("mean", 16),
+        ("a host not measured", 13),
+        ("hosts", 5),
+    ):
+        table.add_column(column, min_width=min(width, 12), max_width=width, overflow="fold")
+    for one in judged.effects:
+        pooled = one.whole.pooled
+        table.add_row(
+            text(one.place.tuning),
+            text(place_title(one.place, many_accelerators=many)),
+            text(str(mean_shown(one.place, pooled)) if pooled else one.whole.why),
+            text(prediction_text(one.place, pooled) if pooled else NOT_AVAILABLE),
+            text(str(len(one.points))),
+        )
+    yield Text()
+    yield table
+    for one in judged.effects:
+        yield small(heterogeneity_sentence(one))
+    together = share(1 - judged.alpha)
+    yield small(
+        f"mean: with an interval of {share(judged.confidence)}, so that all hold together at "
+        f"{together}; a host not measured: {together} prediction interval of its true effect."
+    )
+
+
+def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
+    lines = apart_lines(judged)
+    yield Text()
+    if lines:
+        table = bare_table("Hosts that stand apart")
+        for column, width in (("host", 20), ("in what", 36), ("here", 12), ("others", 12)):
+            table.add_column(column, max_width=width, overflow="fold")
+        for line in lines[:_MOST]:
+            table.add_row(*map(text, (line.host, line.what, line.here, line.others)))
+        yield table
+        if len(lines) > _MOST:
+            yield small(f"{len(lines) - _MOST} more: --json and --html have all.")
+    else:
+        yield text("No host stands apart", style="bold")
+    yield small(f"{what_apart_says(judged)}.")
+    if why := no_levels(judged):
+        yield small(f"Levels were not compared: {why}.")
+
+
+def _groups(judged: FleetJudgement) -> Iterator[RenderableType]:
+    found = list(differing(judged))
+    if not found:
+        return
+    yield Text()
+    yield text("Groups that differ", style="bold")
+    for one, split in found:
+        yield small(f"{split_sentence(one, split)}.")
+    yield small(f"{NOT_THE_CAUSE}.")
+
+
+def _not_measured(judged: FleetJudgement) -> Iterator[RenderableType]:
+    lacking = not_measured(judged)
+    if not lacking:
+        return
+    table = bare_table("Hosts that were not measured", "host", "status", "why")
+    for row in lacking[:_MOST]:
+        table.add_row(*map(text, row))
+    yield Text()
+    yield table
+    if len(lacking) > _MOST:
+        yield small(f"{len(lacking) - _MOST} more: --json has all.")

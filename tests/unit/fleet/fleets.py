@@ -1,0 +1,98 @@
+"""Fleets made up from known effects: folders as a fleet sweep leaves them, of synthetic runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labctl.store.archive import pack
+from tests.unit.synthetic import EFFECTS, TUNINGS, synthetic_run, write_run
+
+STUDY_DIGEST = "0" * 64
+FACTS: Mapping[str, Any] = {
+    "cpu_model": "AMD EPYC 7763",
+    "kernel_release": "6.12.0",
+    "microcode": "0xa0011d1",
+    "topology": {"packages": 1, "cores": 8, "threads": 16},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeHost:
+    """Describe a host. `speed`: of all its arms, against others'. `effects`: on top of those of the
+    fleet. `options`: further fields of `synthetic.Shape`."""
+
+    name: str
+    speed: float = 1.0
+    effects: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    status: str = "done"
+    reason: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def hosts(count: int, **options: Any) -> list[MadeHost]:
+    """Return hosts alike, h1 to hN; `options`: fields of each."""
+    return [MadeHost(name=f"h{number}", **options) for number in range(1, count + 1)]
+
+
+def make_fleet(folder: Path, members: Sequence[MadeHost], **shape: Any) -> Path:
+    """Write a fleet's folder. `shape`: fields of `synthetic.Shape` that all hosts have."""
+    folder.mkdir(parents=True)
+    content = {
+        "schema": 1,
+        "study": "pinning",
+        "study_digest": STUDY_DIGEST,
+        "seed": 1,
+        "started": "2024-01-01T00:00:00+00:00",
+        "batches": [[members[0].name], [member.name for member in members[1:]]],
+    }
+    (folder / "fleet.json").write_text(json.dumps(content))
+    for number, member in enumerate(members, 1):
+        add_host(folder, member, number, **shape)
+    return folder
+
+
+def add_host(folder: Path, member: MadeHost, number: int, **shape: Any) -> None:
+    place = folder / "hosts" / member.name
+    place.mkdir(parents=True)
+    state = {"schema": 1, "status": member.status, "reason": member.reason, "batch": 1}
+    if member.status == "done":
+        run = f"2024-01-01T0000{number % 60:02d}-pinning"
+        state |= {"run": run, "digest": f"{member.name}-{number}"}
+        write_archive(place / "run.tar.xz", member, number, **shape)
+    (place / "state.json").write_text(json.dumps(state))
+
+
+def write_archive(target: Path, member: MadeHost, number: int, **shape: Any) -> None:
+    options: dict[str, Any] = {
+        "blocks": 10,
+        "boots": 5,
+        "primary_only": True,
+        "tunings": ("native", "baseline", "control", "handicap", "pinned"),
+        "seed": 100 + number if member.seed is None else member.seed,
+        **shape,
+        **member.options,
+    }
+    effects = {**EFFECTS, **options.pop("effects", {})}
+    options["effects"] = {
+        name: member.speed * float(effects.get(name, 1.0)) * member.effects.get(name, 1.0)
+        for name in TUNINGS
+    }
+    run = synthetic_run(**options)
+    facts = {**FACTS, **member.facts}
+    made = write_run(
+        target.parent / "unpacked",
+        # A synthetic run's own facts name no topology and no microcode.
+        type(run)(run.name, run.run.but(host=facts), run.plan, run.trials, ()),
+    )
+    files = {
+        str(path.relative_to(made.path)): path for path in made.path.rglob("*") if path.is_file()
+    }
+    with open(target, "wb") as file:
+        pack(files, file, "2024-01-01T000000-pinning")
+    made.remove()
