@@ -6,7 +6,7 @@ import math
 from dataclasses import astuple, dataclass
 from datetime import datetime
 
-from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.plan_record import PlannedWorkload, PlanRecord
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -58,18 +58,28 @@ class ExpectedTime:
 
 def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     """Expect each trial to take its window and the overhead that a trial of `earlier` had; None, or
-    a run that doesn't say: the recorded quick sweep's."""
+    a run that doesn't say: the recorded quick sweep's, and what its workload leaves out."""
     windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
     spent = None if earlier is None else wall_time(earlier)
     if earlier is None or spent is None:
+        skipped = sum(_skipped_s(plan.workloads[trial.cell["workload"]]) for trial in plan.trials)
         return ExpectedTime(
-            windows=windows, total=windows + OVERHEAD_S * len(plan.trials), paced_by=None
+            windows=windows,
+            total=windows + skipped + OVERHEAD_S * len(plan.trials),
+            paced_by=None,
         )
     done = sum(trial.record.status is TrialStatus.DONE for trial in earlier.trials)
     overhead = (spent.total - spent.windows - spent.waited - spent.invalid) / done
     return ExpectedTime(
         windows=windows, total=windows + overhead * len(plan.trials), paced_by=earlier.name
     )
+
+
+def _skipped_s(workload: PlannedWorkload) -> float:
+    """Return the seconds at the start of a run that a workload's metrics leave out."""
+    trial = (workload.definition or {}).get("trial")
+    skipped = trial.get("skip_s") if isinstance(trial, dict) else None
+    return skipped if isinstance(skipped, (int, float)) else 0.0
 
 
 def wall_time(run: LoadedRun) -> WallTime | None:

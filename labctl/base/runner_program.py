@@ -183,10 +183,12 @@ def loader_of(path: str) -> str | None:
 def libraries_of(path: str, loader: str) -> list[str]:
     """Return what the loader maps for a program before its first instruction.
 
-    The loader is asked, not imitated: its cache, preloads and the CPU's capabilities decide too.
+    The loader is asked, not imitated: its cache, preloads and the CPU's capabilities decide too. It
+    is given the file that a link leads to: beside that one the program's own libraries lie ($ORIGIN
+    in ld.so(8)).
     """
     done = subprocess.run(
-        [loader, "--list", path],
+        [loader, "--list", os.path.realpath(path)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -93,15 +94,15 @@ class Proof:
         return {**sides, "unproven": list(self._unproven)}
 
     def binaries(self) -> dict[str, dict[str, str]]:
-        """Return the SHA-256 of each program that guests ran, without its libraries, by name and
-        side."""
+        """Return the SHA-256 of each program that guests ran, without its libraries, by name (by
+        path where several have that name) and side."""
+        paths = {program.path for program in self._programs[Kind.GUEST].values()}
+        named = Counter(PurePosixPath(path).name for path in paths)
         return {
-            PurePosixPath(program.path).name: {
-                str(kind): files[program.path]
-                for kind, files in self._files.items()
-                if program.path in files
+            name if named[name := PurePosixPath(path).name] == 1 else path: {
+                str(kind): files[path] for kind, files in self._files.items() if path in files
             }
-            for program in self._programs[Kind.GUEST].values()
+            for path in paths
         }
 
     def _check(self, kind: Kind, channel: Channel, paths: Sequence[str]) -> None:
