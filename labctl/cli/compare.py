@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json, results_option, runs_folder
+
+if TYPE_CHECKING:
+    from labctl.analysis.run_compare.per_price import Prices
 
 
 @click.command("compare")
@@ -15,13 +21,29 @@ from labctl.cli.common import console, print_json, results_option, runs_folder
 @click.argument("run_b", metavar="RUN_B")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.md).")
 @click.option("--force", is_flag=True, help="Compare what can't be compared, and label it so.")
+@click.option(
+    "--price",
+    "prices",
+    metavar="A=PRICE",
+    multiple=True,
+    help="What an hour of RUN_A's host costs; the same of B. Both: performance per price.",
+)
 @results_option
-def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | None) -> None:
+def command(
+    run_a: str,
+    run_b: str,
+    as_json: bool,
+    force: bool,
+    prices: tuple[str, ...],
+    results: Path | None,
+) -> None:
     """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
+    from labctl.analysis.run_compare.per_price import per_price
     from labctl.analysis.run_compare.two_runs import compare_runs
     from labctl.report.terminal.compare import comparison_json, comparison_table
     from labctl.store.run_folder import RunFolder
 
+    paid = _prices(prices)
     folder = runs_folder(results)
     a, b = (RunFolder.find(folder, name) for name in (run_a, run_b))
     if a.path == b.path:
@@ -35,7 +57,36 @@ def command(run_a: str, run_b: str, as_json: bool, force: bool, results: Path | 
             f"{found.a} and {found.b} can't be compared: {'; '.join(found.refusals)}",
             hint="'--force' compares them all the same, and labels it.",
         )
+    priced = tuple(per_price(found.levels, paid)) if paid is not None else ()
     if as_json:
-        print_json(comparison_json(found))
+        print_json(comparison_json(found, paid, priced))
     else:
-        console().print(comparison_table(found))
+        console().print(comparison_table(found, paid, priced))
+
+
+def _prices(given: Sequence[str]) -> Prices | None:
+    """Return the prices of both hosts; None where none was given. Raises UsageError."""
+    from labctl.analysis.run_compare.per_price import Prices
+
+    if not given:
+        return None
+    found: dict[str, float] = {}
+    for one in given:
+        run, _, text = one.partition("=")
+        try:
+            price = float(text)
+        except ValueError:
+            price = 0.0
+        if run not in ("A", "B") or run in found or not (isfinite(price) and price > 0):
+            raise UsageError(
+                f"--price {one}: not a price of run A or B",
+                hint="Give what an hour costs, once for each: --price A=0.34 --price B=0.306",
+            )
+        found[run] = price
+    if len(found) < 2:
+        (lacking,) = {"A", "B"} - set(found)
+        raise UsageError(
+            f"performance per price takes both prices, and {lacking}'s is missing",
+            hint=f"Give '--price {lacking}=PRICE' as well, in the same currency.",
+        )
+    return Prices(a=found["A"], b=found["B"])

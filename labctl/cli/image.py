@@ -223,10 +223,12 @@ def _kernel(image: Image) -> str:
 
 
 def _added(image: Image) -> list[str]:
-    """Return a layer's packages, as they were asked for, and whose files it brings."""
+    """Return a layer's packages, as they were asked for, and whose files and wheels it brings."""
     layer = image.layer
-    files = [f"files of {workload}" for workload in layer.get("workloads", {})]
-    return [*layer.get("packages", []), *files]
+    brought = layer.get("workloads", {})
+    files = [f"files of {workload}" for workload in brought]
+    wheels = [f"wheel {name}" for told in brought.values() for name in told.get("wheels", {})]
+    return [*layer.get("packages", []), *wheels, *files]
 
 
 def _summary(image: Image) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def show_command(name: str, as_json: bool) -> None:
     out = console(listing=True)
     click.echo(f"{facts['name']}: {facts['description']}")
     click.echo(f"primary metric: {facts['primary']}; duration: {facts['durations']}")
-    for title in ("packages", "binaries", "files"):
+    for title in ("packages", "binaries", "files", "wheels"):
         if facts[title]:
             click.echo(f"{title}: {', '.join(facts[title])}")
     if facts["parameters"]:

@@ -53,6 +53,7 @@ def facts_of(program: Workload) -> dict[str, Any]:
         "durations": program.durations,
         "packages": list(file.packages),
         "files": list(file.files),
+        "wheels": [one.requirement for one in file.wheels.values()],
         "binaries": list(program.binaries),
         "parameters": [
             {
@@ -97,6 +98,10 @@ def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
     peer = program.peer(setting.parameters)
     if peer is not None:
         commands = {"serve on the peer": commands_of(peer.command, [])["command"], **commands}
+    competitor = program.competitor(setting.parameters)
+    if competitor is not None:
+        served = commands_of(competitor.command, [])["command"]
+        commands = {"serve on the competitor": served, **commands}
     return {"user": user_of(command), "commands": commands}
 
 

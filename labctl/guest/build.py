@@ -78,7 +78,7 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
         elif recipe.kernel is not None:
             manifest = derive.derive_in(working, base, recipe, listener)
         else:
-            manifest = add_layer.add_layer_in(working, base, recipe, listener)
+            manifest = add_layer.add_layer_in(working, base, recipe, places, listener)
         moment = datetime.now(UTC).isoformat(timespec="seconds")
         took_s = round(time.monotonic() - started, 1)
         images.keep_private(working)

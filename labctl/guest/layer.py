@@ -24,12 +24,23 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """Name a Python wheel that carries files (`requirement`: `NAME==VERSION`), and its SHA-256."""
+
+    name: str
+    requirement: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Hold the files of one workload by name, and how they are built."""
+    """Hold the files of one workload by name, how they are built, and wheels that are unpacked
+    beside them."""
 
     workload: str
     files: Mapping[str, bytes]
     build: Build | None = None
+    wheels: tuple[Wheel, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what stands for it in a digest and in a manifest."""
@@ -42,6 +53,8 @@ class Brought:
                 "argv": [list(argv) for argv in self.build.argv],
                 "outputs": list(self.build.outputs),
             }
+        if self.wheels:
+            content["wheels"] = {one.name: one.sha256 for one in self.wheels}
         return content
 
 
@@ -66,8 +79,9 @@ class Layer:
     @property
     def says(self) -> str:
         """Return what is added, in words."""
-        parts = [*sorted(self.packages), *(f"files of {one.workload}" for one in self.brought)]
-        return ", ".join(parts)
+        wheels = {wheel.requirement: None for one in self.brought for wheel in one.wheels}
+        files = (f"files of {one.workload}" for one in self.brought)
+        return ", ".join([*sorted(self.packages), *wheels, *files])
 
 
 def joined(parts: Iterable[tuple[tuple[str, ...], Brought | None]]) -> Layer:

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from labctl.base import process
+from labctl.base.deadline import Deadline
 from labctl.base.held import held_in_tree
+
+
+def copy_tree(source: Path, target: Path, deadline: Deadline) -> None:
+    """Copy a tree with all that files have."""
+    copy = ["cp", "--archive", "--reflink=auto", str(source.resolve()), str(target)]
+    process.run(copy, deadline=deadline)
 
 
 def write_file(root: Path, name: str, data: str | bytes, *, mode: int = 0o644) -> None:

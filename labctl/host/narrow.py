@@ -68,6 +68,15 @@ class Narrow:
     def competitor_file(self) -> Path:
         return NAMESPACES / self.competitor
 
+    @property
+    def sentence(self) -> str:
+        """Return what makes narrow links here, for people."""
+        has = {"tbf": self.has_tbf, "netem": self.has_netem}
+        rate, delay = (name if there else "labctl's relay" for name, there in has.items())
+        said = f"Narrow links have their rate and queue from {rate}, their delay from {delay}"
+        lacking = [name for name, there in has.items() if not there]
+        return f"{said}: this kernel has no {' and no '.join(lacking)}." if lacking else f"{said}."
+
     def by(self, asked: Bottleneck) -> dict[str, str]:
         """Return what makes rate and delay: a queueing discipline, labctl's relay, or none."""
         rate = "tbf" if self.has_tbf else "relay"
@@ -137,21 +146,17 @@ def narrowed(narrow: Narrow, asked: Bottleneck, cpus: CpuSet) -> Iterator[Narrow
             if by["delay"] == "netem":
                 words = ("netem", "delay", f"{asked.delay_ms:g}ms", "limit", str(_MOST_DELAYED))
                 stack.enter_context(_disciplined(narrow.client, _OUT, words))
-            pids = []
+            relays = []
             if by["rate"] == "relay":
-                to = (narrow.router, narrow.client, _FORTH)
-                wide = Bottleneck(rate_mbit=asked.rate_mbit, queue_bdp=asked.queue_bdp, delay_ms=0)
-                # The room of the queue follows from the whole path's delay.
-                pids.append(
-                    stack.enter_context(_relay(to, wide, asked.limit_bytes, f"{CLIENT}/32", cpus))
-                )
+                forth = _Relay(narrow.router, narrow.client, _FORTH, f"{CLIENT}/32")
+                queue = (asked.rate_bit, asked.limit_bytes)
+                relays.append(stack.enter_context(_relaying(forth, 0, *queue, cpus)))
             if by["delay"] == "relay":
-                back = (narrow.client, narrow.router, _BACK)
-                late = Bottleneck(rate_mbit=0, queue_bdp=0, delay_ms=asked.delay_ms)
-                pids.append(stack.enter_context(_relay(back, late, 0, NETWORK, cpus)))
+                back = _Relay(narrow.client, narrow.router, _BACK, NETWORK)
+                relays.append(stack.enter_context(_relaying(back, asked.delay_ms, 0, 0, cpus)))
         except OSError as error:
             raise HostError(f"cannot narrow the link: {error.strerror}") from error
-        yield Narrowed(narrow=narrow, asked=asked, pids=tuple(pids))
+        yield Narrowed(narrow=narrow, asked=asked, pids=tuple(relays))
 
 
 def _tbf(asked: Bottleneck) -> tuple[str, ...]:
@@ -200,7 +205,11 @@ def _disciplined(namespace: str, device: str, words: tuple[str, ...]) -> Iterato
         yield
     finally:
         with cleaning_up():
-            _tc(namespace, "qdisc", "del", "dev", device, "root")
+            try:
+                _tc(namespace, "qdisc", "del", "dev", device, "root")
+            except OSError as error:
+                said = f"cannot take the bottleneck away again: {error.strerror}"
+                raise HostError(said) from error
 
 
 def _shown(namespace: str, device: str) -> Any:
@@ -220,12 +229,23 @@ def _tc(namespace: str, *words: str) -> str:
     return done.stdout
 
 
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """Name a relay's way: from one namespace to another, by devices of one name, for what goes to
+    `network`."""
+
+    source: str
+    target: str
+    device: str
+    network: str
+
+
 @contextmanager
-def _relay(
-    way: tuple[str, str, str], asked: Bottleneck, limit_bytes: int, network: str, cpus: CpuSet
+def _relaying(
+    way: _Relay, delay_ms: float, rate_bit: int, limit_bytes: int, cpus: CpuSet
 ) -> Iterator[int]:
-    """Send what goes to `network` through a relay; yield its pid."""
-    source, target, device = way
+    """Send what goes to the network through a relay; yield its pid. `rate_bit`: 0 for any."""
+    source, target, device, network = way.source, way.target, way.device, way.network
     with ExitStack() as stack:
         for namespace in (source, target):
             ip("-n", namespace, "tuntap", "add", "dev", device, "mode", "tun")
@@ -236,7 +256,7 @@ def _relay(
             *("taskset", "--cpu-list", format_cpus(cpus), *dies_with_labctl()),
             *(sys.executable, "-I", "-S", str(_RELAY)),
             *(str(NAMESPACES / source), device, str(NAMESPACES / target), device),
-            *(f"{asked.delay_ms:g}", str(asked.rate_bit), str(limit_bytes)),
+            *(f"{delay_ms:g}", str(rate_bit), str(limit_bytes)),
         ]
         output = stack.enter_context(tempfile.TemporaryFile())
         process = stack.enter_context(running(argv, stdout=output, stderr=output, grace_s=1.0))

@@ -25,7 +25,8 @@ _LARGEST = 65_536
 _FRAME_HEADER = 14
 """Bytes that tbf counts of each packet and a TUN device doesn't show (ETH_HLEN)."""
 _MOST_AT_ONCE = 64
-_UNLIMITED_BYTES = 64 << 20
+_MOST_WAITING = 100_000
+"""Packets that it holds at most, as netem is told."""
 _TURN_S = 0.5
 
 
@@ -38,7 +39,7 @@ class Relay:
 
     def __init__(self, delay_s: float, rate_bit: int, limit_bytes: int) -> None:
         self._delay_s, self._rate_bit = delay_s, rate_bit
-        self._limit_bytes = limit_bytes if rate_bit else _UNLIMITED_BYTES
+        self._limit_bytes = limit_bytes
         self._free_at = 0.0
         self._waiting: deque[tuple[float, float, bytes]] = deque()
         self.passed = self.dropped = 0
@@ -46,6 +47,9 @@ class Relay:
     def take(self, packet: bytes, now: float) -> None:
         """Queue a packet, or drop it."""
         size = len(packet) + _FRAME_HEADER
+        if len(self._waiting) >= _MOST_WAITING:
+            self.dropped += 1
+            return
         if self._rate_bit:
             backlog = max(0.0, self._free_at - now) * self._rate_bit / 8
             if backlog + size > self._limit_bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from labctl.analysis.density import Density, Fitting, SignTest
 from labctl.base.notation import share
 from labctl.base.wording import counted, without_logs
@@ -75,13 +77,13 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
             f"The run is {record.status}{why}: {counts} of {counted(planned, 'count')} were made."
         )
     for one in found.fitting:
-        for block, why in one.bounded.items():
+        for why, blocks in _by_reason(one.bounded).items():
             said.append(
-                f"{one.tuning}, block {block}: the limit still held when {why} ended the "
-                "search, so the number is a lower bound."
+                f"{one.tuning}, {_blocks(blocks)}: {_cut(why)} ended the search, and not the "
+                "limit: the number is a lower bound."
             )
-        for block, why in one.lacking.items():
-            said.append(f"{one.tuning}, block {block}: no number: {_cut(why)}")
+        for why, blocks in _by_reason(one.lacking).items():
+            said.append(f"{one.tuning}, {_blocks(blocks)}: no number: {_cut(why)}")
     others = [s for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
     if others:
         spoilt = sum(step.disturbed for step in others)
@@ -103,6 +105,19 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
             f"less than {share(_LEAST_COMMON)} of the window."
         )
     return said
+
+
+def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the blocks that have each reason."""
+    found: dict[str, list[int]] = {}
+    for block, why in reasons.items():
+        found.setdefault(why, []).append(block)
+    return found
+
+
+def _blocks(numbers: Sequence[int]) -> str:
+    word = "block" if len(numbers) == 1 else "blocks"
+    return f"{word} {', '.join(map(str, numbers))}"
 
 
 def _cut(why: str) -> str:

@@ -257,7 +257,9 @@ class Commands:
         """Return what expressions may use; docs/workload-keys.md lists it."""
         server = LOCALHOST
         if any(self.served("peer", setting.parameters)):
-            server = CLIENT if self.file.link is not None else peer_of(setting, self.name)
+            server = peer_of(setting, self.name)
+            if self.file.link is not None:
+                server = CLIENT
         if self.file.data_disk is not None and not setting.data_paths:
             raise UsageError(f"{self.where} needs a data disk and was given none")
         data_paths = [DISK] if self.has_file_system else list(setting.data_paths)

@@ -419,7 +419,8 @@ def _binaries(file: DeclaredFile, workload: str) -> Iterator[str]:
     for name in named:
         if name and names_in(name) <= {"files"}:
             yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")
-    yield from file.binaries
+    for name in file.binaries:
+        yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}': binaries")
 
 
 def _rate(file: DeclaredFile) -> str | None:

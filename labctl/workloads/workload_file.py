@@ -72,6 +72,20 @@ class BuildFile(FileModel):
     """Files that stay, as globs relative to `{{ files }}`."""
 
 
+class WheelFile(FileModel):
+    """Name a Python wheel that carries files, such as a runtime."""
+
+    requirement: Annotated[
+        str,
+        StringConstraints(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9._+!]*$", max_length=100
+        ),
+    ]
+    """`NAME==VERSION`, as pip takes it."""
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """SHA-256 of the file for this architecture; another one is refused."""
+
+
 class DataDiskFile(FileModel):
     use: Literal["block", "filesystem"] = "block"
     """`block`: `{{ data_path }}` is the disk, natively its file. `filesystem`: it is a folder on an
@@ -234,6 +248,9 @@ class DeclaredFile(FileModel):
     """Debian packages that the guest's image must have."""
     files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)]] = {}
     """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), or the text."""
+    wheels: Annotated[dict[Name, WheelFile], Field(max_length=20)] = {}
+    """Python wheels that carry files, each unpacked at `{{ files }}/wheels/NAME` when the image is
+    made; pip downloads them, as this host's is configured."""
     build: BuildFile | None = None
     """Commands that run once, where the files lie, when the image is made."""
     env: dict[str, Item] = {}
@@ -293,7 +310,7 @@ class DeclaredFile(FileModel):
     primary: Text
     """The metric that decides where a study has no reason for another."""
     binaries: list[Item] = []
-    """Programs to hash beside those that the commands name."""
+    """Programs to hash beside those that the commands name; `{{ files }}` is filled in."""
     constant_instructions: bool = False
     """True if user instructions per operation are a constant: no lock, no spin, no I/O."""
     places_itself: bool = False

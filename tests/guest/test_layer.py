@@ -3,20 +3,22 @@ started."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import silent
 from labctl.base.paths import StatePaths
 from labctl.guest import images
 from labctl.guest.build import build
 from labctl.guest.images import Image
-from labctl.guest.layer import Brought, Build, Layer
+from labctl.guest.layer import Brought, Build, Layer, Wheel
 from labctl.guest.recipe import load_recipe
 
 SOURCE = b"""\
@@ -72,6 +74,35 @@ def test_a_layer_has_its_packages_and_what_was_built_and_starts_nothing(
     assert b'"format": "qcow2"' in info.stdout
     assert dict(built.manifest["files"]) == base_files
     assert images.verify(built) == []
+
+
+def test_a_wheel_s_program_runs_out_of_the_tree_as_pip_brought_it(
+    places: StatePaths, built: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    path = tmp_path / "tool-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as made:
+        program = zipfile.ZipInfo("tool/says")
+        program.external_attr = 0o100755 << 16
+        made.writestr(program, "#!/bin/sh\necho brought\n")
+        made.writestr("tool-1.0.dist-info/METADATA", "Name: tool\nVersion: 1.0\n")
+        made.writestr("tool-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        made.writestr("tool-1.0.dist-info/RECORD", "")
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def layered(sha256: str) -> Layer:
+        wheel = Wheel(name="tool", requirement="tool==1.0", sha256=sha256)
+        return Layer(brought=(Brought(workload="says", files={}, wheels=(wheel,)),))
+
+    recipe = load_recipe(built.name)
+    with pytest.raises(BrokenError, match="no file of it has the SHA-256 0000"):
+        build(recipe.with_layer(layered("0" * 64)), places, silent)
+    image = build(recipe.with_layer(layered(right)), places, silent)
+    says = "/usr/local/lib/labctl/workloads/says/wheels/tool/tool/says"
+    assert made_in(image.tree, says).stdout == "brought\n"
+    assert images.verify(image) == []
+    assert [found.name for found in places.downloads.iterdir()] == [f"{right}.whl"]
 
 
 def test_a_misspelt_package_is_told_with_the_one_that_was_meant(

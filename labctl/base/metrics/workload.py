@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.base.latencies import CLOSED, LARGEST, OPEN, OPEN_MEAN
-from labctl.base.metrics.row import ANY, Column, Counts, Metric, Page
+from labctl.base.metrics.row import ANY, Column, Counts, Metric, Page, Zero
 from labctl.base.units import Better, Unit
 
 _CLOSED_LOOP = (
@@ -237,6 +237,74 @@ WORKLOAD = (
         "cyclictest: Σ max(0, latency − interval), all threads together",
         page=Page.LARGE,
         felt=True,
+    ),
+    Metric(
+        "gc_pauses",
+        Unit.COUNT,
+        Better.NEITHER,
+        "a Java VM's unified log: pauses by its garbage collector that ended in the steady part",
+        title="pauses by the garbage collector",
+        zero=Zero.USUAL,
+        counts=Counts.EVENTS,
+    ),
+    Metric(
+        "gc_pause_time",
+        Unit.SECONDS,
+        Better.LOWER,
+        "the same, their sum",
+        title="time of pauses by the garbage collector",
+        zero=Zero.USUAL,
+    ),
+    Metric(
+        "gc_pause_max",
+        Unit.SECONDS,
+        Better.LOWER,
+        "the same, the longest",
+        title="longest pause by the garbage collector",
+    ),
+    Metric(
+        "gc_stalls",
+        Unit.COUNT,
+        Better.LOWER,
+        "the same log: waits of threads for memory that ZGC had yet to free",
+        title="allocation stalls",
+        zero=Zero.USUAL,
+        counts=Counts.EVENTS,
+    ),
+    Metric(
+        "jvm_stopped",
+        Unit.SECONDS,
+        Better.LOWER,
+        "the same log: all safepoints together, the time until all threads stood still in them",
+        title="time for which a Java VM stood still",
+        zero=Zero.USUAL,
+    ),
+    Metric(
+        "jit_compiled",
+        Unit.COUNT,
+        Better.LOWER,
+        "the same log: methods that its compilers were given in the steady part",
+        title="methods compiled",
+        zero=Zero.USUAL,
+        counts=Counts.EVENTS,
+    ),
+    Metric(
+        "jit_compiled_before",
+        Unit.COUNT,
+        Better.NEITHER,
+        "the same before it, at start-up",
+        title="methods compiled at start-up",
+        counts=Counts.EVENTS,
+    ),
+    Metric(
+        "jit_discarded",
+        Unit.COUNT,
+        Better.LOWER,
+        "the same log: compiled methods that were made not entrant in the steady part, because "
+        "better code took their place or what they assumed held no longer",
+        title="compiled methods discarded",
+        zero=Zero.USUAL,
+        counts=Counts.EVENTS,
     ),
     Metric(
         "duration",

@@ -193,12 +193,11 @@ def traffic_control(reader: Reader, scope: Scope) -> Result:
     }
     if all(found.values()):
         return fine("netem and tbf are there", found)
-    missing = " and ".join(name for name, there in found.items() if not there)
+    missing = [name for name, there in found.items() if not there]
+    options = " and ".join(f"CONFIG_NET_SCH_{name.upper()}" for name in missing)
     return warn(
-        f"the kernel has no {missing}",
-        "Boot a kernel with CONFIG_NET_SCH_NETEM; until then a link is only slowed, not delayed."
-        if not found["netem"]
-        else "Boot a kernel with CONFIG_NET_SCH_TBF.",
+        f"the kernel has no {' and no '.join(missing)}: a program of labctl's stands in",
+        f"Boot a kernel with {options} (docs/decisions/narrow-link.md).",
         found,
     )
 

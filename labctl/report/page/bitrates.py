@@ -68,6 +68,7 @@ class Bitrates:
     columns of `rows`, one per bin."""
 
     title: str
+    heading: str
     names: tuple[tuple[int, str], ...]
     panels: tuple[CoursePanel, ...]
     ticks: tuple[tuple[float, str], ...]
@@ -102,7 +103,8 @@ def bitrates(view: View, place: Scenario, shown: Collection[str]) -> Bitrates | 
     bin_s = joined * first.bin_s
     kinds = [kind for kind in _KINDS if any(key[1] == kind for key in moments)]
     return Bitrates(
-        title=f"{place.title}: bitrate over time",
+        title=f"Bitrate over time, {place.title}",
+        heading="Bitrate over time",
         names=tuple((n, kind) for n, kind in enumerate(kinds)),
         panels=tuple(
             _panel(arm, {kind: moments[arm, kind] for kind in kinds}, axis)
@@ -169,7 +171,9 @@ def _panel(arm: str, kinds: dict[str, list[Moment]], axis: Axis | None) -> Cours
     for colour, (kind, moments) in enumerate(kinds.items()):
         xs = [round(100 * (n + 0.5) / len(moments), 2) for n in range(len(moments))]
         line = [f"{x:g} {_y(axis, m.mean):g}" for x, m in zip(xs, moments, strict=True)]
-        spread = [(x, m.mean, m.half) for x, m in zip(xs, moments, strict=True) if m.half]
+        spread = [
+            (x, m.mean, m.half) for x, m in zip(xs, moments, strict=True) if m.half is not None
+        ]
         upper = [f"{x:g} {_y(axis, mean + half):g}" for x, mean, half in spread]
         lower = [f"{x:g} {_y(axis, mean - half):g}" for x, mean, half in reversed(spread)]
         band = f"M{'L'.join([*upper, *lower])}Z" if len(spread) > 1 else ""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.model import EffectKind
+from labctl.analysis.run_compare.per_price import PerPrice, Prices
 from labctl.analysis.run_compare.two_runs import Difference, RunComparison
 from labctl.analysis.words import change_text, effect_shown
 from labctl.base.notation import Shown, quantity, share
+from labctl.base.units import Unit
 from labctl.base.wording import metric_title
 from labctl.report.parts import bare_table, marked, small, text
 
@@ -20,8 +24,11 @@ _MOST_WORDS = 60
 """Limit on a fact's words in a table: CPU flags are hundreds."""
 
 
-def comparison_table(found: RunComparison) -> RenderableType:
-    """Return lines of 80 columns: facts, what isn't compared, then the numbers."""
+def comparison_table(
+    found: RunComparison, prices: Prices | None = None, priced: Sequence[PerPrice] = ()
+) -> RenderableType:
+    """Return lines of 80 columns: facts, what isn't compared, then the numbers, and performance per
+    price where prices were given."""
     parts: list[RenderableType] = [text(f"A: {found.a}\nB: {found.b}\n")]
     parts += marked("Not comparable", (f"{reason}." for reason in found.refusals))
     parts.append(_facts(found))
@@ -34,6 +41,8 @@ def comparison_table(found: RunComparison) -> RenderableType:
         if rows:
             several = len(found.effects) + len(found.levels) > 1
             parts += [Text(), _numbers(title, rows), small(_confidence(rows[0], several=several))]
+    if prices is not None and priced:
+        parts += [Text(), _per_price(priced), small(_priced(prices))]
     if not found.levels:
         parts.append(text("\nNothing can be compared.", style="bold"))
     return Group(*parts)
@@ -84,6 +93,30 @@ def _numbers(title: str, rows: Iterable[Difference]) -> RenderableType:
     return table
 
 
+def _per_price(rows: Iterable[PerPrice]) -> RenderableType:
+    table = bare_table("Performance per price, B against A")
+    for column, width in (("what", 44), ("", 34)):
+        table.add_column(column, max_width=width, overflow="fold")
+    for row in rows:
+        words = f"none: {row.why}"
+        if row.estimate is not None:
+            ratio = effect_shown(row.estimate, row.low, row.high, EffectKind.RATIO, Unit.FRACTION)
+            words = "\n".join(filter(None, ratio))
+        table.add_row(
+            text(f"{row.tuning}, {row.workload}, {row.condition}: {metric_title(row.metric)}"),
+            text(words),
+        )
+    return table
+
+
+def _priced(prices: Prices) -> str:
+    return (
+        f"An hour of A costs {prices.a:g}, one of B {prices.b:g}. More is better: by how much B's "
+        "host does the work better, times A's price over B's. Intervals are those of the values; "
+        "prices have none."
+    )
+
+
 def _value(row: Difference, value: float) -> str:
     if not row.of_effect:
         return quantity(value, row.unit)
@@ -104,9 +137,14 @@ def _confidence(first: Difference, *, several: bool) -> str:
     )
 
 
-def comparison_json(found: RunComparison) -> dict[str, Any]:
+def comparison_json(
+    found: RunComparison, prices: Prices | None = None, priced: Sequence[PerPrice] = ()
+) -> dict[str, Any]:
     """Return JSON with the keys of docs/compare.md."""
-    return {
+    told: dict[str, Any] = {}
+    if prices is not None:
+        told = {"prices": asdict(prices), "per_price": [_price_json(row) for row in priced]}
+    return told | {
         "schema": SCHEMA,
         "a": found.a,
         "b": found.b,
@@ -116,6 +154,21 @@ def comparison_json(found: RunComparison) -> dict[str, Any]:
         "cautions": list(found.cautions),
         "effects": [_json(row) for row in found.effects],
         "levels": [_json(row) for row in found.levels],
+    }
+
+
+def _price_json(row: PerPrice) -> dict[str, Any]:
+    return {
+        "tuning": row.tuning,
+        "workload": row.workload,
+        "condition": row.condition,
+        "metric": row.metric,
+        "better": str(row.better),
+        "estimate": row.estimate,
+        "low": row.low,
+        "high": row.high,
+        "confidence": row.confidence,
+        "why": row.why,
     }
 
 

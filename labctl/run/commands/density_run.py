@@ -37,7 +37,7 @@ def density(request: DensityRequest, words: tuple[str, ...], listener: Listener)
         path = folder_path(request.results, request.workload.name)
         stack.enter_context(alone(request.places, listener, shlex.join(words), path))
         plan = plan_density(request)
-        refuse_problems(request.places, plan.planned)
+        refuse_problems(request.places, plan.planned, has_clones=True)
         planned = with_image(request.sweep, plan.planned, listener)
         if planned is not plan.planned:
             plan = planned_density(request, planned)

@@ -13,6 +13,7 @@ from labctl.base.tuning import Kind
 from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import host_facts
+from labctl.host.narrow import Narrow
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.started import guest_xml
 from labctl.run.planning.own_domain import OwnGuest
@@ -82,6 +83,12 @@ def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRec
         image=ImageUsed(name=lab.image.name, digest=lab.image.digest),
         domain=own and own.record,
     )
+
+
+def put_narrow_link(log: RunLog, narrow: Narrow | None) -> None:
+    """Put into the record what makes narrow links, where the run has any."""
+    if narrow is not None and narrow.sentence not in log.record.notes:
+        log.put(notes=[*log.record.notes, narrow.sentence])
 
 
 def put_qemu_user(log: RunLog, now: Mapping[str, Any] | None) -> None:

@@ -60,16 +60,19 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
     request.places.root.mkdir(parents=True, exist_ok=True)
 
 
-def refuse_problems(places: StatePaths, planned: Planned) -> None:
-    """Raise HostError for problems that would end a plan's guests later."""
-    preflight.check(_host_problems(places, planned))
+def refuse_problems(places: StatePaths, planned: Planned, *, has_clones: bool = False) -> None:
+    """Raise HostError for problems that would end a plan's guests later. `has_clones`: what is
+    measured are copies of the saved guest."""
+    preflight.check(_host_problems(places, planned, has_clones=has_clones))
 
 
-def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
+def _host_problems(
+    places: StatePaths, planned: Planned, *, has_clones: bool = False
+) -> list[HostError]:
     """Return what would end the guests of a plan later on. Raises UsageError for a state folder
     that can't be one."""
     _check_socket_paths(places)
-    needs = _needs(places, planned)
+    needs = _needs(places, planned, has_clones=has_clones)
     return preflight.preflight(
         state_folder=places.root,
         disk_bytes=needs.disk_bytes,
@@ -81,9 +84,13 @@ def _host_problems(places: StatePaths, planned: Planned) -> list[HostError]:
     )
 
 
-def _needs(places: StatePaths, planned: Planned) -> GuestNeeds:
-    image = find(planned.recipe, places)
-    return guest_needs(planned.plan.guest, planned.plan, image_is_built=image is not None)
+def _needs(places: StatePaths, planned: Planned, *, has_clones: bool = False) -> GuestNeeds:
+    return guest_needs(
+        planned.plan.guest,
+        planned.plan,
+        image_is_built=find(planned.recipe, places) is not None,
+        has_clones=has_clones,
+    )
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:

@@ -24,10 +24,15 @@ class GuestNeeds:
 
 
 def guest_needs(
-    guest: GuestShape, what: Plan | Study | None, *, image_is_built: bool
+    guest: GuestShape,
+    what: Plan | Study | None,
+    *,
+    image_is_built: bool,
+    has_clones: bool = False,
 ) -> GuestNeeds:
     """Return what a measured guest takes with the guests that run beside it. `what`: whose
-    conditions these are of; None: there are none."""
+    conditions these are of; None: there are none. `has_clones`: it is measured in copies of itself,
+    whatever runs beside it."""
     memory_bytes = guest.memory_mib * MIB
     beside = most_guests(what) if what else 0
     return GuestNeeds(
@@ -36,6 +41,6 @@ def guest_needs(
             memory_bytes,
             data_disks=guest.data_disks,
             image_is_built=image_is_built,
-            has_clones=beside > 0,
+            has_clones=has_clones or beside > 0,
         ),
     )

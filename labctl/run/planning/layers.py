@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from labctl.base.errors import UsageError
 from labctl.guest.add_layer import refuse_what_cannot_be_layered
-from labctl.guest.layer import Brought, Build, joined
+from labctl.guest.layer import Brought, Build, Wheel, joined
 from labctl.guest.recipe import Recipe
 from labctl.run.planning.planned_conditions import programs_beside
 from labctl.study.plan import Plan
@@ -54,7 +54,7 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
 def _brought(program: Workload) -> Brought | None:
     file = program.file
     build = file.build
-    if not file.files and build is None:
+    if not file.files and build is None and not file.wheels:
         return None
     return Brought(
         workload=program.name,
@@ -65,5 +65,9 @@ def _brought(program: Workload) -> Brought | None:
             argv=tuple(tuple(argv) for argv in build.argv),
             outputs=tuple(build.outputs),
             packages=tuple(build.packages),
+        ),
+        wheels=tuple(
+            Wheel(name=name, requirement=one.requirement, sha256=one.sha256)
+            for name, one in file.wheels.items()
         ),
     )

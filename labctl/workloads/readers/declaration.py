@@ -164,7 +164,8 @@ class MetricFile(SourceFile):
     """Declare how one metric is read, in which unit, and which direction is better."""
 
     reader: (
-        Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf", "game-stream"] | None
+        Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf", "game-stream", "jvm"]
+        | None
     ) = None
     """A reader of one program's own report; its metrics have labctl's names."""
     arguments: dict[str, str | int | float | bool] = {}

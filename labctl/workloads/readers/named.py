@@ -12,7 +12,7 @@ from labctl.base.yamlfile import nearest
 from labctl.store.samples import Reading
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import PERCENTILES
-from labctl.workloads.readers import cyclictest, fio, oslat, rtla, sockperf, stream, sysbench
+from labctl.workloads.readers import cyclictest, fio, jvm, oslat, rtla, sockperf, stream, sysbench
 
 Argument = str | int | float | bool
 Arguments = Mapping[str, Argument]
@@ -158,6 +158,12 @@ def _stream(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
     return stream.readings(report.text, report.where, report.source)
 
 
+def _jvm(log: Text, marks: Text | None, _: Arguments) -> Iterator[Reading]:
+    if marks is None:
+        raise BrokenError(f"{log.where}: the program left no marks beside it")
+    return jvm.readings(log.text, marks.text, (log.where, marks.where), log.source)
+
+
 _TIMERLAT_US = 1000
 """Period of `rtla timerlat hist` that is told none."""
 
@@ -195,4 +201,13 @@ READERS: Mapping[str, Named] = {
         file="sockperf.csv",
     ),
     "game-stream": Named(read=_stream, metrics=stream.METRICS, file="stream.json"),
+    "jvm": Named(
+        read=_jvm,
+        metrics=(
+            *("gc_pauses", "gc_pause_time", "gc_pause_max", "gc_stalls", "jvm_stopped"),
+            *("jit_compiled", "jit_compiled_before", "jit_discarded"),
+        ),
+        file="jvm.log",
+        beside=("marks", "marks.csv"),
+    ),
 }

@@ -85,8 +85,8 @@ def _shared(record: StreamRecord, where: str, source: str) -> Iterator[Reading]:
     ours, others = fmean(record.stream_bit[bins]), fmean(record.competitor_bit[bins])
     if others < _LEAST_BIT:
         raise BrokenError(
-            f"{where}: the competitor {record.competitor} sent nothing: competitor.txt has "
-            "what iperf3 said"
+            f"{where}: the competitor {record.competitor} sent nothing. The trial's competitor.txt "
+            "has what iperf3 said"
         )
     yield sample("competitor_bitrate", others, source=source)
     if record.capacity_bit is None:

@@ -70,17 +70,22 @@ def test_an_unknown_image_is_wrong_usage(state: Path) -> None:
 def test_a_layer_is_listed_with_what_it_adds_to_which_image(state: Path) -> None:
     folder = StatePaths(state).images / "debian-12-ba9876543210"
     layered = make_image(folder, "ba9876543210" * 4)
-    layer = {"packages": ["redis-tools"], "workloads": {"frames": {}}, "masked": ["redis.service"]}
+    frames = {"wheels": {"java21": "0123"}}
+    layer = {
+        "packages": ["redis-tools"],
+        "workloads": {"frames": frames},
+        "masked": ["redis.service"],
+    }
     added = {"made_of": "debian-12-0123456789ab", "layer": layer}
     write_json(folder / "manifest.json", {**layered.manifest, **added})
     row, base = json.loads(image(state, "list", "--json").stdout)["images"][::-1]
-    assert row["layer"] == ["redis-tools", "files of frames"]
+    assert row["layer"] == ["redis-tools", "wheel java21", "files of frames"]
     assert row["made_of"] == base["folder"]
     assert base["layer"] == []
     said = " ".join(image(state, "list").stdout.split())
     assert "debian-12-0123456789ab with redis-tools" in said
     shown = image(state, "show", folder.name).stdout
-    assert "debian-12-0123456789ab: redis-tools, files of frames" in shown
+    assert "debian-12-0123456789ab: redis-tools, wheel java21, files of frames" in shown
     assert "redis.service" in shown
     (folder / "disk.qcow2").write_bytes(b"other")
     assert "the next run that needs it makes it" in image(state, "verify", folder.name).stdout

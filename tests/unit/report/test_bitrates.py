@@ -36,6 +36,13 @@ def test_each_moment_is_the_mean_over_blocks_with_its_interval(tmp_path: Path) -
     assert plot.blocks == "3 blocks"
 
 
+def test_a_band_is_there_where_all_blocks_agree(tmp_path: Path) -> None:
+    plot = _drawn(with_streams(synthetic_run(blocks=3), tmp_path))
+    for course in plot.panels[0].courses:
+        # Up along the bins and back again, those in which nothing differs, too.
+        assert len(re.findall(r"[ML]", course.band)) == 2 * len(plot.rows)
+
+
 def test_a_single_block_has_a_line_and_no_band(tmp_path: Path) -> None:
     plot = _drawn(with_streams(synthetic_run(blocks=1), tmp_path))
     courses = [course for panel in plot.panels for course in panel.courses]

@@ -41,3 +41,9 @@ def test_saved_guests_take_their_place_twice_where_any_is_cloned() -> None:
     one, four = (guest_needs(SHAPE, plan(n), image_is_built=True) for n in (1, 4))
     # However many clones: all of a boot are restored from one copy.
     assert one.disk_bytes == four.disk_bytes == alone.disk_bytes + 2 * 1024 * MIB
+
+
+def test_what_is_measured_in_clones_takes_their_copy_without_any_beside_it() -> None:
+    cloned = guest_needs(SHAPE, plan(), image_is_built=True, has_clones=True)
+    one = guest_needs(SHAPE, plan(1), image_is_built=True)
+    assert (cloned.disk_bytes, cloned.memory_bytes) == (one.disk_bytes, 1024 * MIB)

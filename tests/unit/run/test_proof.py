@@ -64,7 +64,10 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
     ) -> Proof:
         serves = peer and SimpleNamespace(command=SimpleNamespace(argv=(peer, "--server")))
         workload = SimpleNamespace(
-            binaries=(program,), check_parameters=dict, peer=lambda parameters: serves
+            binaries=(program,),
+            check_parameters=dict,
+            peer=lambda parameters: serves,
+            competitor=lambda parameters: None,
         )
         monkeypatch.setattr(module, "workload_of", lambda _: workload)
         records = {p: {"path": p, "sha256": digest} for p, digest in (built or {}).items()}

@@ -157,19 +157,3 @@ def test_a_race_is_as_many_laps_on_both_sides() -> None:
 def test_more_frames_than_a_cpu_can_compute_are_refused() -> None:
     with pytest.raises(UsageError, match="60 frames of 20000 us are more than a CPU has"):
         workload("frame-loop").check_parameters({"work_us": 20_000})
-
-
-def test_ticks_of_the_first_seconds_are_the_compiler_s(tmp_path: Path) -> None:
-    text = recorded("tick-server-1-ticks.csv")
-    rows = [tuple(map(int, line.split(",")[1:])) for line in text.splitlines()[1:]]
-    found = _read(tmp_path, "tick-server", recorded("tick-server-1-native.txt"), ticks_csv=text)
-    drift = [start - due for due, start, *_ in rows if due >= 5_000_000_000]
-    assert found["drift_max"] == pytest.approx(max(drift) / 1e9)
-    assert max(start - due for due, start, *_ in rows) > max(drift)
-    assert found["collections"] > 0
-
-
-def test_a_tick_server_s_time_is_whole_seconds_with_those_that_are_left_out() -> None:
-    argv = workload("tick-server").command(_setting("tick-server", collector="Z")).argv
-    assert "-XX:+UseZGC" in argv
-    assert argv[argv.index("TickServer") + 2] == "15"

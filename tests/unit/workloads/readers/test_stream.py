@@ -28,12 +28,14 @@ def test_a_recorded_run_has_every_metric_or_says_why_not(name: str) -> None:
     read = [*readings(text, name, name)]
     told = {one.metric for one in read}
     assert {metric for metric in METRICS if metric not in told} == set()
-    both = json.loads(text)["competitor"] != "none"
+    found = json.loads(text)
+    both, capacity_mbit = found["competitor"] != "none", found["capacity_mbit"]
     values = {one.key: one.value for one in read if isinstance(one, Sample)}
     assert ("jain_index" in values) is both
-    if both:
-        # Both share 15 Mb/s, counted as the bottleneck counts.
-        assert values["stream_bitrate"] + values["competitor_bitrate"] <= 15e6 * 1.05
+    if both and capacity_mbit:
+        # Counted as the bottleneck counts.
+        together = values["stream_bitrate"] + values["competitor_bitrate"]
+        assert together <= capacity_mbit * 1e6 * 1.05
         assert 0.5 <= values["jain_index"] <= 1
 
 
