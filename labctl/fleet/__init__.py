@@ -1,0 +1,1 @@
+"""Measure many hosts, keep what they measured, and read it back."""
