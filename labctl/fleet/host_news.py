@@ -19,6 +19,8 @@ class What(StrEnum):
     BEGUN = "begun"
     PROGRESS = "progress"
     FETCHED = "fetched"
+    PASSED = "passed"
+    """Its run kept the policy's rules."""
     FAILED = "failed"
     UNREACHABLE = "unreachable"
     STOPPED = "stopped"
@@ -50,8 +52,9 @@ _KINDS = {
 
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
 _GUARD = "Stop where an earlier batch did not pass"
-_LAST = {"labctl_sweep": "Verify"}
-"""Task of a role after which what it fetched is whole."""
+GATE: Final = "Stop where a rule is not kept"
+_LAST = {("labctl_sweep", "Verify"): What.FETCHED, ("labctl_gate", GATE): What.PASSED}
+"""Last tasks of roles, by the role's name, and what it means that they went well."""
 
 
 def news_of(event: Mapping[str, Any]) -> HostNews | None:
@@ -73,13 +76,16 @@ def news_of(event: Mapping[str, Any]) -> HostNews | None:
         case What.FAILED | What.UNREACHABLE:
             return HostNews(host=host, what=kind, task=task, reason=_reason(result))
         case _:
-            is_last = event.get("event") == "runner_on_ok" and (
-                _LAST.get(str(data.get("role", "")).rpartition(".")[2]) == task
+            role = str(data.get("role", "")).rpartition(".")[2]
+            last = _LAST.get((role, task)) if event.get("event") == "runner_on_ok" else None
+            return (
+                _progress(host, task, result)
+                if last is None
+                else HostNews(host=host, what=last, task=task)
             )
-            return _progress(host, task, result, What.FETCHED if is_last else What.PROGRESS)
 
 
-def _progress(host: str, task: str, result: Mapping[str, Any], what: What) -> HostNews | None:
+def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
     """Return what the host's progress.json says, where that is what the task printed."""
     said: Any = {}
     if match := re.search(r"\{.*\}", str(result.get("stdout", "")), re.DOTALL):
@@ -88,10 +94,10 @@ def _progress(host: str, task: str, result: Mapping[str, Any], what: What) -> Ho
         except ValueError:
             said = {}
     if not isinstance(said, dict) or not isinstance(said.get("run"), str):
-        return HostNews(host=host, what=what, task=task) if what is What.FETCHED else None
+        return None
     return HostNews(
         host=host,
-        what=what,
+        what=What.PROGRESS,
         task=task,
         run=_short(said["run"]),
         done=_count(said.get("done")),

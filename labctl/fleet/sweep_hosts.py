@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import BrokenError, LabctlError
-from labctl.fleet.ansible import Ended, play
-from labctl.fleet.host_news import HostNews, What, news_of
+from labctl.fleet.ansible import play
+from labctl.fleet.host_news import GATE, HostNews, What, news_of
 from labctl.fleet.sweep_folder import RUN, HostState, Status, SweepFolder
 from labctl.store.archive import RunArchive
 from labctl.store.content_digest import archive_digest
@@ -31,15 +31,18 @@ class HowToReach:
     variables: Mapping[str, str]
 
 
-def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watching) -> Ended:
-    """Carry the sweep out on every host that isn't done, batch by batch; returns how the last
-    playbook ended.
+def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watching) -> None:
+    """Carry the sweep out on every host that isn't done, batch by batch.
 
     Ansible ends a play where all hosts of a batch are lost. The rest goes on in another, unless
-    the guard stopped it: then the hosts that are left are 'not touched'. Ctrl-C stops no host.
+    the gate doesn't let it: then the hosts that are left are 'not touched'. Ctrl-C stops no host.
+    Raises BrokenError where Ansible ended before it came to any host.
     """
     left = _not_done(fleet)
-    while True:
+    while left:
+        if why := _why_stopped(fleet, is_first=left[0] == fleet.record.hosts[0]):
+            _leave(fleet, left, why)
+            return
         heard = _Heard(fleet, watching)
         ended = play(
             PLAYBOOK,
@@ -49,11 +52,40 @@ def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watch
             variables=_variables(fleet, how, study, left),
             handler=heard.event,
         )
-        heard.end(left, ended)
-        rest = [host for host in left if host not in heard.begun]
-        if heard.stopped or not rest or len(rest) == len(left):
-            return ended
-        left = rest
+        if not heard.begun:
+            raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
+        left = [host for host in left if host not in heard.begun]
+        if heard.stopped:
+            _leave(fleet, left, heard.stopped)
+            return
+
+
+def _why_stopped(fleet: SweepFolder, *, is_first: bool) -> str:
+    """Return why the gate lets no other host begin; "" where it does. As the guard of the role
+    labctl_gate, which sees the hosts of its own play alone."""
+    if fleet.record.policy is None:
+        return ""
+    if broken := _gated(fleet, passed=False):
+        return f"not touched: the gate failed on {', '.join(broken)}"
+    if not is_first and not _gated(fleet, passed=True):
+        return "not touched: no host of the earlier batches passed the gate"
+    return ""
+
+
+def _gated(fleet: SweepFolder, *, passed: bool) -> list[str]:
+    """Return the hosts whose runs the gate let pass, or didn't."""
+    states = {host: fleet.state(host) for host in fleet.record.hosts}
+    return [
+        host
+        for host, state in states.items()
+        if state.status is Status.DONE and (not state.reason) is passed
+    ]
+
+
+def _leave(fleet: SweepFolder, hosts: Sequence[str], why: str) -> None:
+    for host in hosts:
+        if fleet.state(host).status in (Status.WAITING, Status.NOT_TOUCHED):
+            fleet.change(host, status=Status.NOT_TOUCHED, reason=why)
 
 
 def _not_done(fleet: SweepFolder) -> list[str]:
@@ -80,6 +112,7 @@ def _variables(
     }
     if record.policy is not None:
         found["labctl_gate_policy"] = record.policy
+        found["labctl_gate_passed_before"] = _gated(fleet, passed=True)
     return found
 
 
@@ -90,6 +123,8 @@ class _Heard:
         self._fleet = fleet
         self._watching = watching
         self._hosts = frozenset(fleet.record.hosts)
+        self._is_gated = fleet.record.policy is not None
+        self._fetched: set[str] = set()
         self.begun: set[str] = set()
         self.stopped = ""
 
@@ -105,9 +140,9 @@ class _Heard:
         self._watching(news.host, state, news)
 
     def _changes(self, news: HostNews) -> dict[str, Any]:
-        is_done = self._fleet.state(news.host).status is Status.DONE
+        host = news.host
         match news.what:
-            case What.BEGUN | What.PROGRESS if is_done:
+            case What.BEGUN if host in self._fetched:
                 return {}
             case What.BEGUN:
                 return {"status": Status.RUNNING, "reason": ""}
@@ -115,36 +150,27 @@ class _Heard:
                 changes: dict[str, Any] = {"status": Status.RUNNING, "run": news.run}
                 return changes | ({"digest": news.digest} if news.digest else {})
             case What.FETCHED:
-                return self._fetched(news.host)
-            case What.FAILED if is_done:  # by the gate, which measures nothing
-                return {"reason": news.reason}
+                return self._look_at(host)
+            case What.PASSED:
+                return {"status": Status.DONE} if host in self._fetched else {}
+            case What.FAILED if news.task == GATE and host in self._fetched:
+                return {"status": Status.DONE, "reason": news.reason}
             case What.FAILED:
                 return {"status": Status.FAILED, "reason": f"{news.task}: {news.reason}"}
-            case What.UNREACHABLE if is_done:
-                return {}
             case What.UNREACHABLE:
                 return {"status": Status.UNREACHABLE, "reason": news.reason}
             case What.STOPPED:
                 return {"status": Status.NOT_TOUCHED, "reason": news.reason}
-        raise AssertionError(news.what)
 
-    def _fetched(self, host: str) -> dict[str, Any]:
+    def _look_at(self, host: str) -> dict[str, Any]:
         """Look at what was fetched, a foreign file, before its host counts as done."""
         path = self._fleet.host(host) / RUN
         try:
             _check(path, self._fleet, self._fleet.state(host).digest)
         except LabctlError as error:
             return {"status": Status.FAILED, "reason": error.message}
-        return {"status": Status.DONE, "reason": ""}
-
-    def end(self, hosts: Sequence[str], ended: Ended) -> None:
-        """Say of hosts that the playbook ended without, why. Raises BrokenError where it heard of
-        none at all: then the playbook itself is what is wrong."""
-        if not self.begun and not self.stopped:
-            raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
-        for host in hosts:
-            if self.stopped and self._fleet.state(host).status is Status.WAITING:
-                self._fleet.change(host, status=Status.NOT_TOUCHED, reason=self.stopped)
+        self._fetched.add(host)
+        return {} if self._is_gated else {"status": Status.DONE, "reason": ""}
 
 
 def _check(path: Path, fleet: SweepFolder, digest: str) -> None:

@@ -166,8 +166,9 @@ def stand_in_run(stand: Path) -> None:
 
 
 @contextmanager
-def hosts_up(packages: Path, count: int) -> Iterator[Rig]:
-    """So many hosts, until the block ends."""
+def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator[Rig]:
+    """So many hosts, until the block ends. `measuring`: they use this machine's lock and cgroups;
+    else they have a lock together."""
     # Hosts have /tmp and /run of their own, and everything else of this machine's.
     stand = Path(f"/var/tmp/labctl-fleet-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     (stand / "packages").mkdir(parents=True)
@@ -184,7 +185,9 @@ def hosts_up(packages: Path, count: int) -> Iterator[Rig]:
             **os.environ,
             "RIG_PACKAGES": str(stand / "packages"),
             "RIG_SHARED": str(stand),
+            "RIG_MEASURES": "yes" if measuring else "no",
             "RIG_LOCK": str(host_lock().parent),
+            "RIG_LOCK_FROM": str(host_lock().parent if measuring else stand / "lock"),
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -203,7 +206,8 @@ def hosts_up(packages: Path, count: int) -> Iterator[Rig]:
 @pytest.fixture
 def rig(packages: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     marker = request.node.get_closest_marker("hosts")
-    with hosts_up(packages, marker.args[0] if marker else 3) as made:
+    count, options = (marker.args[0], marker.kwargs) if marker else (3, {})
+    with hosts_up(packages, count, **options) as made:
         yield made
 
 

@@ -12,7 +12,10 @@
 # and this machine's network is not touched. It needs in its environment:
 #   RIG_PACKAGES           a folder of what the hosts have beside this machine's files: sshd
 #   RIG_SHARED             a folder that hosts write to as this machine does
-#   RIG_LOCK               the folder of labctl's lock, which the hosts share with this machine
+#   RIG_MEASURES           yes: hosts make cgroups of this machine's. Only with its own lock: labctls
+#                          of other process namespaces take each other's for those of the dead
+#   RIG_LOCK               the folder of labctl's lock on a host
+#   RIG_LOCK_FROM          what is in its place on all of them
 set -euo pipefail
 if [ "${RIG:-}" = "" ]; then
   RIG=hub exec unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
@@ -35,6 +38,11 @@ if [ "$RIG" = host ]; then
   mount -o remount,bind,ro "$root/proc/sys"
   mount --bind "$root/proc/sys/net" "$root/proc/sys/net"   # … but for what each network has of its own
   mount -o remount,bind,rw "$root/proc/sys/net"
+  if [ "$RIG_MEASURES" = yes ]; then
+    mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
+  fi
+  mount -t tmpfs tmpfs "$root/sys/kernel/mm/ksm"           # a setting to tune that moves nothing
+  echo 0 > "$root/sys/kernel/mm/ksm/run"
   mount --rbind /dev "$root/dev"
   mount -t tmpfs tmpfs "$root/run"
   mount -t tmpfs tmpfs "$root/tmp"
@@ -64,8 +72,8 @@ if [ "$1" = -n ]; then count=$2; shift 2; fi
 export HOSTS=/run/rig
 trap 'exit 130' INT TERM
 # Real sweeps in the hosts share this machine's CPUs, so they share its lock.
-mkdir -p "$RIG_LOCK"
-mount --bind "$RIG_LOCK" /mnt
+mkdir -p "$RIG_LOCK_FROM"
+mount --bind "$RIG_LOCK_FROM" /mnt
 mount -t tmpfs tmpfs /run
 mkdir -p "$HOSTS"
 cp -r "$RIG_PACKAGES" "$HOSTS/packages"

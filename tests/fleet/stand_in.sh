@@ -5,7 +5,7 @@
 stand=@STAND@
 host=$(hostname)
 echo "$*" >> "$stand/$host.calls"
-read -r do seconds < "$stand/$host.do" 2>/dev/null || { do=seconds; seconds=1; }
+read -r deed seconds < "$stand/$host.do" 2>/dev/null || { deed=seconds; seconds=1; }
 
 tell() { # STATUS DONE MORE: writes progress.json as labctl does, whole or not at all
   printf '{\n "schema": 1,\n "run": "run-1",\n "status": "%s",\n "pid": %s,\n "done": %s,\n "planned": 4%s\n}\n' \
@@ -26,13 +26,14 @@ results() { # The word after --results, or the folder above that after --resume.
 case "$1 $2" in
   "--version "*) echo "labctl, version @VERSION@" ;;
   "sweep "*)
-    [ "$do" != refuse ] || { echo "labctl: no QEMU here" >&2; exit 3; }
+    [ "$deed" != refuse ] || { echo "labctl: no QEMU here" >&2; exit 3; }
     run=$(results "$@")/run-1
     mkdir -p "$run"
+    # shellcheck disable=SC2016  # it is the inner shell's to expand
     setsid sh -c '
       : labctl
       while [ ! -e "$0/pid" ]; do sleep 0.05; done
-      exec "$1" --go-on "$0" "$2" "$3"' "$run" "$0" "$do" "${seconds:-1}" \
+      exec "$1" --go-on "$0" "$2" "$3"' "$run" "$0" "$deed" "${seconds:-1}" \
       > /dev/null 2>&1 < /dev/null &
     tell running $! 0
     echo $! > "$run/pid"
@@ -45,9 +46,9 @@ case "$1 $2" in
     case $3 in
       fail) tell failed "$pid" 1 ',
  "failure": "the guest failed to boot 2 times in a row"' ;;
-      other) tell done "$pid" 4 ",
+      other) tell 'done' "$pid" 4 ",
  \"digest\": \"$(sha256sum < /dev/null | cut -d' ' -f1)\"" ;;
-      *) tell done "$pid" 4 ",
+      *) tell 'done' "$pid" 4 ",
  \"digest\": \"$(cat "$stand/digest")\"" ;;
     esac
     ;;

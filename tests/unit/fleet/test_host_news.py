@@ -17,7 +17,7 @@ LOOKED = (
 
 
 def event(kind: str, task: str, res: Any = None, **more: Any) -> dict[str, Any]:
-    data = {"host": "h1", "task": task, "role": "labctl_sweep", "res": res, **more}
+    data = {"host": "h1", "task": task, "role": "labctl_sweep", "res": res} | more
     return {"event": kind, "uuid": "x", "event_data": data}
 
 
@@ -37,6 +37,12 @@ def test_what_is_verified_is_fetched() -> None:
     said = news_of(event("runner_on_ok", "labctl.lab.labctl_sweep : Verify", {"stdout": ""}))
     assert said is not None
     assert said.what is What.FETCHED
+
+
+def test_the_gates_last_task_lets_a_host_pass() -> None:
+    said = news_of(event("runner_on_ok", "Stop where a rule is not kept", {}, role="labctl_gate"))
+    assert said is not None
+    assert said.what is What.PASSED
 
 
 def test_a_failure_has_the_words_of_the_command() -> None:
