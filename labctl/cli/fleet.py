@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from labctl.cli import fleet_sweep
@@ -11,6 +13,28 @@ from labctl.cli.common import Group
 @click.group("fleet", cls=Group)
 def command() -> None:
     """Measure many hosts with one study, over ssh."""
+
+
+@command.command("wheelhouse")
+@click.option(
+    "--out",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write it.",
+)
+def wheelhouse(out: Path) -> None:
+    """Make one file of this labctl and all that it needs, for hosts without a network.
+
+    Versions are those that are installed here. Hosts have the same distribution and Python.
+    """
+    from labctl.fleet.wheelhouse import make_wheelhouse
+    from labctl.store.jsonfile import check_folder
+
+    check_folder(out)
+    count = make_wheelhouse(out)
+    size = out.stat().st_size >> 20
+    click.echo(f"{count} wheels in {out} ({size} MiB)")
 
 
 command.add_command(fleet_sweep.sweep)
