@@ -59,7 +59,11 @@ _OURS = {
     help="Install labctl from it first ('labctl fleet wheelhouse').",
 )
 @click.option(
-    "--set", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the roles."
+    "--set",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the roles. It is kept in fleet.json: no passwords.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each host's state as JSON.")
 @results_option
@@ -110,7 +114,14 @@ def sweep(
         f"{record.seed}",
         err=True,
     )
-    sweep_hosts(fleet, how, study, _watch)
+    try:
+        sweep_hosts(fleet, how, study, _watch)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            "Sweeps that have begun go on. Go on with: labctl fleet sweep --resume "
+            + shlex.quote(fleet.path.name)
+        )
+        raise
     return _show(fleet, as_json=as_json)
 
 

@@ -113,6 +113,7 @@ def _variables(
     if record.policy is not None:
         found["labctl_gate_policy"] = record.policy
         found["labctl_gate_passed_before"] = _gated(fleet, passed=True)
+        found["labctl_gate_batches"] = [list(batch) for batch in record.batches]
     return found
 
 

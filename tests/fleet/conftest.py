@@ -54,7 +54,10 @@ def packages() -> Path:
         shutil.rmtree(_KEPT, ignore_errors=True)
         made = _KEPT.with_name(f"{_KEPT.name}.{os.getpid()}")
         made.mkdir()
-        subprocess.run(["apt-get", "-qq", "download", *_PACKAGES], cwd=made, check=True)
+        download = ["apt-get", "-qq", "download", *_PACKAGES]
+        if subprocess.run(download, cwd=made, check=False).returncode:
+            subprocess.run(["apt-get", "-qq", "update"], check=True)
+            subprocess.run(download, cwd=made, check=True)
         for package in made.glob("*.deb"):
             subprocess.run(["dpkg", "-x", str(package), str(made)], check=True)
             package.unlink()

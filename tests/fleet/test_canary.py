@@ -56,3 +56,26 @@ def test_without_a_policy_a_lost_batch_stops_nothing(rig: Rig, tmp_path: Path) -
     assert rig.run("/run/rig/die", "h1").returncode == 0
     swept = rig.sweep(tmp_path, "--serial", "1")
     assert swept.statuses == {"h1": "unreachable", "h2": "done", "h3": "unreachable"}
+
+
+@pytest.mark.hosts(5)
+def test_a_lost_host_does_not_stop_its_own_batch_or_a_later_one(rig: Rig, tmp_path: Path) -> None:
+    """With one fork the others of its batch begin when it is lost already."""
+    assert rig.run("/run/rig/die", "h1").returncode == 0
+    words = ("--policy", policy(tmp_path, kept=True), "--serial", "3,100%", "--forks", "1")
+    swept = rig.sweep(tmp_path, *words)
+    assert swept.statuses == {
+        "h1": "unreachable", "h2": "done", "h3": "done", "h4": "done", "h5": "unreachable",
+    }  # fmt: skip
+
+
+@pytest.mark.hosts(4)
+def test_a_canary_that_failed_the_gate_still_stops_the_rest_when_resumed(
+    rig: Rig, tmp_path: Path
+) -> None:
+    first = rig.sweep(tmp_path, "--policy", policy(tmp_path, kept=False))
+    policy(tmp_path, kept=True)
+    again = rig.sweep(tmp_path, "--resume", first.folder.name)
+    assert again.statuses == first.statuses
+    assert again.reason("h2") == "not touched: the gate failed on h1"
+    assert rig.calls("h2") == []
