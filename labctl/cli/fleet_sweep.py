@@ -181,7 +181,8 @@ def _asked(words: tuple[str, ...]) -> tuple[str, int, tuple[str, ...]]:
 
     if not words or words[0].startswith("-"):
         raise UsageError(
-            "which study?", hint="labctl fleet sweep STUDY --inventory FILE; 'labctl sweep' lists."
+            "the study isn't named, or not before its options",
+            hint="labctl fleet sweep --inventory FILE STUDY [its options]; 'labctl sweep' lists.",
         )
     context = command.make_context("sweep", list(words), parent=click.get_current_context())
     for name, why in _OURS.items():

@@ -17,14 +17,24 @@ from tests.fleet.conftest import LABCTL, STUDY, Rig
 @pytest.mark.hosts(3, measuring=True)
 def test_two_hosts_measure_one_after_the_other(rig: Rig, tmp_path: Path) -> None:
     words: list[str | Path] = [LABCTL, "fleet", "sweep", "--json", "--results", tmp_path]
-    words += ["--inventory", "/run/rig/hosts.yml", "--seed", "1"]
+    words += ["--inventory", "/run/rig/hosts.yml"]
     for name, value in {
         "labctl_sweep_command": LABCTL,
         "labctl_sweep_look_every_s": "1",
         "labctl_sweep_busy_wait_s": "300",
     }.items():
         words += ["--set", f"{name}={value}"]
-    words += [STUDY, "--tuning", "baseline", "--condition", "quiet", "--accel", "tcg"]
+    words += [
+        STUDY,
+        "--seed",
+        "1",
+        "--tuning",
+        "baseline",
+        "--condition",
+        "quiet",
+        "--accel",
+        "tcg",
+    ]
     began = time.monotonic()
     done = rig.run(*words, seconds=600)
     assert done.stdout.startswith("{"), done.stderr
