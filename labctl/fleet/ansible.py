@@ -14,19 +14,21 @@ import shutil
 import signal
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import psutil
+
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import shipped_data
+from labctl.fleet.private_folder import private_folder
 
 _INSTALL: Final = "Install it: pip install 'labctl[fleet]'."
 _LIST_S: Final = 300.0
@@ -146,25 +148,39 @@ def play(
                 raised.append(error)
         return False
 
-    with tempfile.TemporaryDirectory(prefix="labctl-fleet-") as made, _ending(ended):
-        limited = Path(made, "hosts.limit")
+    # Each worker of Ansible's has a session of its own: runner ends the first process alone, and
+    # they would wait for hosts for hours.
+    running: list[psutil.Process] = []
+
+    def is_cancelled() -> bool:
+        if not raised and not ended.is_set():
+            return False
+        if not running:
+            running.extend(psutil.Process().children(recursive=True))
+        return True
+
+    with private_folder() as made, _ending(ended):
+        limited = made / "hosts.limit"
         limited.write_text("".join(f"{host}\n" for host in limit))
-        given = Path(made, "variables.json")
+        given = made / "variables.json"
         given.write_text(json.dumps(dict(variables)))
         words = ["--extra-vars", f"@{given}", "--limit", f"@{limited}", "--forks", str(forks)]
         words += ["--check", "--diff"] if check else []
         runner = ansible_runner.run(
-            private_data_dir=made,
+            private_data_dir=str(made),
             playbook=playbook,
             inventory=list(map(in_full, inventory)),
             cmdline=shlex.join(words),
             envvars=environment(),
             event_handler=hear,
-            cancel_callback=lambda: bool(raised) or ended.is_set(),
+            cancel_callback=is_cancelled,
             quiet=True,
             suppress_env_files=True,
         )
         said = runner.stdout.read()[-4000:] if runner.rc else ""
+    for left in running:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
     if raised:
         raise raised[0]
     if runner.status == "canceled":

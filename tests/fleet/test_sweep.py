@@ -4,7 +4,9 @@ of labctl; only test_real.py measures."""
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -138,3 +140,28 @@ def test_a_dead_controller_stops_no_sweep_and_another_waits_for_it(
     for host in ("h1", "h2"):
         starts = [call for call in rig.calls(host) if call.startswith("sweep")]
         assert len(starts) == 1, "its first run is waited for"
+
+
+@pytest.mark.hosts(2)
+def test_ctrl_c_ends_ansible_and_no_sweep(rig: Rig, tmp_path: Path) -> None:
+    rig.do("h1", "seconds 5")
+    words = ["--seed", str(SEED), "--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    (tmp_path / "tmp").mkdir()
+    own = f"TMPDIR={tmp_path / 'tmp'}"
+    process = rig.start("env", own, LABCTL, "fleet", "sweep", str(STUDY), *words)
+    deadline = time.monotonic() + 60
+    while not any("sweep" in call for call in rig.calls("h1")):
+        assert time.monotonic() < deadline, "it has not begun"
+        time.sleep(0.1)
+    # nsenter forks, and labctl is its child.
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "labctl fleet sweep --resume fleet-" in out
+    assert rig.run("pgrep", "-f", "ansible-playbook").stdout == ""
+    assert not list(tmp_path.glob("tmp/labctl-fleet-*")), "what runner wrote is removed"
+    results = "/var/lib/labctl/fleet/fleet-*/results/run-1/progress.json"
+    while '"done"' not in rig.on("h1", "sh", "-c", f"cat {results}").stdout:
+        assert time.monotonic() < deadline + 30, "its sweep was ended"
+        time.sleep(0.5)
