@@ -165,3 +165,20 @@ def test_ctrl_c_ends_ansible_and_no_sweep(rig: Rig, tmp_path: Path) -> None:
     while '"done"' not in rig.on("h1", "sh", "-c", f"cat {results}").stdout:
         assert time.monotonic() < deadline + 30, "its sweep was ended"
         time.sleep(0.5)
+
+
+@pytest.mark.hosts(3)
+def test_a_host_whose_power_is_cut_does_not_hold_the_others(rig: Rig, tmp_path: Path) -> None:
+    """Nobody is told that h1 is gone: ssh's keep-alive finds out."""
+    rig.do("h1", "seconds 100")
+    words = ["--seed", str(SEED), "--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    words += ["--set", "labctl_sweep_look_every_s=1"]
+    process = rig.start(LABCTL, "fleet", "sweep", str(STUDY), *words)
+    deadline = time.monotonic() + 60
+    while status(tmp_path, "h2") != "done":
+        assert time.monotonic() < deadline, "h2 is not done"
+        time.sleep(0.2)
+    assert rig.run("/run/rig/cut", "h1").returncode == 0
+    out, _ = process.communicate(timeout=80)
+    assert process.returncode == ExitCode.FOUND, out
+    assert status(tmp_path, "h1") == "unreachable"
