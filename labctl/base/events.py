@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,14 @@ class TrialEnded(Event):
     number: int
     valid: bool
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBegun(Event):
+    """Report that the run's folder is there, and the file in it that says how far the run is."""
+
+    folder: Path
+    progress: Path
 
 
 Listener = Callable[[Event], None]

@@ -1,17 +1,42 @@
-"""Run `labctl fleet`: what many hosts measured."""
+"""Run `labctl fleet`: measure many hosts, and pool what they say."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from labctl.cli import fleet_report
+from labctl.cli import fleet_report, fleet_sweep
 from labctl.cli.common import Group
 
 
 @click.group("fleet", cls=Group)
 def command() -> None:
-    """Report what many hosts measured together."""
+    """Measure many hosts with one study, over ssh, and pool what they say."""
 
 
+@command.command("wheelhouse")
+@click.option(
+    "--out",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write it.",
+)
+def wheelhouse(out: Path) -> None:
+    """Make one file of this labctl and all that it needs, for hosts without a network.
+
+    Versions are those that are installed here. Hosts have the same distribution and Python.
+    """
+    from labctl.fleet.wheelhouse import make_wheelhouse
+    from labctl.store.jsonfile import check_folder
+
+    check_folder(out)
+    count = make_wheelhouse(out)
+    size = out.stat().st_size >> 20
+    click.echo(f"{count} wheels in {out} ({size} MiB)")
+
+
+command.add_command(fleet_sweep.sweep)
 command.add_command(fleet_report.report)
 command.add_command(fleet_report.compact)

@@ -22,7 +22,7 @@ def command() -> None:
     """Show facts and settings of this host, and restore what labctl changed on it."""
 
 
-for member in (host_tune.tune, host_tune.status, host_tune.restore):
+for member in (host_tune.tune, host_tune.keep, host_tune.status, host_tune.restore):
     command.add_command(member)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,9 +13,11 @@ from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
+    from labctl.base.paths import StatePaths
     from labctl.host.settings.journal import ChangeStanding, Restored
     from labctl.rollout.steps import Step
     from labctl.run.commands.host_tuning import Tuned
+    from labctl.run.planning.host_request import HostRequest
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -22,9 +25,22 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="TUNING...")
 @click.option("--vcpus", type=click.IntRange(1), help="vCPUs of the guest that it is for.")
+@click.option("--check", is_flag=True, help="Say what would change, and change nothing.")
+@click.option(
+    "--restore-after",
+    metavar="TIME",
+    help="Put it back after so long (10m), unless 'labctl host keep' is called before.",
+)
 @_json
 @click.pass_context
-def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_json: bool) -> None:
+def tune(
+    context: click.Context,
+    names: Sequence[str],
+    vcpus: int | None,
+    check: bool,
+    restore_after: str | None,
+    as_json: bool,
+) -> None:
     """Set this host up as TUNINGs ask, until 'labctl host restore'.
 
     What needs a reboot is planned and printed, never done.
@@ -35,7 +51,11 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
 
     asked = asked_for(names, vcpus)
     places = state_paths(context)
-    tuned = carry_out(asked, places, _tell) if asked.host else Tuned(changed=(), refused=())
+    if check:
+        _show_foreseen(asked, as_json=as_json)
+        return
+    with _timer(places, restore_after if asked.host else None):
+        tuned = carry_out(asked, places, _tell) if asked.host else Tuned(changed=(), refused=())
     steps = _reboot_steps(" ".join(names), asked.words)
     if as_json:
         print_json(
@@ -63,6 +83,22 @@ def tune(context: click.Context, names: Sequence[str], vcpus: int | None, as_jso
         _show_step(step)
     if not asked.host and not steps:
         click.echo("nothing to do: the host's kernel was booted so")
+
+
+@click.command()
+@_json
+@click.pass_context
+def keep(context: click.Context, as_json: bool) -> None:
+    """Keep what 'labctl host tune --restore-after' has set, until 'labctl host restore'."""
+    from labctl.host.settings.restore_timer import stop
+
+    kept = stop(state_paths(context))
+    if as_json:
+        print_json({"schema": 1, "kept": kept})
+    elif kept:
+        click.echo("kept until 'labctl host restore'")
+    else:
+        click.echo("nothing to keep: no restore is due here")
 
 
 @click.command()
@@ -109,20 +145,27 @@ def status(context: click.Context, as_json: bool) -> None:
 @click.command()
 @click.option("--force", is_flag=True, help="Put back what someone else has changed since as well.")
 @click.option("--accept", is_flag=True, help="Leave what someone else has changed for good.")
+@click.option("--timer", metavar="NAME", hidden=True, help="Nothing, where that timer was stopped.")
 @_json
 @click.pass_context
-def restore(context: click.Context, force: bool, accept: bool, as_json: bool) -> None:
+def restore(
+    context: click.Context, force: bool, accept: bool, timer: str | None, as_json: bool
+) -> None:
     """Put back what 'labctl host tune', or a labctl that was killed, has changed.
 
     Waits until no labctl measures here.
     """
     from labctl.host.settings.journal import Journal, UndoOutcome
+    from labctl.host.settings.restore_timer import is_due, stop
     from labctl.run.commands.host_tuning import restore as carry_out
 
     if force and accept:
         raise click.UsageError("--force and --accept contradict each other")
     places = state_paths(context)
+    if timer is not None and not is_due(places, timer):
+        return
     results = carry_out(places, _tell, force=force, accept=accept)
+    stop(places)
     pending = Journal(places.journal).pending()
     if as_json:
         print_json(
@@ -139,6 +182,47 @@ def restore(context: click.Context, force: bool, accept: bool, as_json: bool) ->
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
             click.echo(f"left alone: what labctl {pid} changed, as it still runs")
     _fail_unless_settled(results, UndoOutcome.FOREIGN)
+
+
+@contextmanager
+def _timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
+    """Start the timer that puts the host back, before anything is changed: a host that is lost in
+    between is put back as well. Where the block fails, it has changed nothing."""
+    if restore_after is None:
+        yield
+        return
+    from labctl.cli.stopping import seconds_of
+    from labctl.host.settings.restore_timer import start, stop
+
+    start(places, seconds_of(restore_after, "--restore-after"))
+    try:
+        yield
+    except BaseException:
+        stop(places)
+        raise
+
+
+def _show_foreseen(asked: HostRequest, *, as_json: bool) -> None:
+    from labctl.host.settings.knobs import foreseen
+
+    found = foreseen(asked.host, asked.place)
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "would_change": [
+                    {"name": one.name, "before": one.now, "after": one.then} for one in found
+                ],
+                "needs_reboot": list(asked.words),
+            }
+        )
+        return
+    for one in found:
+        click.echo(f"{one.name}: {one.now} -> {one.then}")
+    for word in asked.words:
+        click.echo(f"needs a reboot: {word}")
+    if not found and not asked.words:
+        click.echo("nothing to do: the host is so")
 
 
 def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:

@@ -26,7 +26,7 @@ _COMMANDS = {
     "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
-    "fleet": ("labctl.cli.fleet", "Report what many hosts measured together."),
+    "fleet": ("labctl.cli.fleet", "Measure many hosts with one study; pool what they say."),
     "gate": ("labctl.cli.gate", "Hold a run against the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
@@ -59,6 +59,7 @@ _READ_THE_LAB = (
     "collectors",
     "exits",
     "explain",
+    "fleet",
 )
 """Commands that use files which a lab folder may shadow."""
 

@@ -291,19 +291,25 @@ def _print_table(titles: list[str], rows: list[list[str]]) -> None:
 
 @command.command("verify")
 @click.argument("run_name", metavar="RUN")
+@click.option(
+    "--digest", metavar="SHA256", help="What the whole run must have: of its progress.json."
+)
 @_json
 @results_option
-def verify_run(run_name: str, as_json: bool, results: Path | None) -> None:
+def verify_run(run_name: str, digest: str | None, as_json: bool, results: Path | None) -> None:
     """Check every file of RUN's trials against the digests that were taken when each ended.
 
     Exits with 1 when something differs.
     """
     from labctl.base.wording import counted, printable
     from labctl.run.commands.verify import verify
+    from labctl.store.content_digest import check_digest
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
     with folder.unpacked() as unpacked:
+        if digest is not None:
+            check_digest(unpacked.path, digest)
         found = verify(unpacked)
     if as_json:
         print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})

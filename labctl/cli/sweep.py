@@ -72,6 +72,12 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print arms, workloads, how long it takes and which losses it could exclude; run nothing.",
 )
+@click.option(
+    "--detach",
+    "detaching",
+    is_flag=True,
+    help="Go on in the background once the run has begun; print its folder and progress file.",
+)
 @click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress; only the report.")
@@ -84,6 +90,7 @@ def command(
     extend: str | None,
     blocks: int | None,
     plan_only: bool,
+    detaching: bool,
     as_json: bool,
     quiet: bool,
     **_request: object,
@@ -106,8 +113,7 @@ def command(
 
         list_studies(as_json=as_json)
         return ExitCode.USAGE
-    from labctl.cli.remember import remember_restores
-    from labctl.cli.report import show_finished
+    from labctl.cli.sweep_run import sweep_and_show, sweep_detached
 
     request = request_of(context)
     if plan_only:
@@ -115,9 +121,9 @@ def command(
 
         show_plan(request, as_json=as_json)
         return None
-    folder = swept(request, quiet=quiet)
-    judgement = show_finished(folder, as_json=as_json)
-    remember_restores(request, folder, judgement)
+    if detaching:
+        return sweep_detached(request, as_json=as_json)
+    sweep_and_show(request, as_json=as_json, quiet=quiet)
     return None
 
 
@@ -176,7 +182,7 @@ def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
 
 
 _FREE_ON_RESUME = frozenset(
-    {"resume", "results", "accel", "connect", "as_json", "quiet", "wait_quiet"}
+    {"resume", "results", "accel", "connect", "detaching", "as_json", "quiet", "wait_quiet"}
 )
 _FREE_ON_EXTEND = _FREE_ON_RESUME - {"resume"} | {"extend", "blocks"}
 

@@ -139,14 +139,14 @@ class RunArchive:
     @cached_property
     def names(self) -> frozenset[str]:
         """Return the names of all files in the run's folder; raises BrokenError."""
-        return frozenset(name for name, _ in self._files())
+        return frozenset(name for name, _ in self.files())
 
     def unpack(self, target: Path, under: str = "") -> None:
         """Write the files below the folder `under` into the folder `target`, which nobody else may
         change. Raises BrokenError, and HostError when it can't be written."""
         made = {target}
         try:
-            for name, content in self._files():
+            for name, content in self.files():
                 if under and not name.startswith(f"{under}/"):
                     continue
                 path = target / name
@@ -160,7 +160,9 @@ class RunArchive:
         except OSError as error:
             raise HostError(f"cannot unpack {self.path}: {error.strerror}") from error
 
-    def _files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield name and content of each file in the run's folder, one after the other; raises
+        BrokenError."""
         with self._reader() as reader:
             for first in (True, False):
                 yield from reader.files(first=first)

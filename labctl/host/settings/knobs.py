@@ -40,6 +40,15 @@ class Turned:
     held: list[Held]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """Name a setting that turning a knob would change, its value now and the one then."""
+
+    name: str
+    now: str
+    then: str
+
+
 def check_knobs(host: Mapping[str, str]) -> None:
     """Raise UsageError for a knob that doesn't exist, or a value that it doesn't take."""
     for name, value in host.items():
@@ -90,6 +99,26 @@ def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[st
         except Impossible as reason:
             raise HostError(f"'{knob.name}' can't be '{value}': {reason}") from reason
     return refused
+
+
+def foreseen(host: Mapping[str, str], place: KnobPlace) -> list[Foreseen]:
+    """Return what `turn` would change, as far as it is known before: nothing where the host is so.
+    Only reads. Raises HostError as `turn`."""
+    found = []
+    for knob, value in _in_order(host):
+        try:
+            if knob.turned is not None:
+                found.append(Foreseen(name=knob.name, now=knob.now(place) or "-", then=value))
+                continue
+            for change in knob.changes(value, place):
+                if change.value is not None:
+                    now = change.tunable.read()
+                    found.append(Foreseen(name=change.tunable.name, now=now, then=change.value))
+        except Impossible as reason:
+            raise HostError(f"'{knob.name}' can't be '{value}': {reason}") from reason
+        except OSError as error:
+            raise HostError(f"'{knob.name}' can't be read: {error.strerror}") from error
+    return [one for one in found if one.now != one.then]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Make a run's folder, and keep its run.json true while it goes on."""
+"""Keep a run's run.json true while it goes on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 
 import labctl
-from labctl.base.errors import HostError
 from labctl.base.paths import lab, shipped_data
 from labctl.base.places_inside import DATA_DISK_BYTES
 from labctl.base.signals import cleaning_up
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_picture import layout_json, picture
-from labctl.run.planning.own_domain import XML
 from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.store.jsonfile import write_bytes
 from labctl.store.records.run_record import (
     Extended,
     KernelUsed,
@@ -31,29 +27,6 @@ from labctl.store.records.run_record import (
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.study.plan import Plan
 from labctl.study.tuning_digest import tuning_json
-
-
-def folder_path(request: SweepRequest, plan: Plan) -> Path:
-    """Return where a new run of the plan is kept."""
-    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return request.results.resolve() / f"{moment}-{plan.study}"
-
-
-def new_folder(path: Path, planned: Planned) -> RunFolder:
-    """Return the run's folder with its plan on disk: before the first trial, and before any
-    change.
-    """
-    try:
-        folder = RunFolder.create(path.parent, path.name)
-    except OSError as error:
-        raise HostError(
-            f"cannot make the run's folder {path}: {error.strerror}",
-            hint="Name a folder that can be written with --results.",
-        ) from error
-    folder.write_plan(planned.plan.record())
-    if planned.own is not None:
-        write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
-    return folder
 
 
 @contextmanager

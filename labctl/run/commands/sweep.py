@@ -12,16 +12,16 @@ from labctl.base.paths import host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.host.lock import host_locked
 from labctl.run.commands.measure import measure
-from labctl.run.commands.record import command, finished, folder_path, new_folder, recorded
+from labctl.run.commands.new_folder import folder_path, new_folder
+from labctl.run.commands.progress_file import told
+from labctl.run.commands.record import command, finished, recorded
 from labctl.run.commands.sweep_checks import check_connection, check_host
 from labctl.run.guests.leftovers import clean_up
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.reached import reached
 from labctl.run.planning.run_plan import Begun, on_its_connection, planned_for, with_image
 from labctl.run.trials.engine import never
-from labctl.store.jsonfile import write_bytes
 from labctl.store.run_folder import RunFolder
-from labctl.study.load_study import ONE_PROGRAM_FILE
 
 Judging = Callable[[RunFolder, int], str | None]
 """Function from a run and its number of whole blocks to the reason why its plan's rule ends it
@@ -56,17 +56,17 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         check_host(request, planned, path)
         if folder is None:
             planned = with_image(request, planned, listener)
-            folder = new_folder(path, planned)
-            own = request.overrides.program
-            if own is not None:
-                write_bytes(
-                    folder.path / ONE_PROGRAM_FILE, own.file_text.encode(), below=folder.path
-                )
+            folder = new_folder(path, planned, request.overrides.program)
         elif planned.added is None and reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
-            finished(folder)
+            with told(folder, listener):
+                finished(folder)
             return folder
         why_end = partial(judging, folder) if judging else never
-        with recorded(folder, request, planned) as log:
-            measure(request, planned, log, listener, why_end)
+        with (
+            told(folder, listener) as telling,
+            recorded(folder, request, planned) as log,
+        ):
+            telling.begin()
+            measure(request, planned, log, telling.listen, why_end)
         return folder

@@ -12,7 +12,7 @@ import pytest
 from labctl.base.paths import StatePaths
 from labctl.cli import host_tune
 from labctl.host.lock import host_locked
-from labctl.host.settings import knobs
+from labctl.host.settings import knobs, restore_timer
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.knob import KnobPlace
 from labctl.host.settings.knob_table import TABLE
@@ -223,3 +223,77 @@ def test_what_ends_with_the_command_cannot_be_kept(host: Host) -> None:
     assert "'cpu-dma-latency-0' can't be kept by a command that ends" in said.err
     assert "force_latency" in said.err
     assert host.swappiness.read_text() == "60\n", "all of them, or none"
+
+
+def test_a_check_names_what_would_change_and_changes_nothing(host: Host) -> None:
+    said = host.json("host", "tune", "swappiness-10", "--check")
+    assert said["would_change"] == [{"name": str(host.swappiness), "before": "60", "after": "10"}]
+    assert f"{host.swappiness}: 60 -> 10\n" in host("host", "tune", "swappiness-10", "--check").out
+    assert host.swappiness.read_text() == "60\n"
+    assert not StatePaths(host.state).journal.exists()
+    host("host", "tune", "swappiness-10")
+    assert host.json("host", "tune", "swappiness-10", "--check")["would_change"] == []
+
+
+class Started:
+    """What the timer's shell would run, by its name."""
+
+    def __init__(self) -> None:
+        self.loops: dict[str, str] = {}
+
+    def __call__(self, argv: list[str], **_: object) -> None:
+        *_, loop, name = argv
+        self.loops[name] = loop
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
+    made = Started()
+    monkeypatch.setattr(restore_timer, "_SYSTEMD", tmp_path / "no-systemd")
+    monkeypatch.setattr(restore_timer.subprocess, "Popen", made)
+    return made
+
+
+def test_a_timer_puts_the_host_back_unless_it_is_told_to_keep(host: Host, started: Started) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    [(name, loop)] = started.loops.items()
+    assert loop.startswith("sleep 600;")
+    assert host("host", "keep").out == "kept until 'labctl host restore'\n"
+    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+    assert host("host", "restore", "--timer", name).code == 0
+    assert host.swappiness.read_text() == "10", "it was told to keep it"
+
+
+def test_a_timer_that_nobody_stopped_restores_once(host: Host, started: Started) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    [name] = started.loops
+    assert f"--timer {name}" in started.loops[name]
+    host("host", "restore", "--timer", "labctl-restore-of-another")
+    assert host.swappiness.read_text() == "10"
+    host("host", "restore", "--timer", name)
+    assert host.swappiness.read_text() == "60"
+    host("host", "tune", "swappiness-10")
+    host("host", "restore", "--timer", name)
+    assert host.swappiness.read_text() == "10", "what was tuned since is not the timer's"
+
+
+def test_the_timer_runs_before_the_first_change(
+    host: Host, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    really = FileValue.write
+
+    def write(self: FileValue, value: str) -> None:
+        found.extend(started.loops)
+        really(self, value)
+
+    monkeypatch.setattr(FileValue, "write", write)
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    assert found
+    assert host("host", "tune", "swappiness-10", "--restore-after", "soon").code == 2
+
+
+def test_no_timer_is_left_of_a_change_that_failed(host: Host, started: Started) -> None:
+    with host_locked(host.lock, what="labctl sweep"):
+        assert host("host", "tune", "swappiness-10", "--restore-after", "10m").code == 3
+    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"

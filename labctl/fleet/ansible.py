@@ -1,0 +1,207 @@
+"""Run Ansible as a process: which hosts an inventory has, and a playbook with its events.
+
+Nothing of Ansible is imported: its code is under the GPL, and ansible-runner, which is not, starts
+it as another program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import psutil
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.paths import shipped_data
+from labctl.fleet.private_folder import private_folder
+
+_INSTALL: Final = "Install it: pip install 'labctl[fleet]'."
+_LIST_S: Final = 300.0
+
+
+def collections() -> Path:
+    """Return the folder that holds ansible_collections."""
+    return shipped_data() / "ansible"
+
+
+def environment() -> dict[str, str]:
+    """Return what Ansible's programs get beside the caller's environment."""
+    found = {
+        "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(
+            filter(None, (str(collections()), os.environ.get("ANSIBLE_COLLECTIONS_PATH")))
+        ),
+        # ansible-runner turns it off where nobody has set it: a host with another key than the
+        # known one would then be measured, and tuned.
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_FORCE_COLOR": "0",
+        "ANSIBLE_DEPRECATION_WARNINGS": "False",
+        # The main loop would poll each millisecond.
+        "ANSIBLE_INTERNAL_POLL_INTERVAL": "0.1",
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
+    }
+    if config := _present_config():
+        found["ANSIBLE_CONFIG"] = config
+    return found
+
+
+def _present_config() -> str | None:
+    """Return the present folder's ansible.cfg, as Ansible itself would take it: ansible-runner
+    starts it in another folder."""
+    path = Path("ansible.cfg")
+    if "ANSIBLE_CONFIG" in os.environ or not path.is_file():
+        return None
+    if path.absolute().parent.stat().st_mode & stat.S_IWOTH:
+        return None
+    return str(path.absolute())
+
+
+def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
+    """Return the hosts of inventories in their order. Raises UsageError where there are none, and
+    HostError where ansible-core isn't there."""
+    argv = ["ansible", "all", "--list-hosts", *_inventories(inventory)]
+    if limit:
+        argv += ["--limit", limit]
+    done = process.run(
+        argv,
+        env=environment(),
+        deadline=Deadline.after(_LIST_S, "reading the inventory"),
+        check=False,
+        hint=_INSTALL,
+    )
+    if done.returncode:
+        raise UsageError(
+            f"Ansible can't read the inventory: {' '.join(done.stderr.split())[:500]}",
+            hint="'ansible-inventory -i FILE --list' shows what it makes of it.",
+        )
+    hosts = [line.strip() for line in done.stdout.splitlines()[1:] if line.strip()]
+    if not hosts:
+        raise UsageError(
+            f"no host in {', '.join(inventory)}{f' matches {limit!r}' if limit else ''}",
+            hint="'ansible-inventory -i FILE --graph' shows groups and hosts.",
+        )
+    return hosts
+
+
+def in_full(inventory: str) -> str:
+    """Return an inventory with its whole path where it is a file: Ansible runs elsewhere."""
+    return str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
+
+
+def _inventories(inventory: Sequence[str]) -> list[str]:
+    return [word for one in inventory for word in ("--inventory", one)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Hold how a playbook ended: its status, and its last lines where that is a failure."""
+
+    status: int
+    said: str
+
+
+def play(
+    playbook: str,
+    *,
+    inventory: Sequence[str],
+    limit: Sequence[str],
+    forks: int,
+    variables: Mapping[str, Any],
+    handler: Callable[[Mapping[str, Any]], None],
+    check: bool = False,
+) -> Ended:
+    """Run a playbook of the collection to its end; `handler` gets each event as it comes.
+
+    ansible-runner writes the environment and each event into files: they lie in a folder of this
+    user alone, and are removed. Raises HostError where it isn't installed, and what the handler
+    raised, after the playbook was ended.
+    """
+    try:
+        import ansible_runner
+    except ImportError as error:
+        raise HostError("ansible-runner is not installed", hint=_INSTALL) from error
+    if shutil.which("ansible-playbook", path=environment()["PATH"]) is None:
+        raise HostError("'ansible-playbook' is not installed", hint=_INSTALL)
+    raised: list[BaseException] = []
+    ended = threading.Event()
+
+    def hear(event: dict[str, Any]) -> bool:
+        if not raised:
+            try:
+                handler(event)
+            except BaseException as error:  # runner would lose it in its own thread of events
+                raised.append(error)
+        return False
+
+    # Each worker of Ansible's has a session of its own: runner ends the first process alone, and
+    # they would wait for hosts for hours.
+    running: list[psutil.Process] = []
+
+    def is_cancelled() -> bool:
+        if not raised and not ended.is_set():
+            return False
+        if not running:
+            running.extend(psutil.Process().children(recursive=True))
+        return True
+
+    with private_folder() as made, _ending(ended):
+        limited = made / "hosts.limit"
+        limited.write_text("".join(f"{host}\n" for host in limit))
+        given = made / "variables.json"
+        given.write_text(json.dumps(dict(variables)))
+        words = ["--extra-vars", f"@{given}", "--limit", f"@{limited}", "--forks", str(forks)]
+        words += ["--check", "--diff"] if check else []
+        runner = ansible_runner.run(
+            private_data_dir=str(made),
+            playbook=playbook,
+            inventory=list(map(in_full, inventory)),
+            cmdline=shlex.join(words),
+            envvars=environment(),
+            event_handler=hear,
+            cancel_callback=is_cancelled,
+            quiet=True,
+            suppress_env_files=True,
+        )
+        said = runner.stdout.read()[-4000:] if runner.rc else ""
+    for left in running:
+        with suppress(psutil.NoSuchProcess):
+            left.kill()
+    if raised:
+        raise raised[0]
+    if runner.status == "canceled":
+        raise KeyboardInterrupt
+    if runner.rc is None:
+        raise BrokenError(f"ansible-playbook did not end: {runner.status}")
+    return Ended(int(runner.rc), re.sub(r"\x1b\[[0-9;]*m", "", said))
+
+
+@contextmanager
+def _ending(ended: threading.Event) -> Iterator[None]:
+    """Set `ended` at Ctrl-C, SIGTERM and SIGHUP, so that ansible-playbook is ended, too: it has a
+    session of its own."""
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, heard) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,131 @@
+"""Read what ansible-runner tells of a host: an event becomes a typed piece of news. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from labctl.base.jsontext import parse_json
+from labctl.base.wording import printable
+
+MOST_SAID: Final = 600
+"""Characters of a host's reason: what it printed may be anything."""
+
+
+class What(StrEnum):
+    BEGUN = "begun"
+    PROGRESS = "progress"
+    FETCHED = "fetched"
+    PASSED = "passed"
+    """Its run kept the policy's rules."""
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    STOPPED = "stopped"
+    """The guard stopped its batch before anything was done on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNews:
+    """Hold news of one host. `run`, `done`, `planned`, `digest`: of its progress.json, where the
+    task read it."""
+
+    host: str
+    what: What
+    task: str
+    reason: str = ""
+    run: str = ""
+    done: int | None = None
+    planned: int | None = None
+    digest: str = ""
+
+
+_KINDS = {
+    "runner_on_start": What.BEGUN,
+    "runner_on_ok": What.PROGRESS,
+    "runner_retry": What.PROGRESS,
+    "runner_on_failed": What.FAILED,
+    "runner_on_unreachable": What.UNREACHABLE,
+}
+
+_WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
+_GUARD = "Stop where an earlier batch did not pass"
+GATE: Final = "Stop where a rule is not kept"
+_LAST = {("labctl_sweep", "Verify"): What.FETCHED, ("labctl_gate", GATE): What.PASSED}
+"""Last tasks of roles, by the role's name, and what it means that they went well."""
+
+
+def news_of(event: Mapping[str, Any]) -> HostNews | None:
+    """Return what an event says of a host; None where it says nothing that is kept."""
+    kind = _KINDS.get(str(event.get("event")))
+    data = event.get("event_data")
+    if kind is None or not isinstance(data, Mapping) or not isinstance(data.get("host"), str):
+        return None
+    host, task = data["host"], _last_part(str(data.get("task", "")))
+    result = data.get("res")
+    result = result if isinstance(result, Mapping) else {}
+    match kind:
+        case What.BEGUN:
+            return None if task == _GUARD else HostNews(host=host, what=kind, task=task)
+        case What.FAILED if data.get("ignore_errors"):
+            return None
+        case What.FAILED if task == _GUARD:
+            return HostNews(host=host, what=What.STOPPED, task=task, reason=_reason(result))
+        case What.FAILED | What.UNREACHABLE:
+            return HostNews(host=host, what=kind, task=task, reason=_reason(result))
+        case _:
+            role = str(data.get("role", "")).rpartition(".")[2]
+            last = _LAST.get((role, task)) if event.get("event") == "runner_on_ok" else None
+            return (
+                _progress(host, task, result)
+                if last is None
+                else HostNews(host=host, what=last, task=task)
+            )
+
+
+def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
+    """Return what the host's progress.json says, where that is what the task printed."""
+    said: Any = {}
+    if match := re.search(r"\{.*\}", str(result.get("stdout", "")), re.DOTALL):
+        try:
+            said = parse_json(match[0])
+        except ValueError:
+            said = {}
+    if not isinstance(said, dict) or not isinstance(said.get("run"), str):
+        return None
+    return HostNews(
+        host=host,
+        what=What.PROGRESS,
+        task=task,
+        run=_short(said["run"]),
+        done=_count(said.get("done")),
+        planned=_count(said.get("planned")),
+        digest=_short(str(said.get("digest", ""))),
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+def _reason(result: Mapping[str, Any]) -> str:
+    """Return why a task failed: what it printed as an error, else what Ansible says of it."""
+    # labctl prints what it has found, its status 1, on standard output.
+    keys = ["stderr", "msg", "module_stderr", "stdout"]
+    said = [result.get(key) for key in (reversed(keys) if result.get("rc") == 1 else keys)]
+    texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
+    if any(_WRONG_KEY.search(text) for text in texts):
+        return "ssh refuses its host key, which isn't the one in known_hosts"
+    return _short(texts[0]) if texts else "it gave no reason"
+
+
+def _short(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
+
+
+def _last_part(task: str) -> str:
+    """Return a task's name without its role, which Ansible puts before it."""
+    return task.rpartition(" : ")[2]

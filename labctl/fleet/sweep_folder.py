@@ -1,0 +1,172 @@
+"""Write a fleet's folder: what was planned, and how far each host came.
+
+fleet-ID/fleet.json                  the study, the seed, the batches of hosts
+fleet-ID/hosts/NAME/state.json       how far the host came
+fleet-ID/hosts/NAME/run.tar.xz       its run, as 'labctl run export' packs one
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.store.jsonfile import newer, read_json, write_json
+from labctl.store.records.tolerant import Record, Text, Whole, as_far_as_whole
+
+SCHEMA: Final = 1
+FLEET, STATE, RUN = "fleet.json", "state.json", "run.tar.xz"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._:-]{0,199}")
+
+
+class Status(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"
+    NOT_TOUCHED = "not touched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """Hold how far a host came. `batch`: the number of its batch, from 1."""
+
+    status: Status = Status.WAITING
+    reason: str = ""
+    run: str = ""
+    digest: str = ""
+    batch: int
+
+
+class FleetSweep(Record):
+    """Hold fleet.json: what was asked for, so that it can be gone on with."""
+
+    study: Text
+    study_digest: Text
+    seed: Whole
+    labctl: Text
+    started: Text
+    command: tuple[Text, ...]
+    options: tuple[Text, ...] = ()
+    """More words of `labctl sweep`."""
+    inventory: tuple[Text, ...]
+    serial: Text
+    policy: Text | None = None
+    variables: dict[str, Text] = {}
+    batches: tuple[tuple[Text, ...], ...]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the hosts in the order of their batches."""
+        return tuple(host for batch in self.batches for host in batch)
+
+
+def check_names(hosts: Sequence[str]) -> None:
+    """Raise UsageError for a host whose name can't be a folder's."""
+    for host in hosts:
+        if not _NAME.fullmatch(host):
+            raise UsageError(
+                f"the inventory has a host '{host}', whose name can't be a folder's",
+                hint="Use letters, digits and + . _ : -, beginning with a letter or digit, and "
+                "put the address into 'ansible_host'.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFolder:
+    """Write the folder of a fleet's sweep, and read it to go on with it."""
+
+    path: Path
+    record: FleetSweep
+
+    @classmethod
+    def create(cls, path: Path, record: FleetSweep) -> SweepFolder:
+        """Return a new folder with every host waiting. Raises HostError where it can't be made."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+        except OSError as error:
+            raise HostError(
+                f"cannot make the fleet's folder {path}: {error.strerror}",
+                hint="Name a folder that can be written with --results.",
+            ) from error
+        made = cls(path, record)
+        write_json(path / FLEET, {"schema": SCHEMA, **record.to_json()}, below=path)
+        for number, batch in enumerate(record.batches, start=1):
+            for host in batch:
+                made.write_state(host, HostState(batch=number))
+        return made
+
+    @classmethod
+    def find(cls, results: Path, name: str) -> SweepFolder:
+        """Return the fleet of that name in `results`, or at that path. Raises UsageError, and
+        BrokenError for a fleet.json that isn't whole."""
+        path = Path(name) if "/" in name else results / name
+        if not (path / FLEET).is_file():
+            raise UsageError(
+                f"{path} is no fleet's folder: it has no {FLEET}",
+                hint="Name the folder that 'labctl fleet sweep' made, fleet-….",
+            )
+        data = {key: value for key, value in _read(path / FLEET).items() if key != "schema"}
+        record, unfit = as_far_as_whole(FleetSweep, data)
+        if record is None or unfit:
+            why = unfit[0] if unfit else "it holds nothing"
+            raise BrokenError(f"{path / FLEET} is not whole: {why}")
+        check_names(record.hosts)
+        return cls(path.resolve(), record)
+
+    def host(self, name: str) -> Path:
+        """Return the folder of a host."""
+        return self.path / "hosts" / name
+
+    def state(self, host: str) -> HostState:
+        """Return how far a host came. Raises BrokenError where that can't be read."""
+        data = _read(self.host(host) / STATE)
+        try:
+            return HostState(
+                status=Status(str(data["status"])),
+                reason=str(data.get("reason", "")),
+                run=str(data.get("run", "")),
+                digest=str(data.get("digest", "")),
+                batch=int(data["batch"]),
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise BrokenError(
+                f"{self.host(host) / STATE} is not whole: {error}",
+                hint="Remove it, and its host is looked at anew.",
+            ) from error
+
+    def write_state(self, host: str, state: HostState) -> None:
+        """Write how far a host came; whole or not at all."""
+        content = {
+            "schema": SCHEMA,
+            "status": str(state.status),
+            "reason": state.reason,
+            "run": state.run,
+            "digest": state.digest,
+            "batch": state.batch,
+        }
+        write_json(self.host(host) / STATE, content, below=self.path)
+
+    def change(self, host: str, **changes: Any) -> HostState:
+        """Change a host's state on the disk; returns the new one."""
+        before = self.state(host)
+        after = replace(before, **changes)
+        if after != before:
+            self.write_state(host, after)
+        return after
+
+
+def _read(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise BrokenError(f"{path} is no JSON object")
+    schema = data.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise newer(path, schema, SCHEMA)
+    return data

@@ -1,0 +1,90 @@
+"""Make one file of all that labctl needs of Python, for hosts without a network or a compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import tarfile
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import UsageError
+from labctl.base.paths import shipped_data
+from labctl.store.jsonfile import output_file
+
+REQUIREMENTS: Final = "requirements.txt"
+_LONGEST_S: Final = 1800.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def pinned(root: str = "labctl") -> dict[str, str]:
+    """Return the packages that one needs, and those need, with the versions that are installed
+    here: what this labctl was tested with is what hosts get. Extras are left out."""
+    found: dict[str, str] = {}
+    todo = [root]
+    while todo:
+        name = todo.pop()
+        try:
+            there = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another Python or system
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if key in found:
+            continue
+        found[key] = there.version
+        for needed in there.requires or ():
+            words, _, marker = needed.partition(";")
+            if "extra" not in marker and (match := _NAME.match(words.strip())):
+                todo.append(match[0])
+    del found[root]
+    return dict(sorted(found.items()))
+
+
+def make_wheelhouse(target: Path) -> int:
+    """Write the wheelhouse, a tar file of wheels with their SHA-256; returns how many there are.
+
+    Packages that come as source (libvirt-python) are built here, against this distribution's
+    headers. Raises UsageError where labctl isn't a checkout's, ProcessError where pip fails.
+    """
+    checkout = shipped_data()
+    if not (checkout / "pyproject.toml").is_file():
+        raise UsageError(
+            "this labctl was installed from a wheel, so there is no source to make one of",
+            hint="Call the labctl of a checkout: .venv/bin/labctl fleet wheelhouse.",
+        )
+    with TemporaryDirectory(prefix="labctl-wheels-") as made:
+        wheels = Path(made)
+        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+        pip += ["--no-deps", "--no-build-isolation", "--wheel-dir", made]
+        wanted = [f"{name}=={version}" for name, version in pinned().items()]
+        process.run(
+            [*pip, *wanted, str(checkout)],
+            deadline=Deadline.after(_LONGEST_S, "making wheels"),
+            hint="It fetches packages, and builds libvirt-python with libvirt-dev and gcc.",
+        )
+        files = sorted(wheels.glob("*.whl"))
+        (wheels / REQUIREMENTS).write_text("".join(map(_requirement, files)))
+        with output_file(target) as file, tarfile.open(fileobj=file, mode="w") as archive:
+            for path in (*files, wheels / REQUIREMENTS):
+                archive.add(path, path.name, filter=_anonymous)
+    return len(files)
+
+
+def _requirement(wheel: Path) -> str:
+    name, version, *_ = wheel.name.split("-")
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{name}=={version} --hash=sha256:{digest}\n"
+
+
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out who made the file and when: the same wheels make the same wheelhouse."""
+    entry.uid = entry.gid = entry.mtime = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o644
+    return entry

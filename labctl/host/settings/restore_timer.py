@@ -1,0 +1,84 @@
+"""Have the host put back what `host tune` changes, unless somebody says in time to keep it.
+
+A host that is tuned over ssh may be lost before anybody can undo it: the timer runs on the host
+itself, from before the first change. It is systemd's where systemd runs the host, else a shell that
+sleeps. A reboot ends it, and with it all that `host tune` has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.paths import StatePaths
+from labctl.store.jsonfile import read_json, write_json
+
+_SYSTEMD: Final = Path("/run/systemd/system")
+_AGAIN_S: Final = 60
+_TRIES: Final = 60
+"""A restore that failed, as the host is being measured, is tried again after so many seconds, so
+often."""
+
+
+def start(places: StatePaths, seconds: float) -> str:
+    """Start the timer and return its name; one that runs already is replaced."""
+    name = f"labctl-restore-{secrets.token_hex(6)}"
+    restore = shlex.join(
+        [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
+        + ["host", "restore", "--timer", name]
+    )
+    # Each try asks anew whether it is still due.
+    loop = f"for _ in $(seq {_TRIES}); do {restore} && break; sleep {_AGAIN_S}; done"
+    places.root.mkdir(parents=True, exist_ok=True)
+    write_json(_file(places), {"schema": 1, "name": name})
+    if _SYSTEMD.is_dir():
+        unit = ("systemd-run", f"--unit={name}", f"--on-active={seconds:g}s", "--quiet")
+        process.run(
+            [*unit, "sh", "-c", loop], deadline=Deadline.after(30, "starting a timer of systemd")
+        )
+    else:
+        # It must outlive this process, which `process.running` rules out.
+        subprocess.Popen(
+            ["sh", "-c", f"sleep {seconds:g}; {loop}", name],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return name
+
+
+def is_due(places: StatePaths, name: str) -> bool:
+    """Return whether the timer of that name was neither stopped nor replaced."""
+    return _running(places) == name
+
+
+def stop(places: StatePaths) -> bool:
+    """Stop the timer; returns whether there was one. Its process ends when its time is over, and
+    does nothing then."""
+    found = _running(places) is not None
+    if found:
+        os.unlink(_file(places))
+    return found
+
+
+def _running(places: StatePaths) -> str | None:
+    try:
+        data = read_json(_file(places))
+    except BrokenError:
+        return None
+    name = data.get("name") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _file(places: StatePaths) -> Path:
+    return places.root / "restore-timer.json"

@@ -1,0 +1,184 @@
+"""`labctl fleet sweep` over ssh: what is fetched, who is named, who goes on. Hosts have a stand-in
+of labctl; only test_real.py measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import ExitCode
+from labctl.store.archive import RunArchive
+from labctl.store.content_digest import archive_digest
+from tests.fleet.conftest import LABCTL, SEED, STUDY, Rig
+
+
+def status(results: Path, host: str) -> str:
+    """How far a host of the only fleet is."""
+    for path in results.glob(f"fleet-*/hosts/{host}/state.json"):
+        return str(json.loads(path.read_text())["status"])
+    return ""
+
+
+@pytest.mark.hosts(8)
+def test_the_good_hosts_arrive_whatever_becomes_of_the_others(rig: Rig, tmp_path: Path) -> None:
+    """Six good ones, one that dies in the middle, and one with a wrong key."""
+    rig.do("h6", "seconds 6")
+    rig.do("h7", "seconds 60")
+    command: list[str | Path] = [
+        LABCTL,
+        "fleet",
+        "sweep",
+        str(STUDY),
+        "--seed",
+        str(SEED),
+        "--json",
+    ]
+    command += ["--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    command += ["--set", "labctl_sweep_look_every_s=1"]
+    process = rig.start(*command)
+    try:
+        deadline = time.monotonic() + 60
+        while status(tmp_path, "h1") != "done":
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline, "h1 is not done"
+            time.sleep(0.2)
+        # As they finish: the slow ones are still at it.
+        assert status(tmp_path, "h6") == "running"
+        assert rig.run("/run/rig/die", "h7").returncode == 0
+        out, _ = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == ExitCode.FOUND, out
+    [fleet] = tmp_path.glob("fleet-*")
+    states = {
+        host: json.loads((fleet / "hosts" / host / "state.json").read_text()) for host in rig.hosts
+    }
+    assert {host: state["status"] for host, state in states.items()} == {
+        **dict.fromkeys(("h1", "h2", "h3", "h4", "h5", "h6"), "done"),
+        "h7": "unreachable",
+        "h8": "unreachable",
+    }
+    assert "host key" in states["h8"]["reason"].lower()
+    digest = (rig.stand / "digest").read_text()
+    for host in ("h1", "h2", "h3", "h4", "h5", "h6"):
+        archive = RunArchive(fleet / "hosts" / host / "run.tar.xz")
+        assert archive_digest(archive) == digest == states[host]["digest"]
+    assert not (fleet / "hosts/h7/run.tar.xz").exists()
+    assert not (fleet / "hosts/h8/run.tar.xz").exists()
+    # The same study and seed everywhere.
+    sweeps = {shlex.join(shlex.split(call)[2:4]) for h in rig.hosts for call in rig.calls(h)
+              if call.startswith("sweep")}  # fmt: skip
+    assert sweeps == {f"--seed {SEED}"}
+    record = json.loads((fleet / "fleet.json").read_text())
+    assert record["batches"] == [list(rig.hosts)]
+    assert (record["schema"], record["seed"]) == (1, SEED)
+    # A report reads what was fetched.
+    shown = subprocess.run(
+        [LABCTL, "report", str(fleet / "hosts/h1/run.tar.xz")], capture_output=True, text=True
+    )
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.hosts(4)
+def test_a_host_that_fails_is_named_with_its_reason_and_resumed(rig: Rig, tmp_path: Path) -> None:
+    rig.do("h2", "fail")
+    rig.do("h3", "refuse")
+    first = rig.sweep(tmp_path)
+    assert first.statuses == {
+        "h1": "done", "h2": "failed", "h3": "failed", "h4": "unreachable",
+    }  # fmt: skip
+    assert "the guest failed to boot 2 times" in first.reason("h2")
+    assert "no QEMU here" in first.reason("h3")
+    calls = rig.calls("h1")
+    rig.do("h2", "seconds 1")
+    rig.do("h3", "seconds 1")
+    again = rig.sweep(tmp_path, "--resume", first.folder.name)
+    assert again.statuses == {
+        "h1": "done", "h2": "done", "h3": "done", "h4": "unreachable",
+    }  # fmt: skip
+    assert rig.calls("h1") == calls, "a host that is done is left alone"
+    assert any("--resume" in call for call in rig.calls("h2")), "its run is gone on with"
+    assert not any("--resume" in call for call in rig.calls("h3")), "it had none"
+
+
+@pytest.mark.hosts(2)
+def test_what_was_fetched_and_is_not_what_the_host_had_does_not_count(
+    rig: Rig, tmp_path: Path
+) -> None:
+    rig.do("h1", "other")
+    swept = rig.sweep(tmp_path)
+    assert swept.statuses["h1"] == "failed"
+    assert "digest" in swept.reason("h1")
+    assert not (rig.stand / "h2.calls").exists(), "a host with a wrong key is not talked to"
+
+
+@pytest.mark.hosts(3)
+def test_a_dead_controller_stops_no_sweep_and_another_waits_for_it(
+    rig: Rig, tmp_path: Path
+) -> None:
+    rig.do("h1", "seconds 8")
+    rig.do("h2", "seconds 8")
+    words = ["--seed", str(SEED), "--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    process = rig.start(LABCTL, "fleet", "sweep", str(STUDY), *words)
+    deadline = time.monotonic() + 60
+    while not all(any("sweep" in call for call in rig.calls(host)) for host in ("h1", "h2")):
+        assert time.monotonic() < deadline, "they have not begun"
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    [fleet] = tmp_path.glob("fleet-*")
+    swept = rig.sweep(tmp_path, "--resume", fleet.name)
+    assert swept.statuses == {"h1": "done", "h2": "done", "h3": "unreachable"}
+    for host in ("h1", "h2"):
+        starts = [call for call in rig.calls(host) if call.startswith("sweep")]
+        assert len(starts) == 1, "its first run is waited for"
+
+
+@pytest.mark.hosts(2)
+def test_ctrl_c_ends_ansible_and_no_sweep(rig: Rig, tmp_path: Path) -> None:
+    rig.do("h1", "seconds 5")
+    words = ["--seed", str(SEED), "--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    (tmp_path / "tmp").mkdir()
+    own = f"TMPDIR={tmp_path / 'tmp'}"
+    process = rig.start("env", own, LABCTL, "fleet", "sweep", str(STUDY), *words)
+    deadline = time.monotonic() + 60
+    while not any("sweep" in call for call in rig.calls("h1")):
+        assert time.monotonic() < deadline, "it has not begun"
+        time.sleep(0.1)
+    # nsenter forks, and labctl is its child.
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "labctl fleet sweep --resume fleet-" in out
+    assert rig.run("pgrep", "-f", "ansible-playbook").stdout == ""
+    assert not list(tmp_path.glob("tmp/labctl-fleet-*")), "what runner wrote is removed"
+    results = "/var/lib/labctl/fleet/fleet-*/results/run-1/progress.json"
+    while '"done"' not in rig.on("h1", "sh", "-c", f"cat {results}").stdout:
+        assert time.monotonic() < deadline + 30, "its sweep was ended"
+        time.sleep(0.5)
+
+
+@pytest.mark.hosts(3)
+def test_a_host_whose_power_is_cut_does_not_hold_the_others(rig: Rig, tmp_path: Path) -> None:
+    """Nobody is told that h1 is gone: ssh's keep-alive finds out."""
+    rig.do("h1", "seconds 100")
+    words = ["--seed", str(SEED), "--inventory", "/run/rig/hosts.yml", "--results", str(tmp_path)]
+    words += ["--set", "labctl_sweep_look_every_s=1"]
+    process = rig.start(LABCTL, "fleet", "sweep", str(STUDY), *words)
+    deadline = time.monotonic() + 60
+    while status(tmp_path, "h2") != "done":
+        assert time.monotonic() < deadline, "h2 is not done"
+        time.sleep(0.2)
+    assert rig.run("/run/rig/cut", "h1").returncode == 0
+    out, _ = process.communicate(timeout=80)
+    assert process.returncode == ExitCode.FOUND, out
+    assert status(tmp_path, "h1") == "unreachable"

@@ -1,0 +1,116 @@
+"""Events as ansible-runner 2.4.3 gave them with ansible-core 2.19.14, cut, and broken ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labctl.fleet.host_news import MOST_SAID, HostNews, What, news_of
+
+LOOKED = (
+    '{ "schema": 1, "run": "20261124T104418Z-tiny", "status": "running", "pid": 25048, '
+    '"done": 1, "planned": 4, "invalid": 0} alive\r\n'
+)
+
+
+def event(kind: str, task: str, res: Any = None, **more: Any) -> dict[str, Any]:
+    data = {"host": "h1", "task": task, "role": "labctl_sweep", "res": res} | more
+    return {"event": kind, "uuid": "x", "event_data": data}
+
+
+def test_a_retry_carries_progress() -> None:
+    said = news_of(event("runner_retry", "labctl.lab.labctl_sweep : Wait", {"stdout": LOOKED}))
+    assert said == HostNews(
+        host="h1",
+        what=What.PROGRESS,
+        task="Wait",
+        run="20261124T104418Z-tiny",
+        done=1,
+        planned=4,
+    )
+
+
+def test_what_is_verified_is_fetched() -> None:
+    said = news_of(event("runner_on_ok", "labctl.lab.labctl_sweep : Verify", {"stdout": ""}))
+    assert said is not None
+    assert said.what is What.FETCHED
+
+
+def test_the_gates_last_task_lets_a_host_pass() -> None:
+    said = news_of(event("runner_on_ok", "Stop where a rule is not kept", {}, role="labctl_gate"))
+    assert said is not None
+    assert said.what is What.PASSED
+
+
+def test_a_failure_has_the_words_of_the_command() -> None:
+    res = {"msg": "non-zero return code", "rc": 3, "stderr": "labctl: no QEMU\n        Install it."}
+    said = news_of(event("runner_on_failed", "Start", res, ignore_errors=None))
+    assert said is not None
+    assert (said.what, said.reason) == (What.FAILED, "labctl: no QEMU Install it.")
+
+
+def test_a_finding_is_on_standard_output() -> None:
+    res = {"msg": "non-zero return code", "rc": 1, "stderr": "a note", "stdout": "2 files differ"}
+    said = news_of(event("runner_on_failed", "Verify", res))
+    assert said is not None
+    assert said.reason == "2 files differ"
+
+
+def test_a_wrong_key_is_named_as_such() -> None:
+    res = {"unreachable": True, "msg": "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@"}
+    said = news_of(event("runner_on_unreachable", "Ask for the version", res))
+    assert said is not None
+    assert said.what is What.UNREACHABLE
+    assert said.reason == "ssh refuses its host key, which isn't the one in known_hosts"
+
+
+def test_the_guard_leaves_a_host_untouched() -> None:
+    guard = "labctl.lab.labctl_gate : Stop where an earlier batch did not pass"
+    res = {"msg": "not touched: the gate failed on h1"}
+    assert news_of(event("runner_on_start", guard)) is None
+    said = news_of(event("runner_on_failed", guard, res))
+    assert said is not None
+    assert (said.what, said.reason) == (What.STOPPED, "not touched: the gate failed on h1")
+
+
+def test_what_a_host_prints_can_neither_flood_nor_paint_the_terminal() -> None:
+    res = {"stderr": "\x1b[31m" + 10_000 * "x"}
+    said = news_of(event("runner_on_failed", "Start", res))
+    assert said is not None
+    assert len(said.reason) <= MOST_SAID + 1
+    assert "\x1b" not in said.reason
+
+
+@pytest.mark.parametrize(
+    "stdout",
+    ["", "{}", "{", '{"run": 7}', '{"run": null}', "[]", '{"run": "r", "done": "many"}',
+     '{"run": "r", "done": -1, "planned": 1e400}', '{"run": "r", "done": true}'],
+)  # fmt: skip
+def test_broken_progress_is_no_progress(stdout: str) -> None:
+    said = news_of(event("runner_on_ok", "Wait", {"stdout": stdout}))
+    assert said is None or (said.run == "r" and said.done is None)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{}, {"event": "runner_on_ok"}, {"event": "runner_on_ok", "event_data": None},
+     {"event": "runner_on_ok", "event_data": {"host": 7}}, {"event": ["runner_on_ok"]},
+     {"event": "playbook_on_stats", "event_data": {"host": "h1"}}],
+)  # fmt: skip
+def test_an_event_of_no_host_is_passed_over(broken: dict[str, Any]) -> None:
+    assert news_of(broken) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(res=JSON, task=st.text(), kind=st.sampled_from(["runner_on_ok", "runner_on_failed"]))
+def test_nothing_that_a_host_sends_breaks_the_reader(res: Any, task: str, kind: str) -> None:
+    news_of(event(kind, task, res))

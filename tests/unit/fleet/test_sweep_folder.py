@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.fleet.sweep_folder import FleetSweep, HostState, Status, SweepFolder, check_names
+
+RECORD = FleetSweep.made(
+    {
+        "study": "pinning",
+        "study_digest": "0" * 64,
+        "seed": 7,
+        "labctl": "0.1.0",
+        "started": "2026-11-24T10:00:00+00:00",
+        "command": ["labctl", "fleet", "sweep", "pinning"],
+        "inventory": ["/hosts.yml"],
+        "serial": "1,100%",
+        "batches": [["h1"], ["h2", "h3"]],
+    }
+)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> SweepFolder:
+    return SweepFolder.create(tmp_path / "fleet-1", RECORD)
+
+
+def test_what_is_written_is_read_back(fleet: SweepFolder, tmp_path: Path) -> None:
+    found = SweepFolder.find(tmp_path, "fleet-1")
+    assert found.record == RECORD
+    assert found.record.hosts == ("h1", "h2", "h3")
+    assert found.state("h3") == HostState(batch=2)
+    assert json.loads((fleet.path / "fleet.json").read_text())["schema"] == 1
+
+
+def test_a_state_is_changed_on_the_disk(fleet: SweepFolder) -> None:
+    fleet.change("h2", status=Status.FAILED, reason="no QEMU")
+    said = json.loads((fleet.host("h2") / "state.json").read_text())
+    assert said == {
+        "schema": 1,
+        "status": "failed",
+        "reason": "no QEMU",
+        "run": "",
+        "digest": "",
+        "batch": 2,
+    }
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "", "-x", "a b", "\n", "x" * 300, "a\0"])
+def test_a_host_whose_name_is_no_files_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_names(["h1", name])
+
+
+def test_a_fleet_whose_file_names_such_a_host_is_not_gone_on_with(
+    fleet: SweepFolder, tmp_path: Path
+) -> None:
+    said = json.loads((fleet.path / "fleet.json").read_text())
+    said["batches"] = [["../../etc"]]
+    (fleet.path / "fleet.json").write_text(json.dumps(said))
+    with pytest.raises(UsageError, match="etc"):
+        SweepFolder.find(tmp_path, "fleet-1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 1}', '{"schema": 1, "seed": "x"}'])
+def test_a_damaged_fleet_is_named(fleet: SweepFolder, tmp_path: Path, text: str) -> None:
+    (fleet.path / "fleet.json").write_text(text)
+    with pytest.raises(BrokenError, match=r"fleet\.json"):
+        SweepFolder.find(tmp_path, "fleet-1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"status": "gone", "batch": 1}', '{"status": "done"}'])
+def test_a_damaged_state_is_named(fleet: SweepFolder, text: str) -> None:
+    (fleet.host("h1") / "state.json").write_text(text)
+    with pytest.raises(BrokenError, match=r"state\.json"):
+        fleet.state("h1")
+
+
+def test_a_newer_fleet_is_refused(fleet: SweepFolder, tmp_path: Path) -> None:
+    (fleet.path / "fleet.json").write_text('{"schema": 2}')
+    with pytest.raises(UsageError, match="newer"):
+        SweepFolder.find(tmp_path, "fleet-1")
