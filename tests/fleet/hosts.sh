@@ -63,7 +63,11 @@ if [ "$RIG" = host ]; then
 	Subsystem sftp /usr/lib/openssh/sftp-server
 	END
   unset HOSTS RIG
-  exec chroot "$root" /usr/sbin/sshd -D -e
+  # A root of its own, no chroot: libvirt makes namespaces from it.
+  mkdir "$root/.before"
+  cd "$root"
+  pivot_root . .before
+  exec chroot . sh -c 'umount -l /.before && rmdir /.before && exec /usr/sbin/sshd -D -e'
 fi
 
 count=4
