@@ -184,3 +184,16 @@ def levels_asked_for(given: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
             )
         found[name] = chosen
     return found or None
+
+
+def print_table(titles: list[str], rows: list[list[str]]) -> None:
+    """Print a table of text that may be others'."""
+    from rich.text import Text
+
+    from labctl.base.wording import printable
+    from labctl.report.parts import bare_table
+
+    table = bare_table("", *titles)
+    for row in rows:
+        table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
+    console(listing=True).print(table)

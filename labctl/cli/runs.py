@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
-from labctl.cli import run_import
-from labctl.cli.common import Group, console, print_json, results_option, runs_folder, state_paths
+from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
+from labctl.cli import run_import, run_verify
+from labctl.cli.common import (
+    Group,
+    print_json,
+    print_table,
+    results_option,
+    runs_folder,
+    state_paths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +34,7 @@ def command() -> None:
 
 
 command.add_command(run_import.command)
+command.add_command(run_verify.command)
 
 
 @command.command("list")
@@ -56,7 +64,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
 
 
 def _print_runs(entries: list[dict[str, Any]]) -> None:
-    _print_table(
+    print_table(
         ["", "run", "study", "status", "accelerator", "trials"],
         [
             [
@@ -275,58 +283,6 @@ def _ask(folders: Sequence[RunFolder | DensityFolder]) -> None:
     if not sys.stdin.isatty():
         raise UsageError(f"would remove {names}", hint="Say --yes to remove without being asked.")
     click.confirm(f"Remove {names}?", abort=True)
-
-
-def _print_table(titles: list[str], rows: list[list[str]]) -> None:
-    from rich.text import Text
-
-    from labctl.base.wording import printable
-    from labctl.report.parts import bare_table
-
-    table = bare_table("", *titles)
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
-    console(listing=True).print(table)
-
-
-@command.command("verify")
-@click.argument("run_name", metavar="RUN")
-@click.option(
-    "--digest", metavar="SHA256", help="What the whole run must have: of its progress.json."
-)
-@_json
-@results_option
-def verify_run(run_name: str, digest: str | None, as_json: bool, results: Path | None) -> None:
-    """Check every file of RUN's trials against the digests that were taken when each ended.
-
-    Exits with 1 when something differs.
-    """
-    from labctl.base.wording import counted, printable
-    from labctl.run.commands.verify import verify
-    from labctl.store.content_digest import check_digest
-    from labctl.store.run_folder import RunFolder
-
-    folder = RunFolder.find(runs_folder(results), run_name)
-    with folder.unpacked() as unpacked:
-        if digest is not None:
-            check_digest(unpacked.path, digest)
-        found = verify(unpacked)
-    if as_json:
-        print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})
-    else:
-        rows = [[one.trial, one.file, one.what] for one in found.differences]
-        if rows:
-            _print_table(["trial", "file", "what differs"], rows)
-        click.echo(f"{counted(found.trials, 'trial')} of {folder.name} checked.")
-        if found.without_digests:
-            click.echo(
-                f"{counted(found.without_digests, 'trial')} without digests: an older labctl ran "
-                "them, so changes of their files can't be detected."
-            )
-        for text in found.notes:
-            click.echo(printable(text))
-    if found.differences:
-        sys.exit(ExitCode.FOUND)
 
 
 @command.command("reparse")

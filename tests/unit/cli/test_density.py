@@ -25,11 +25,14 @@ LIMIT = ("--limit", "frame_p95 < 16 ms")
 
 
 @pytest.fixture(autouse=True)
-def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     plan_on(monkeypatch, hosts.TWO_CPUS)
     monkeypatch.setattr(guest_memory, "memory_available", lambda root: 10 << 30)
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
+    # Not below the test's own folder: sockets lie there, whose paths are short.
+    monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path_factory.mktemp("s")))
     return tmp_path / "results"
 
 

@@ -1,0 +1,51 @@
+"""Run `labctl run verify`: hold a run's files against their digests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from labctl.base.errors import ExitCode
+from labctl.cli.common import print_json, print_table, results_option, runs_folder
+
+
+@click.command("verify")
+@click.argument("run_name", metavar="RUN")
+@click.option(
+    "--digest", metavar="SHA256", help="What the whole run must have: of its progress.json."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@results_option
+def command(run_name: str, digest: str | None, as_json: bool, results: Path | None) -> None:
+    """Check every file of RUN's trials against the digests that were taken when each ended.
+
+    Exits with 1 when something differs.
+    """
+    from labctl.base.wording import counted, printable
+    from labctl.run.commands.verify import verify
+    from labctl.store.content_digest import check_digest
+    from labctl.store.run_folder import RunFolder
+
+    folder = RunFolder.find(runs_folder(results), run_name)
+    with folder.unpacked() as unpacked:
+        if digest is not None:
+            check_digest(unpacked.path, digest)
+        found = verify(unpacked)
+    if as_json:
+        print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})
+    else:
+        rows = [[one.trial, one.file, one.what] for one in found.differences]
+        if rows:
+            print_table(["trial", "file", "what differs"], rows)
+        click.echo(f"{counted(found.trials, 'trial')} of {folder.name} checked.")
+        if found.without_digests:
+            click.echo(
+                f"{counted(found.without_digests, 'trial')} without digests: an older labctl ran "
+                "them, so changes of their files can't be detected."
+            )
+        for text in found.notes:
+            click.echo(printable(text))
+    if found.differences:
+        sys.exit(ExitCode.FOUND)
