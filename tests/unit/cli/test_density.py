@@ -51,7 +51,7 @@ def folder(results: Path) -> DensityFolder:
         (WORDS, "--limit is missing"),
         ((*WORDS, "--limit", "latency_p95 < 16 ms"), "has no metric 'latency_p95'"),
         ((*WORDS, "--tuning", "baseline", *LIMIT), "names a tuning twice"),
-        ((*WORDS, *LIMIT, "--duration", "3"), "cannot run for 3 s"),
+        ((*WORDS, *LIMIT, "--duration", "0.5"), "cannot run for 0.5 s"),
         ((*WORDS, *LIMIT, "--set", "hz=0"), "not a whole number from 1"),
         (("density", "frame-lop", *LIMIT), "frame-loop"),
         (("density", "frame-loop", "--show", "latest"), "--show reads an earlier run"),
