@@ -215,6 +215,8 @@ def test_a_command_is_in_a_cgroup_of_its_own_with_its_limits_and_leaves_none(
     assert ours() == []
 
 
+# v1 grants the host's real-time budget once: another command of labctl's may have it meanwhile.
+@pytest.mark.flaky(reruns=4, reruns_delay=5)
 @needs_cgroups
 def test_fifo_is_granted_in_the_cgroup_and_shown_by_the_kernel(runner: Runner) -> None:
     fifo = Sched(policy=Policy.FIFO, priority=1)
