@@ -187,6 +187,7 @@ def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator
         env={
             **os.environ,
             "RIG_PACKAGES": str(stand / "packages"),
+            "RIG_CHECKOUT": str(HERE.parents[1]),
             "RIG_SHARED": str(stand),
             "RIG_MEASURES": "yes" if measuring else "no",
             "RIG_LOCK": str(host_lock().parent),

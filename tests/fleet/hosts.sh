@@ -11,6 +11,7 @@
 # killed (SIGKILL too), the kernel takes hosts, interfaces and mounts away. Nothing is installed,
 # and this machine's network is not touched. It needs in its environment:
 #   RIG_PACKAGES           a folder of what the hosts have beside this machine's files: sshd
+#   RIG_CHECKOUT           the folder of labctl's code and its .venv, which hosts may read
 #   RIG_SHARED             a folder that hosts write to as this machine does
 #   RIG_MEASURES           yes: hosts make cgroups of this machine's. Only with its own lock: labctls
 #                          of other process namespaces take each other's for those of the dead
@@ -47,6 +48,9 @@ if [ "$RIG" = host ]; then
   mount -t tmpfs tmpfs "$root/run"
   mount -t tmpfs tmpfs "$root/tmp"
   mount -t tmpfs -o mode=700 tmpfs "$root/root"
+  mkdir -p "$root/$RIG_CHECKOUT"                           # also where it lies in /tmp or /root
+  mount --bind "$RIG_CHECKOUT" "$root/$RIG_CHECKOUT"
+  mount -o remount,bind,ro "$root/$RIG_CHECKOUT"
   mkdir -p "$root/$RIG_LOCK"
   mount --bind /mnt "$root/$RIG_LOCK"
   mount --bind "$RIG_SHARED" "$root/$RIG_SHARED"

@@ -248,6 +248,14 @@ def huge_page_pools() -> dict[str, str]:
     return {path.parent.name: path.read_text().strip() for path in found}
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and has not ended: nobody may have waited for one that has."""
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except (OSError, ProcessLookupError):
+        return False
+
+
 def wait_for(
     condition: Callable[[], Any],
     seconds: float,

@@ -17,7 +17,7 @@ import pytest
 from labctl.base.places_inside import NOBODY
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import read_topology
-from tests.guest.conftest import Sandbox, sandboxed, wait_for
+from tests.guest.conftest import Sandbox, runs, sandboxed, wait_for
 
 STUDY = Path(__file__).with_name("conditions.yaml")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -214,16 +214,9 @@ def test_neighbours_of_a_run_that_is_killed_end_with_it_and_the_next_command_cle
     assert pids
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    wait_for(lambda: not any(map(_runs, pids)), 20, "the end of the neighbours")
+    wait_for(lambda: not any(map(runs, pids)), 20, "the end of the neighbours")
     done = sandbox.labctl("host", "restore")
     assert done.returncode == 0, done.stderr
     assert neighbour_groups() == []
     left = [one for one in sandbox.leftovers() if "/running/" not in one]
     assert left == []
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
-    except (OSError, ProcessLookupError):
-        return False

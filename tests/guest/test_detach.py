@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labctl.store.archive import RunArchive
 from labctl.store.content_digest import archive_digest
-from tests.guest.conftest import Sandbox, tiny, wait_for
+from tests.guest.conftest import Sandbox, runs, tiny, wait_for
 
 
 def test_a_detached_sweep_ends_by_itself_with_the_digest_of_what_it_exports(
@@ -30,5 +30,5 @@ def test_a_detached_sweep_ends_by_itself_with_the_digest_of_what_it_exports(
     exported = sandbox.labctl("run", "export", said["run"], "--out", str(archive))
     assert exported.returncode == 0, exported.stderr
     assert archive_digest(RunArchive(archive)) == end["digest"]
-    wait_for(lambda: not Path(f"/proc/{said['pid']}").exists(), 30, "the process's end")
+    wait_for(lambda: not runs(said["pid"]), 30, "the process's end")
     assert sandbox.leftovers() == []

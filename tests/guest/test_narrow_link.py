@@ -21,6 +21,7 @@ from labctl.host.link import Link, link
 from labctl.host.narrow import narrowed
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.netdevices import NAMESPACES
+from tests.guest.conftest import runs
 
 RATE_MBIT = 10.0
 DELAY_MS = 10.0
@@ -152,5 +153,5 @@ with link(journal, "52:54:00:00:00:01", is_narrow=True) as made:
     assert journal.pending() == []
     assert not made & set(NAMESPACES.iterdir())
     deadline = Deadline.after(10, "the relays' end")
-    while any(Path(f"/proc/{int(pid)}").exists() for pid in relays):
+    while any(runs(int(pid)) for pid in relays):
         time.sleep(min(0.1, deadline.remaining()))
