@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-Floats = npt.NDArray[np.float64]
+from labctl.analysis.byblock import Floats
 
 FEWEST_POOLED = 3
 """Hosts below which nothing is pooled: the prediction interval has hosts - 2 degrees."""
@@ -245,9 +245,9 @@ def groups_differ(estimates: Floats, groups: npt.NDArray[np.int64]) -> FTest | N
     return differ(Hosts(means, np.array(errors), sizes))
 
 
-def apart(hosts: Hosts) -> tuple[Floats, Floats]:
+def apart(hosts: Hosts) -> tuple[Floats, Floats] | None:
     """Return of each host how far it lies from what the others predict for it, and the two-sided p
-    of that; (0s, 1s) of fewer than four hosts.
+    of that; None of fewer than four hosts.
 
     The residual is studentized with the host left out: (y_i - m) / sqrt(v_i + tau² + error²), with
     mean m, tau² and error of the others alone (W. Viechtbauer, M. W.-L. Cheung, Research Synthesis
@@ -258,7 +258,7 @@ def apart(hosts: Hosts) -> tuple[Floats, Floats]:
     """
     k = len(hosts)
     if k <= FEWEST_POOLED:
-        return np.zeros(k), np.ones(k)
+        return None
     y, (v, degrees) = hosts.estimates, moderated(hosts)
     residuals = np.empty(k)
     of_all = tau_squared(y, v)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from labctl.analysis.effects import ratio_of
 from labctl.analysis.fleet.fleet_model import (
@@ -44,13 +45,14 @@ NOT_THE_CAUSE = (
 )
 
 
-def answer_lead(answer: GroupAnswer) -> str:
+def answer_lead(answer: GroupAnswer, *, many_accelerators: bool = False) -> str:
     """Return whether a group may take a tuning: "All hosts may take 'pinned'"."""
     hosts = "all hosts" if answer.group == ALL_HOSTS else f"hosts with {answer.by} {answer.group}"
     if answer.code is Take.FEW:
         hosts = counted(answer.hosts, "host") + ("" if answer.group == ALL_HOSTS else f", {hosts}")
     said = _LEADS[answer.code].format(hosts=hosts, tuning=answer.tuning)
-    return said[:1].upper() + said[1:]
+    under = f", under {answer.accelerator.upper()}" if many_accelerators else ""
+    return said[:1].upper() + said[1:] + under
 
 
 def answer_why(answer: GroupAnswer) -> str:
@@ -110,9 +112,10 @@ def differ_text(one: FleetEffect) -> str:
     return f"{'yes' if one.differ else 'not shown'} ({p_text(one.p)})"
 
 
-def heterogeneity_sentence(one: FleetEffect) -> str:
+def heterogeneity_sentence(one: FleetEffect, *, many_accelerators: bool = False) -> str:
     """Return how much hosts differ in an effect, and whether that was shown."""
     where = f"'{one.place.tuning}', {place_in_words(one.place.workload, one.place.condition)}"
+    where += f", under {one.place.accelerator.upper()}" if many_accelerators else ""
     spread = ""
     if one.whole.pooled is not None:
         spread = f" (standard deviation {tau_text(one.place, one.whole.pooled)})"
@@ -127,14 +130,15 @@ def p_text(p: float) -> str:
     return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
-def split_sentence(one: FleetEffect, split: FactSplit) -> str:
+def split_sentence(one: FleetEffect, split: FactSplit, *, many_accelerators: bool = False) -> str:
     """Return how the groups of a fact differ in a tuning's effect."""
     groups = "; ".join(
         f"{group.group}: {group_text(one.place, group)} ({counted(len(group.hosts), 'host')})"
         for group in split.groups
     )
     return (
-        f"'{one.place.tuning}' in {place_title(one.place)} differs by {split.fact} "
+        f"'{one.place.tuning}' in {place_title(one.place, many_accelerators=many_accelerators)} "
+        f"differs by {split.fact} "
         f"({p_text(split.p or 0.0)}): {groups}"
     )
 
@@ -162,20 +166,23 @@ class ApartLine:
 def apart_lines(judged: FleetJudgement) -> list[ApartLine]:
     """Return the hosts that stand apart, by host: in an effect, or in the baseline's own level."""
     lines = []
+    many = len(judged.accelerators) > 1
     for one in judged.effects:
-        what = f"effect of '{one.place.tuning}' on {place_title(one.place)}"
+        title = place_title(one.place, many_accelerators=many)
+        what = f"effect of '{one.place.tuning}' on {title}"
         lines += [_line(point, what, one.place, one.points) for point in one.points]
     for level in judged.levels:
-        what = f"level of '{level.place.tuning}': {place_title(level.place)}"
+        title = place_title(level.place, many_accelerators=many)
+        what = f"level of '{level.place.tuning}': {title}"
         lines += [_line(point, what, level.place, level.points) for point in level.points]
     return sorted(filter(None, lines), key=lambda line: (line.host, line.what))
 
 
 def _line(point: Point, what: str, place: Place, points: tuple[Point, ...]) -> ApartLine | None:
     """Return None of a host that is not apart."""
-    if not point.is_apart:
+    if not point.is_apart or point.p is None:
         return None
-    typical = _typical(points, point)
+    typical = median(other.estimate for other in points if other is not point)
     return ApartLine(
         host=point.host,
         what=what,
@@ -191,13 +198,6 @@ def value_text(place: Place, estimate: float) -> str:
     if place.kind == LEVEL:
         return quantity(ratio_of(estimate), Unit(place.unit), place.metric)
     return shown(place, estimate, None, None).estimate
-
-
-def _typical(points: tuple[Point, ...], but: Point) -> float:
-    """Return the median of the other hosts."""
-    others = sorted(point.estimate for point in points if point is not but)
-    middle = len(others) // 2
-    return others[middle] if len(others) % 2 else (others[middle - 1] + others[middle]) / 2
 
 
 def what_apart_says(judged: FleetJudgement) -> str:

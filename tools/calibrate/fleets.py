@@ -14,8 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
+from labctl.analysis.byblock import Floats
 from labctl.analysis.design import ALPHA
-from labctl.analysis.hosts import Floats, Hosts, apart, differ, holm_adjusted, pool
+from labctl.analysis.hosts import Hosts, apart, differ, holm_adjusted, pool
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.table import Simulations, Table, percent
 
@@ -132,7 +133,9 @@ def _any_named(fleet: Hosts) -> bool:
 
 
 def _adjusted(fleet: Hosts) -> Floats:
-    return holm_adjusted(apart(fleet)[1])
+    found = apart(fleet)
+    # Of too few hosts none can be named.
+    return np.ones(len(fleet)) if found is None else holm_adjusted(found[1])
 
 
 def _all(simulations: Simulations) -> dict[tuple[str, int, int], Found]:

@@ -30,11 +30,11 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
     by_tuning: dict[tuple[str, str], list[FleetEffect]] = {}
     for one in effects:
         by_tuning.setdefault((one.place.tuning, one.place.accelerator), []).append(one)
-    for (tuning, _), places in by_tuning.items():
+    for arm, places in by_tuning.items():
         fact = differing_fact(places)
         if not fact:
             at = [(one, one.whole) for one in places]
-            yield _answer(tuning, ALL_HOSTS, "", at)
+            yield _answer(arm, ALL_HOSTS, "", at)
             continue
         groups = dict.fromkeys(
             group.group
@@ -44,7 +44,7 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
             for group in split.groups
         )
         for group in groups:
-            yield _answer(tuning, group, fact, [(one, _of(one, fact, group)) for one in places])
+            yield _answer(arm, group, fact, [(one, _of(one, fact, group)) for one in places])
 
 
 def differing_fact(places: Iterable[FleetEffect]) -> str:
@@ -67,15 +67,17 @@ def _of(one: FleetEffect, fact: str, name: str) -> GroupEffect:
 
 
 def _answer(
-    tuning: str, group: str, by: str, at: Sequence[tuple[FleetEffect, GroupEffect]]
+    arm: tuple[str, str], group: str, by: str, at: Sequence[tuple[FleetEffect, GroupEffect]]
 ) -> GroupAnswer:
+    """Return the answer for an arm, a tuning under an accelerator."""
     hosts = max((len(of.hosts) for _, of in at), default=0)
 
     def answer(
         code: Take, why: str, one: FleetEffect | None = None, of: GroupEffect | None = None
     ) -> GroupAnswer:
         return GroupAnswer(
-            tuning=tuning,
+            tuning=arm[0],
+            accelerator=arm[1],
             group=group,
             by=by,
             hosts=hosts,

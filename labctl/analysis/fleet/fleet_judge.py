@@ -275,13 +275,16 @@ def _points_of(one: FleetEffect, here: _Here) -> tuple[Point, ...]:
 def _apart(places: Sequence[tuple[tuple[Point, ...], Hosts]]) -> list[tuple[Point, ...]]:
     """Return the points of each place with their distances; Holm's procedure goes over all."""
     found = [apart(hosts) for _, hosts in places]
-    adjusted = iter(holm_adjusted(np.array([p for one in found for p in one[1].tolist()])).tolist())
+    tested = [p for one in found if one is not None for p in one[1].tolist()]
+    adjusted = iter(holm_adjusted(np.array(tested)).tolist())
     return [
-        tuple(
+        points
+        if one is None
+        else tuple(
             replace(point, distance=distance, p=(p := next(adjusted)), is_apart=p < ALPHA)
-            for point, distance in zip(points, distances.tolist(), strict=True)
+            for point, distance in zip(points, one[0].tolist(), strict=True)
         )
-        for (points, _), (distances, _) in zip(places, found, strict=True)
+        for (points, _), one in zip(places, found, strict=True)
     ]
 
 

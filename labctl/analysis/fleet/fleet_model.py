@@ -66,7 +66,7 @@ class Point:
     """Hold one host at one place, on the scale of effects. `low`, `high`: its own interval of 95 %,
     its variance drawn to what is typical of the hosts (`hosts.moderated`); `verdict`: that of its
     own run. `distance`: from what the others predict, in standard errors; `p` of that, adjusted for
-    all hosts and places (Holm)."""
+    all hosts and places (Holm); both None where too few hosts are there to predict anything."""
 
     host: str
     estimate: float
@@ -75,8 +75,8 @@ class Point:
     units: int
     boots: int
     verdict: str | None
-    distance: float = 0.0
-    p: float = 1.0
+    distance: float | None = None
+    p: float | None = None
     is_apart: bool = False
 
 
@@ -150,6 +150,7 @@ class GroupAnswer:
     hangs on, where it is one."""
 
     tuning: str
+    accelerator: str
     group: str
     by: str
     hosts: int

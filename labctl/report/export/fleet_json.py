@@ -41,6 +41,7 @@ def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
 def _answer(of: GroupAnswer) -> dict[str, Any]:
     return {
         "tuning": of.tuning,
+        "accelerator": of.accelerator,
         "group": of.group,
         "by": of.by,
         "hosts": of.hosts,

@@ -65,6 +65,7 @@ class _Levels:
 def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
     """Return the page's HTML: no script, nothing from a network."""
     terms = Terms()
+    many = len(judged.accelerators) > 1
     return template("fleet.html.j2").render(
         title=f"{study or 'A study'} on {counted(judged.measured, 'host')}",
         fleet=name,
@@ -74,7 +75,7 @@ def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
             _Answer(
                 symbol=words.SYMBOLS[answer.code],
                 css_class=words.CLASSES[answer.code],
-                lead=words.answer_lead(answer),
+                lead=words.answer_lead(answer, many_accelerators=many),
                 why=words.answer_why(answer),
             )
             for answer in judged.answers
@@ -83,8 +84,11 @@ def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
         apart=words.apart_lines(judged),
         what_apart_says=words.what_apart_says(judged),
         no_levels=words.no_levels(judged),
-        levels=list(_levels(judged.levels)),
-        differing=[words.split_sentence(one, split) for one, split in words.differing(judged)],
+        levels=list(_levels(judged.levels, many)),
+        differing=[
+            words.split_sentence(one, split, many_accelerators=many)
+            for one, split in words.differing(judged)
+        ],
         not_the_cause=words.NOT_THE_CAUSE,
         facts=[(fact, list(values.items())) for fact, values in judged.facts.items()],
         not_measured=words.not_measured(judged),
@@ -135,15 +139,17 @@ def _groups(one: FleetEffect) -> Iterator[_Group]:
 def _row(one: FleetEffect, point: Point) -> tuple[str, str, str, int, int, str, str]:
     effect = words.shown(one.place, point.estimate, point.low, point.high)
     verdict = point.verdict or NOT_AVAILABLE
-    apart = f"apart ({words.p_text(point.p)})" if point.is_apart else ""
+    apart = ""
+    if point.is_apart and point.p is not None:
+        apart = f"apart ({words.p_text(point.p)})"
     return point.host, effect.estimate, effect.interval, point.units, point.boots, verdict, apart
 
 
-def _levels(levels: tuple[FleetLevel, ...]) -> Iterator[_Levels]:
+def _levels(levels: tuple[FleetLevel, ...], many: bool) -> Iterator[_Levels]:
     for level in levels:
         low, high = level.points[0], level.points[-1]
         yield _Levels(
-            title=words.place_title(level.place),
+            title=words.place_title(level.place, many_accelerators=many),
             group=level.group,
             hosts=len(level.points),
             typical=words.value_text(level.place, level.typical),

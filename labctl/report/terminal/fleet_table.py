@@ -41,10 +41,11 @@ _MOST = 40
 
 def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
     """Return lines of 80 columns."""
+    many = len(judged.accelerators) > 1
     measured = f"{judged.measured} of {counted(judged.hosts, 'host')} measured"
     return Group(
         text(f"{name}: {measured}", style="bold"),
-        *(line for answer in judged.answers for line in _answer(answer)),
+        *(line for answer in judged.answers for line in _answer(answer, many)),
         *marked("Note", judged.warnings),
         *_effects(judged),
         *_apart(judged),
@@ -53,8 +54,9 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
     )
 
 
-def _answer(answer: GroupAnswer) -> Iterator[RenderableType]:
-    lead = f"{SYMBOLS[answer.code]} {answer_lead(answer)}"
+def _answer(answer: GroupAnswer, many_accelerators: bool) -> Iterator[RenderableType]:
+    said = answer_lead(answer, many_accelerators=many_accelerators)
+    lead = f"{SYMBOLS[answer.code]} {said}"
     yield text(lead, style=_STYLES[answer.code])
     yield small(answer_why(answer))
 
@@ -84,7 +86,7 @@ def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
     yield Text()
     yield table
     for one in judged.effects:
-        yield small(heterogeneity_sentence(one))
+        yield small(heterogeneity_sentence(one, many_accelerators=many))
     together = share(1 - judged.alpha)
     yield small(
         f"mean: with an interval of {share(judged.confidence)}, so that all hold together at "
@@ -117,8 +119,9 @@ def _groups(judged: FleetJudgement) -> Iterator[RenderableType]:
         return
     yield Text()
     yield text("Groups that differ", style="bold")
+    many = len(judged.accelerators) > 1
     for one, split in found:
-        yield small(f"{split_sentence(one, split)}.")
+        yield small(f"{split_sentence(one, split, many_accelerators=many)}.")
     yield small(f"{NOT_THE_CAUSE}.")
 
 
