@@ -172,3 +172,9 @@ def thread_ids(pid: int, proc_root: Path = PROC) -> list[int]:
         return sorted(int(name) for name in os.listdir(proc_root / str(pid) / "task"))
     except (FileNotFoundError, ProcessLookupError):
         return []  # the second: it ended between being found and being looked into
+
+
+def written_by(output: IO[bytes], most: int = 1 << 20) -> bytes:
+    """Return the begin of what a running program wrote to a file, in bytes, `most` at most. The
+    place in the file, which the program has in common with it, is not moved."""
+    return os.pread(output.fileno(), most, 0)

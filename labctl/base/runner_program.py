@@ -687,6 +687,7 @@ class Cgroup:
         self.folders = {name: at + "/" + wanted["name"] for name, at in self.roots.items()}
         self.values: dict[str, str] = {}
         self.made: list[str] = []
+        self.renewed: list[str] = []
         self.enabled: list[tuple[str, str]] = []
         try:
             for name in found:
@@ -702,9 +703,16 @@ class Cgroup:
             if name not in (read_text(passed_on) or "").split():
                 write_value(passed_on, "+" + name)
                 self.enabled.append((passed_on, name))
-        if not os.path.isdir(self.folders[name]):
-            os.mkdir(self.folders[name])
-            self.made.append(self.folders[name])
+        folder = self.folders[name]
+        if folder in self.made or folder in self.renewed:
+            return  # one of v2 is for all controllers
+        if os.path.isdir(folder):
+            # Its maker removes it; a new one holds no pages and has counted nothing yet.
+            remove_cgroup(folder)
+            self.renewed.append(folder)
+        else:
+            self.made.append(folder)
+        os.mkdir(folder)
 
     def limit(self, wanted: dict[str, Any], realtime: bool) -> None:
         weight, quota = wanted.get("weight"), wanted.get("quota_percent")
@@ -762,23 +770,29 @@ class Cgroup:
     def remove(self) -> None:
         """Remove what is ours and end what is in it. A folder that labctl has made, it removes."""
         while self.made:
-            folder = self.made.pop()
-            until = time.monotonic() + EMPTYING_S
-            while os.path.isdir(folder):
-                for pid in (read_text(folder + "/cgroup.procs") or "").split():
-                    try:
-                        os.kill(int(pid), signal.SIGKILL)
-                    except ProcessLookupError:
-                        pass
-                try:
-                    os.rmdir(folder)
-                except OSError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.01)
+            remove_cgroup(self.made[-1])
+            self.made.pop()
         while self.enabled:
-            passed_on, name = self.enabled.pop()
+            passed_on, name = self.enabled[-1]
             write_value(passed_on, "-" + name)
+            self.enabled.pop()
+
+
+def remove_cgroup(folder: str) -> None:
+    """End what is in a cgroup, and remove it."""
+    until = time.monotonic() + EMPTYING_S
+    while os.path.isdir(folder):
+        for pid in (read_text(folder + "/cgroup.procs") or "").split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            os.rmdir(folder)
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 def own_memory(root: str, version: int, name: str) -> int:
@@ -928,9 +942,11 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             **limited,
         )
     finally:
-        if cgroup is not None:
-            cgroup.remove()
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if cgroup is not None:
+                cgroup.remove()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def folder_of(request: dict[str, Any]) -> str:

@@ -60,7 +60,8 @@ class StreamRecord:
         seconds. The two machines' clocks differ by an offset that falls out."""
         after_due = {n: end - n / self.hz for n, end in enumerate(self.frames) if end is not None}
         least = min(after_due.values(), default=0.0)
-        return [after_due[n] - least for n in self.frame_numbers(phase) if n in after_due]
+        due = self.frame_numbers(phase)
+        return [late - least for number, late in after_due.items() if number in due]
 
 
 def read_stream(text: str | bytes, where: str) -> StreamRecord:
@@ -72,7 +73,7 @@ def read_stream(text: str | bytes, where: str) -> StreamRecord:
         received = found["received"]
         bin_s = _positive(received["bin_s"])
         bins = [tuple(map(_count, row)) for row in received["bins"]]
-        capacity_mbit = float(found["capacity_mbit"])
+        capacity_mbit = _finite(found["capacity_mbit"])
         record = StreamRecord(
             seconds=_count(found["seconds"]),
             hz=_count(found["hz"]),
@@ -83,10 +84,10 @@ def read_stream(text: str | bytes, where: str) -> StreamRecord:
             competitor_bit=tuple(row[1] * 8 / bin_s for row in bins),
             received=tuple(row[2] for row in bins),
             lost=tuple(row[3] for row in bins),
-            echoes=tuple((float(at), _positive(ms) / 1000) for at, ms in found["rtt"]),
-            frames=tuple(None if end is None else float(end) for end in received["frames"]),
+            echoes=tuple((_finite(at), _positive(ms) / 1000) for at, ms in found["rtt"]),
+            frames=tuple(None if end is None else _finite(end) for end in received["frames"]),
         )
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         raise BrokenError(
             f"{where}: expected game_stream's record (version {_VERSION}), found something else "
             f"({error!r})"
@@ -96,8 +97,9 @@ def read_stream(text: str | bytes, where: str) -> StreamRecord:
 
 
 def _check(record: StreamRecord, where: str) -> None:
-    bins = round(record.seconds / record.bin_s)
-    if record.seconds < len(PHASES) or record.hz < 1 or len(record.stream_bit) != bins:
+    bins = len(record.stream_bit)
+    has_all = abs(record.seconds / record.bin_s - bins) <= 0.5
+    if record.seconds < len(PHASES) or record.hz < 1 or not has_all:
         raise BrokenError(
             f"{where}: {len(record.stream_bit)} bins of {record.bin_s:g} s in {record.seconds} s"
         )
@@ -113,6 +115,13 @@ def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{value!r} is no count")
     return value
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no time or rate")
+    return number
 
 
 def _positive(value: Any) -> float:

@@ -165,7 +165,6 @@ def restore(
     if timer is not None and not is_due(places, timer):
         return
     results = carry_out(places, _tell, force=force, accept=accept)
-    stop(places)
     pending = Journal(places.journal).pending()
     if as_json:
         print_json(
@@ -182,6 +181,8 @@ def restore(
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
             click.echo(f"left alone: what labctl {pid} changed, as it still runs")
     _fail_unless_settled(results, UndoOutcome.FOREIGN)
+    # Not before: a timer tries again what could not be put back.
+    stop(places)
 
 
 @contextmanager
@@ -192,13 +193,13 @@ def _timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
         yield
         return
     from labctl.cli.stopping import seconds_of
-    from labctl.host.settings.restore_timer import start, stop
+    from labctl.host.settings.restore_timer import resume, start
 
-    start(places, seconds_of(restore_after, "--restore-after"))
+    before = start(places, seconds_of(restore_after, "--restore-after"))
     try:
         yield
     except BaseException:
-        stop(places)
+        resume(places, before)
         raise
 
 

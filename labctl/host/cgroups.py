@@ -246,7 +246,9 @@ def command_cgroup(
     if why := why_no_command_cgroup(layout, controllers, realtime=False):
         raise HostError(why)
     # One group of v2 is for all controllers, so the memory of the guest is a limit there as well.
-    wanted = {*controllers, "memory"} if layout.name == "v2" else {*controllers}
+    wanted = {*controllers}
+    if wanted and layout.name == "v2" and _has(layout, "memory"):
+        wanted.add("memory")
     folders = {layout.controllers[one].folder / name for one in wanted}
     with ExitStack() as stack:
         stack.enter_context(controllers_enabled(layout, journal, needs_cpu=True, wanted=wanted))

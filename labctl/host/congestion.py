@@ -17,5 +17,7 @@ def has_congestion_control(name: str, root: Path = Path("/")) -> bool | None:
         release = (root / _RELEASE).read_text(encoding="ascii").strip()
     except OSError:
         return None
-    modules = root / "lib/modules" / release / _FOLDER
-    return name in listed.split() or any(modules.glob(f"tcp_{name}.ko*"))
+    if name in listed.split():
+        return True
+    modules = root / "lib/modules" / release
+    return any((modules / _FOLDER).glob(f"tcp_{name}.ko*")) if modules.is_dir() else None

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from labctl.base.bottleneck import CLIENT, COMPETITOR, Bottleneck
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.process import dies_with_labctl, run, running
+from labctl.base.process import dies_with_labctl, run, running, written_by
 from labctl.base.signals import cleaning_up
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, ip
@@ -261,9 +261,9 @@ def _relaying(
         output = stack.enter_context(tempfile.TemporaryFile())
         process = stack.enter_context(running(argv, stdout=output, stderr=output, grace_s=1.0))
         deadline = Deadline.after(_START_S, "starting the relay")
-        while b"ready\n" not in _said(output):
+        while b"ready\n" not in written_by(output):
             if process.poll() is not None:
-                raise BrokenError(f"the relay ended at once: {_said(output)[-400:].decode()}")
+                raise BrokenError(f"the relay ended at once: {written_by(output)[-400:].decode()}")
             time.sleep(min(_POLL_S, deadline.remaining()))
         before = ip("-n", source, "route", "show", network).strip()
         ip("-n", source, "route", "replace", network, "dev", device)
@@ -271,14 +271,9 @@ def _relaying(
             stack.callback(ip, "-n", source, "route", "replace", *before.split())
         yield process.pid
         if process.poll() is not None:
-            raise BrokenError(f"the relay ended by itself: {_said(output)[-400:].decode()}")
+            raise BrokenError(f"the relay ended by itself: {written_by(output)[-400:].decode()}")
 
 
 def _gone(namespace: str, device: str) -> None:
     with suppress(OSError), cleaning_up():
         ip("-n", namespace, "link", "del", device)
-
-
-def _said(output: IO[bytes]) -> bytes:
-    output.seek(0)
-    return output.read()

@@ -147,6 +147,9 @@ class Checked(Placing):
             self._names(names_in_text(text, self._place(*keys)), known, keys)
         for keys, text in _expressions(file):
             self._names(names_in_text(text, self._place(*keys), bare=True), known, keys)
+        for keys, text in _conditions(file):
+            used = names_in_text(text, self._place(*keys), bare=True)
+            self._names(used, file.parameters, keys)
         for name, metric in file.metrics.items():
             keys = ("metrics", name, "arguments")
             for value in metric.arguments.values():
@@ -225,10 +228,6 @@ class Checked(Placing):
                     hint="Leave one of them out.",
                 )
         if cgroup is not None:
-            if cgroup.when is not None:
-                place = self._place("cgroup", "when")
-                used = names_in_text(cgroup.when, place, bare=True)
-                self._names(used, parameters, ("cgroup", "when"))
             limits = (cgroup.weight, cgroup.quota_percent, cgroup.memory_mib, cgroup.cpus)
             if all(limit is None for limit in limits):
                 self._fail(
@@ -301,10 +300,21 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yield the place and the text of all bare expressions."""
+    """Yield the place and the text of bare expressions over parameters and what is filled in."""
     for number, item in enumerate(file.command):
         if isinstance(item, ConditionalFile):
             yield ("command", number, "when"), item.when
+    if file.cgroup is not None:
+        for key in ("weight", "quota_percent", "memory_mib"):
+            if isinstance(found := getattr(file.cgroup, key), str):
+                yield ("cgroup", key), found
+    if isinstance(file.trial.first_operations, str):
+        yield ("trial", "first_operations"), file.trial.first_operations
+
+
+def _conditions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of bare expressions over parameters alone: what they decide is
+    known before a machine is."""
     for number, refusal in enumerate(file.refuse):
         yield ("refuse", number, "when"), refusal.when
     for number, server in enumerate(file.serve):
@@ -313,13 +323,10 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
     for number, side in enumerate(file.sides):
         if side.when is not None:
             yield ("sides", number, "when"), side.when
-    if file.cgroup is not None:
-        for key in ("weight", "quota_percent", "memory_mib"):
-            if isinstance(found := getattr(file.cgroup, key), str):
-                yield ("cgroup", key), found
-    for key in ("work", "first_operations"):
-        if isinstance(found := getattr(file.trial, key), str):
-            yield ("trial", key), found
+    if file.cgroup is not None and file.cgroup.when is not None:
+        yield ("cgroup", "when"), file.cgroup.when
+    if isinstance(file.trial.work, str):
+        yield ("trial", "work"), file.trial.work
     if file.data_disk is not None and isinstance(file.data_disk.writes, str):
         yield ("data_disk", "writes"), file.data_disk.writes
     if file.needs.congestion_control is not None:

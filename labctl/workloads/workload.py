@@ -187,7 +187,11 @@ class Workload:
         """Return the cgroup controllers that its command needs, and whether it has a real-time
         policy of its own."""
         somewhere = Setting(
-            parameters=parameters, vcpus=1, duration_s=1, data_paths=("disk",), peer="peer"
+            parameters=parameters,
+            vcpus=self.file.needs.vcpus,
+            duration_s=1,
+            data_paths=("disk",),
+            peer="peer",
         )
         limits = self._commands.cgroup(self._commands.variables(somewhere, 1))
         sched = self._commands.sched(parameters)

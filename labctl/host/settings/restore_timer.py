@@ -28,8 +28,10 @@ _TRIES: Final = 60
 often."""
 
 
-def start(places: StatePaths, seconds: float) -> str:
-    """Start the timer and return its name; one that runs already is replaced."""
+def start(places: StatePaths, seconds: float) -> str | None:
+    """Start the timer in place of one that runs already; returns that one's name, for `resume`.
+    Where it can't be started, that one goes on."""
+    before = _running(places)
     name = f"labctl-restore-{secrets.token_hex(6)}"
     restore = shlex.join(
         [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
@@ -39,6 +41,15 @@ def start(places: StatePaths, seconds: float) -> str:
     loop = f"for _ in $(seq {_TRIES}); do {restore} && break; sleep {_AGAIN_S}; done"
     places.root.mkdir(parents=True, exist_ok=True)
     write_json(_file(places), {"schema": 1, "name": name})
+    try:
+        _launch(name, seconds, loop)
+    except BaseException:
+        resume(places, before)
+        raise
+    return before
+
+
+def _launch(name: str, seconds: float, loop: str) -> None:
     if _SYSTEMD.is_dir():
         unit = ("systemd-run", f"--unit={name}", f"--on-active={seconds:g}s", "--quiet")
         process.run(
@@ -54,7 +65,14 @@ def start(places: StatePaths, seconds: float) -> str:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    return name
+
+
+def resume(places: StatePaths, name: str | None) -> None:
+    """Let an earlier timer be the one that is due again; None: no timer."""
+    if name is None:
+        stop(places)
+    else:
+        write_json(_file(places), {"schema": 1, "name": name})
 
 
 def is_due(places: StatePaths, name: str) -> bool:

@@ -29,7 +29,7 @@ class Telling:
     def __init__(self, folder: RunFolder, listener: Listener) -> None:
         self._folder = folder
         self._listener = listener
-        self._counts = {"done": 0, "planned": 0, "invalid": 0}
+        self._counts: dict[str, int] = {}
         self._doing = "starting"
 
     def begin(self) -> None:
@@ -82,8 +82,8 @@ def told(folder: RunFolder, listener: Listener) -> Iterator[Telling]:
     telling = Telling(folder, listener)
     try:
         yield telling
+        telling.end(None)
     except BaseException as error:
-        with cleaning_up():
+        with cleaning_up(), suppress(LabctlError):
             telling.end(error)
         raise
-    telling.end(None)

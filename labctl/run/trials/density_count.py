@@ -60,6 +60,9 @@ def count_guests(
     fitting, broken = bracket(held)
     if broken is not None and fitting == broken - 1:
         return CountRecord(block=block, tuning=tuning, number=fitting)
+    if ended is not None and fitting == 0:
+        # "At least none" would count as a number, and says nothing.
+        return CountRecord(block=block, tuning=tuning, why=ended)
     bounded = ended or plan.most_by
     return CountRecord(block=block, tuning=tuning, number=fitting, bounded=bounded)
 

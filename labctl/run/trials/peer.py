@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.process import running
+from labctl.base.process import running, written_by
 from labctl.collect.collector import ThreadRef
 from labctl.host.narrow import Narrow, Narrowed, narrowed
 from labctl.host.native import in_tree
@@ -41,8 +41,7 @@ class _Program:
 
     def output(self) -> bytes:
         """Return what it has printed so far."""
-        self._output.seek(0)
-        return self._output.read()
+        return written_by(self._output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

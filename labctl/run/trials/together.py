@@ -15,6 +15,7 @@ from labctl.collect.proc_stat import cpu_ticks
 from labctl.run.guests.clone_state import cpu_ns
 from labctl.run.guests.tuned_guest import TunedGuest
 from labctl.run.trials.parse import believable
+from labctl.run.trials.ran_checks import ran_reasons
 from labctl.run.trials.trial_request import SLACK_S
 from labctl.run.trials.warmup import WINDOW_S, WINDOWS
 from labctl.run.trials.window import store_output
@@ -62,9 +63,10 @@ def run_together(
     """Warm all guests up at once, then run the job in all of them at once. `folders`: where each
     one's output is stored. Raises BrokenError where one is gone or fails to warm up."""
     with ExitStack() as stack:
+        serving = []
         for guest in guests:
             servers = job.program.servers(job.setting(guest))
-            stack.enter_context(guest.channel.serving(servers))
+            serving.append(stack.enter_context(guest.channel.serving(servers)))
         # A load of fixed pace has no rate that could show a trend: one run of it is enough.
         windows = 1 if job.program.rate_metric is None else WINDOWS
         for _ in range(windows):
@@ -82,9 +84,11 @@ def run_together(
             job.duration_s + SLACK_S,
         )
     values = []
-    for folder, result in zip(folders, window.results, strict=True):
+    for guest, served, folder, result in zip(guests, serving, folders, window.results, strict=True):
         store_output(folder, result)
-        values.append(_value(job, folder, result))
+        command = job.program.command(job.setting(guest))
+        reasons = ran_reasons(job.program, command, result, served, folder)
+        values.append("; ".join(reasons) or _value(job, folder))
     return Together(values=values, common_s=window.common_s, other_cpus=window.other_cpus)
 
 
@@ -131,10 +135,8 @@ def _own_s(guests: Sequence[TunedGuest]) -> float:
     return used / 1e9 + time.process_time()
 
 
-def _value(job: Job, folder: TrialFolder, result: CommandResult) -> float | str:
+def _value(job: Job, folder: TrialFolder) -> float | str:
     """Return the guest's metric, or why it has none."""
-    if why := job.program.why_failed(result):
-        return why
     program = job.program.with_parameters(job.parameters)
     try:
         with believable(str(folder.path)):

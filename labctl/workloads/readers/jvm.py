@@ -81,9 +81,10 @@ def readings(log: str, marks: str, where: tuple[str, str], source: str) -> Itera
     in the part. Raises BrokenError."""
     log_where, marks_where = where
     part = _marks(marks, marks_where)
-    found, last = _Counted(), 0
+    found, last, seen = _Counted(), 0, set[str]()
     for at, tags, message in _lines(log, log_where):
         last = max(last, at)
+        seen.update(tags.split(","))
         if at < part.steady_ns:
             found.add_before(tags, message)
         elif at < part.over_ns:
@@ -93,15 +94,17 @@ def readings(log: str, marks: str, where: tuple[str, str], source: str) -> Itera
             f"{log_where}: its last line is of {part.over_ns - last} ns before the program was "
             "over, so it may be cut"
         )
-    pauses = found.pauses_s
-    yield sample("gc_pauses", len(pauses), source=source)
-    yield sample("gc_pause_time", sum(pauses), source=source)
-    if pauses:
-        yield sample("gc_pause_max", max(pauses), source=source)
+    if "gc" in seen:
+        yield from _collections(found, source)
     else:
-        yield Unavailable(metric="gc_pause_max", reason="no collection stopped the program.")
-    yield sample("gc_stalls", found.stalls, source=source)
-    yield sample("jvm_stopped", found.stopped_s, source=source)
+        why = "the log has no line of 'gc': it takes 'gc=info'."
+        for metric in ("gc_pauses", "gc_pause_time", "gc_pause_max", "gc_stalls"):
+            yield Unavailable(metric=metric, reason=why)
+    if "safepoint" in seen:
+        yield sample("jvm_stopped", found.stopped_s, source=source)
+    else:
+        why = "the log has no line of 'safepoint': it takes 'safepoint=info'."
+        yield Unavailable(metric="jvm_stopped", reason=why)
     if not found.compiled_before:
         why = "the log has no compilation at all: it takes 'jit+compilation=debug'."
         for metric in ("jit_compiled", "jit_compiled_before", "jit_discarded"):
@@ -110,6 +113,17 @@ def readings(log: str, marks: str, where: tuple[str, str], source: str) -> Itera
     yield sample("jit_compiled", found.compiled, source=source)
     yield sample("jit_compiled_before", found.compiled_before, source=source)
     yield sample("jit_discarded", found.discarded, source=source)
+
+
+def _collections(found: _Counted, source: str) -> Iterator[Reading]:
+    pauses = found.pauses_s
+    yield sample("gc_pauses", len(pauses), source=source)
+    yield sample("gc_pause_time", sum(pauses), source=source)
+    if pauses:
+        yield sample("gc_pause_max", max(pauses), source=source)
+    else:
+        yield Unavailable(metric="gc_pause_max", reason="no collection stopped the program.")
+    yield sample("gc_stalls", found.stalls, source=source)
 
 
 def _lines(log: str, where: str) -> Iterator[tuple[int, str, str]]:

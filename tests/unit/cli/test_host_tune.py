@@ -293,6 +293,27 @@ def test_the_timer_runs_before_the_first_change(
     assert host("host", "tune", "swappiness-10", "--restore-after", "soon").code == 2
 
 
+def test_a_change_that_failed_leaves_an_earlier_timer_due(host: Host, started: Started) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    [name] = started.loops
+    with host_locked(host.lock, what="labctl sweep"):
+        assert host("host", "tune", "swappiness-10", "--restore-after", "20m").code == 3
+    host("host", "restore", "--timer", name)
+    assert host.swappiness.read_text() == "60"
+
+
+def test_a_timer_that_can_not_be_started_is_none(
+    host: Host, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(restore_timer.subprocess, "Popen", fail)
+    assert host("host", "tune", "swappiness-10", "--restore-after", "10m").code != 0
+    assert host.swappiness.read_text().strip() == "60"
+    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+
+
 def test_no_timer_is_left_of_a_change_that_failed(host: Host, started: Started) -> None:
     with host_locked(host.lock, what="labctl sweep"):
         assert host("host", "tune", "swappiness-10", "--restore-after", "10m").code == 3

@@ -334,6 +334,18 @@ def test_a_command_s_group_is_in_the_journal_in_each_hierarchy_that_it_needs(
         pytest.fail("there is no such hierarchy")
 
 
+def test_a_command_s_group_needs_no_controller_that_v2_lacks(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    (fake_kernel / "cgroup.subtree_control").write_text("cpu cpuset\n")
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "cpuset")}, fake_kernel, False)
+    journal = Journal(tmp_path / "journal.jsonl")
+    with cgroups.command_cgroup(layout, journal, "labctl-command-7", ("cpuset",)):
+        assert (fake_kernel / "labctl-command-7").is_dir()
+    with cgroups.command_cgroup(layout, journal, "labctl-command-7", ()):
+        assert not (fake_kernel / "labctl-command-7").exists()
+
+
 def test_a_command_s_group_of_v2_has_memory_s_controller_as_well(
     fake_kernel: Path, tmp_path: Path
 ) -> None:

@@ -31,5 +31,12 @@ def test_a_control_is_listed_or_a_module_of_this_kernel(root: Path, name: str, h
     assert has_congestion_control(name, root) is has
 
 
+def test_where_modules_lie_elsewhere_it_is_unknown(root: Path) -> None:
+    """As in a container, whose kernel's modules are the host's."""
+    (root / "proc/sys/kernel/osrelease").write_text("6.12.0\n")
+    assert has_congestion_control("cubic", root) is True
+    assert has_congestion_control("bbr", root) is None
+
+
 def test_where_nothing_tells_it_is_unknown(tmp_path: Path) -> None:
     assert has_congestion_control("bbr", tmp_path) is None

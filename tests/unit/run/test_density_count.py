@@ -135,6 +135,13 @@ def test_a_host_that_has_no_memory_any_more_gives_no_number(counting: Counting) 
     assert "need 1088 MiB" in (count.why or "")
 
 
+def test_one_guest_that_others_disturb_gives_no_number(counting: Counting) -> None:
+    """At least none says nothing, and would be a number in the median."""
+    count = counting.of(Guests(value=lambda count, number: 0.02, others=[0.5] * 20))
+    assert count.number is None
+    assert "others at work" in (count.why or "")
+
+
 def test_bisect_ends_guests_and_makes_some_anew(counting: Counting) -> None:
     guests = Guests(value=lambda count, number: 0.002 * count)
     count = counting.of(guests, search=Search.BISECT)

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from labctl.base.channel import Serving
 from labctl.base.command import Command, CommandResult
 from labctl.base.errors import BrokenError
+from labctl.base.runner_answers import EndedServer
 from labctl.run.trials import together as module
 from labctl.run.trials.together import Job, Together, run_together
 from labctl.store.trial import TrialFolder
@@ -37,6 +39,7 @@ class Host:
 
     prints: Sequence[CommandResult]
     did: list[str] = field(default_factory=list)
+    servers: Sequence[EndedServer] = ()
 
     def guests(self) -> list[Any]:
         return [
@@ -54,8 +57,8 @@ class Host:
         ]
 
     @contextmanager
-    def _serving(self, servers: Sequence[Any]) -> Iterator[None]:
-        yield
+    def _serving(self, servers: Sequence[Any]) -> Iterator[Serving]:
+        yield Serving(ended=self.servers)
 
     def _prepared(self, at: int, result: CommandResult) -> Any:
         @contextmanager
@@ -110,6 +113,12 @@ def test_each_guest_is_read_from_what_it_printed_itself(tmp_path: Path) -> None:
     found = ran(Host([printed(frames(5)), printed(frames(9))]), tmp_path)
     assert found.values == [pytest.approx(0.005), pytest.approx(0.009)]
     assert (tmp_path / "guests/1/files/frames.csv").read_bytes() == frames(9)
+
+
+def test_a_server_that_left_before_makes_it_no_number(tmp_path: Path) -> None:
+    left = EndedServer(name="stress-ng", status=3, too_early=True, output=b"no room\n")
+    found = ran(Host([printed(frames(5))], servers=[left]), tmp_path)
+    assert found.values == ["the server stress-ng ended by itself with status 3: no room"]
 
 
 def test_the_common_window_is_from_the_last_start_to_the_first_end(tmp_path: Path) -> None:

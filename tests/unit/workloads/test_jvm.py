@@ -121,9 +121,18 @@ def test_each_form_of_line_counts_as_what_it_is(
 
 
 def test_no_pause_is_none_and_has_no_longest() -> None:
-    found = read(log_of(END), MARKS)
+    found = read(log_of((50, "gc", "Using G1"), END), MARKS)
     assert found["gc_pauses"] == 0
     assert found["gc_pause_max"] == "no collection stopped the program."
+
+
+def test_what_was_not_logged_is_unavailable_and_not_zero() -> None:
+    found = read(log_of(END), MARKS)
+    for metric in ("gc_pauses", "gc_pause_time", "gc_pause_max", "gc_stalls"):
+        assert "no line of 'gc'" in str(found[metric])
+    assert found["jvm_stopped"] == 0
+    found = read(log_of((50, "gc", "Using G1"), (200, "gc", "done")), MARKS)
+    assert "no line of 'safepoint'" in str(found["jvm_stopped"])
 
 
 @pytest.mark.parametrize(

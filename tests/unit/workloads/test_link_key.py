@@ -53,6 +53,12 @@ def test_the_server_is_behind_the_bottleneck_and_the_competitor_beside_the_machi
     assert competitor.port == 5001
 
 
+def test_what_is_known_before_a_machine_is_can_not_hang_on_one(tmp_path: Path) -> None:
+    text = FILE.replace("rate_mbit: rate", "rate_mbit: vcpus * 10")
+    with pytest.raises(UsageError, match=r"stream.yaml:4: 'link.rate_mbit': there is no 'vcpus'"):
+        _declared(tmp_path, text)
+
+
 def test_a_workload_without_the_key_talks_to_its_peer_itself() -> None:
     iperf3 = workload("iperf3")
     assert not iperf3.narrows_link

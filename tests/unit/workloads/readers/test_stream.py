@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,28 @@ def test_a_record_that_is_cut_is_refused(name: str) -> None:
     for length in (0, 1, len(text) // 2, len(text) - 3):
         with pytest.raises(BrokenError, match="game_stream's record"):
             [*readings(text[:length], name, name)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: found["received"]["frames"].__setitem__(0, float("nan")),
+        lambda found: found["rtt"].append([float("inf"), 12.0]),
+        lambda found: found.update(capacity_mbit=float("nan")),
+        lambda found: found["received"].update(bin_s=1e-320),
+    ],
+)
+def test_what_is_no_finite_number_is_refused(damage: Callable[[dict[str, Any]], None]) -> None:
+    found: dict[str, Any] = record([12.0] * 12, [0.0] * 12)
+    damage(found)
+    with pytest.raises(BrokenError, match="stream"):
+        _read(found)
+
+
+def test_a_rate_of_frames_that_nothing_has_takes_no_time() -> None:
+    found: dict[str, Any] = record([12.0] * 12, [1.0] * 12)
+    found["hz"] = 10**12
+    assert "stream_late" in {*_read(found)[0], *_read(found)[1]}
 
 
 def test_fairness_is_of_the_middle_third() -> None:
