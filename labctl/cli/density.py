@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, html_option, runs_folder, state_paths
+from labctl.cli.common import console, html_option, results_option, runs_folder, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
@@ -48,7 +48,7 @@ _DURATION_S = 10.0
 )
 @click.option("--plan-only", is_flag=True, help="Print guests, memory and time; start nothing.")
 @click.option("--show", "shown", metavar="RUN", help="Show what an earlier density run found.")
-@click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
+@results_option
 @html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/density.md).")
 @click.option("--quiet", is_flag=True, help="No progress; only the result.")

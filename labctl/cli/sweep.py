@@ -12,6 +12,7 @@ from labctl.base.levels import Level
 from labctl.cli.common import (
     console,
     levels_asked_for,
+    results_option,
     runs_folder,
     state_paths,
 )
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Go on in the background once the run has begun; print its folder and progress file.",
 )
-@click.option("--results", type=click.Path(path_type=Path), help="Folder of runs.")
+@results_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress; only the report.")
 @click.pass_context

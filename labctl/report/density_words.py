@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from labctl.analysis.density import Density, Fitting, SignTest
+from labctl.analysis.words import listed
 from labctl.base.notation import share
 from labctl.base.wording import counted, without_logs
-from labctl.store.density_record import DensityRecord
+from labctl.store.density_record import OTHER_CPUS, DensityRecord
 
 _TCG = (
     "Guests were emulated (TCG): the numbers hold for emulated guests on this host alone, and say "
@@ -15,8 +16,6 @@ _TCG = (
 )
 _LONGEST = 400
 """Characters of a reason."""
-_MOST_OTHERS = 0.1
-"""CPUs that others may take before it is said."""
 _LEAST_COMMON = 0.9
 """Share of a window in which all guests are to run."""
 
@@ -84,7 +83,12 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
             )
         for why, blocks in _by_reason(one.lacking).items():
             said.append(f"{one.tuning}, {_blocks(blocks)}: no number: {_cut(why)}")
-    others = [s for s in record.steps if (s.other_cpus or 0.0) > _MOST_OTHERS]
+    told = [s for s in record.steps if s.other_cpus is not None]
+    others = [s for s in told if (s.other_cpus or 0.0) > OTHER_CPUS]
+    if untold := len(record.steps) - len(told):
+        said.append(
+            f"In {untold} of {counted(len(record.steps), 'step')} it isn't known what others took."
+        )
     if others:
         spoilt = sum(step.disturbed for step in others)
         said.append(
@@ -98,7 +102,8 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
                 else ""
             )
         )
-    apart = [s for s in record.steps if _share_in_common(s.common_s, record) < _LEAST_COMMON]
+    least_s = _LEAST_COMMON * record.duration_s
+    apart = [s for s in record.steps if s.common_s is not None and s.common_s < least_s]
     if apart:
         said.append(
             f"In {len(apart)} of {counted(len(record.steps), 'step')} all guests ran at once for "
@@ -117,17 +122,13 @@ def _by_reason(reasons: Mapping[int, str]) -> dict[str, list[int]]:
 
 def _blocks(numbers: Sequence[int]) -> str:
     word = "block" if len(numbers) == 1 else "blocks"
-    return f"{word} {', '.join(map(str, numbers))}"
+    return f"{word} {listed([str(number) for number in numbers], 10)}"
 
 
 def _cut(why: str) -> str:
     """Return a reason that may quote a tool's whole command line, in a length that is read."""
     sentence, _ = without_logs(why)
     return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
-
-
-def _share_in_common(common_s: float | None, record: DensityRecord) -> float:
-    return 1.0 if common_s is None else common_s / record.duration_s
 
 
 def head_words(record: DensityRecord, name: str) -> str:

@@ -48,6 +48,10 @@ class GuestRecord(Record):
     why: Text | None = None
 
 
+OTHER_CPUS = 0.1
+"""CPUs that others may keep busy in a step in which the limit breaks, as in studies."""
+
+
 class StepRecord(Record):
     """Hold one step: so many guests that ran the workload at once. `held`: whether the limit did,
     None where a guest has no value; `common_s`: seconds of the window in which all ran at once;

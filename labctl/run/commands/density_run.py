@@ -20,10 +20,9 @@ from labctl.run.planning.density_plan import (
 )
 from labctl.run.planning.run_plan import with_image
 from labctl.run.trials.density_blocks import count_blocks
-from labctl.run.trials.density_count import OTHER_CPUS
 from labctl.run.trials.quiet import Quiet
 from labctl.run.trials.together import Job
-from labctl.store.density_record import DensityFolder, DensityLog
+from labctl.store.density_record import OTHER_CPUS, DensityFolder, DensityLog
 from labctl.workloads.registry import workload_of
 
 

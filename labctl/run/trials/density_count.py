@@ -12,6 +12,7 @@ from labctl.run.planning.density_search import bracket, next_count
 from labctl.run.trials.quiet import Quiet
 from labctl.run.trials.together import Job, run_together
 from labctl.store.density_record import (
+    OTHER_CPUS,
     CountRecord,
     DensityFolder,
     DensityLog,
@@ -19,8 +20,6 @@ from labctl.store.density_record import (
     StepRecord,
 )
 
-OTHER_CPUS = 0.1
-"""CPUs that others may keep busy in a step in which the limit breaks, as in studies."""
 ATTEMPTS = 3
 """Times that a step is tried."""
 

@@ -57,7 +57,7 @@ def test_one_block_shows_its_number_and_no_interval() -> None:
 def test_a_bounded_number_is_never_said_alone() -> None:
     of = record({"baseline": ["4+"] * 3})
     assert re.search(r"baseline +at least 4", shown(of))
-    assert "baseline, blocks 1, 2, 3: --most ended the search, and not the limit" in shown(of)
+    assert "baseline, blocks 1, 2 and 3: --most ended the search, and not the limit" in shown(of)
     assert "baseline: at least 4 guests." in paged(of)
 
 
