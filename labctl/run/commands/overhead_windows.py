@@ -118,7 +118,10 @@ class Windows:
             if arm == NOTHING:
                 result = bare_window(bench, self._program, setting)
             else:
-                result = measured_window(self._lab, bench, request, setting, folder)
+                command = self._program.command(setting)
+                result = measured_window(
+                    self._lab, bench, request, command, setting.duration_s, folder
+                )
             store_output(folder, result)
             if why := self._program.why_failed(result):
                 raise BrokenError(f"{self._name} failed: {why}")

@@ -119,7 +119,9 @@ def _measure(
                 f"({len(warmed['windows'])} windows)"
             )
         hogs.start()
-        result = measured_window(lab, bench, request, setting, folder, hogs, peer)
+        result = measured_window(
+            lab, bench, request, command, setting.duration_s, folder, hogs, peer
+        )
         times["measured_s"] = result.duration_s
         if peer is not None:
             _store(folder, peer.evidence())

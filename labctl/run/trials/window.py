@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from labctl.base.command import CommandResult
+from labctl.base.command import Command, CommandResult
 from labctl.base.cpus import format_cpus
 from labctl.collect import neighbour, runner_counts, snapshots
 from labctl.run.collectors.collecting import collecting
@@ -24,15 +24,16 @@ def measured_window(
     lab: Lab,
     bench: Bench,
     request: TrialRequest,
-    setting: Setting,
+    command: Command,
+    seconds: float,
     folder: TrialFolder,
     hogs: Neighbours | None = None,
     peer: RunningPeer | None = None,
 ) -> CommandResult:
-    """Return the command's outcome; what was collected around it is in the folder."""
+    """Return the outcome of a command that takes `seconds`; what was collected around it is in the
+    folder."""
     hogs = hogs or Together()
-    seconds = setting.duration_s + SLACK_S
-    command = request.workload.command(setting)
+    seconds += SLACK_S
     target = target_of(lab, bench, request, seconds, folder, hogs, peer)
     with (
         collecting(target, request.level, before_command=True),
