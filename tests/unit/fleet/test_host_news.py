@@ -33,6 +33,13 @@ def test_a_retry_carries_progress() -> None:
     )
 
 
+def test_what_other_roles_print_is_no_progress() -> None:
+    for role in ("labctl_gate", "labctl_install", ""):
+        said = event("runner_on_ok", "Hold the run against the policy", {"stdout": LOOKED})
+        said["event_data"]["role"] = role
+        assert news_of(said) is None
+
+
 def test_what_is_verified_is_fetched() -> None:
     said = news_of(event("runner_on_ok", "labctl.lab.labctl_sweep : Verify", {"stdout": ""}))
     assert said is not None
