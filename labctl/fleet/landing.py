@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,7 +48,8 @@ def take_in(fleet: FleetFolder, host: str) -> None:
     wanted = fleet.record.study_digest
     if wanted and run.plan.study_digest != wanted:
         raise LabctlError(f"its run is of another study ({run.plan.study_digest or 'none'})")
-    write_run(fleet, host, run)
+    # An archive has the name of its file; the state has the run's own.
+    write_run(fleet, host, replace(run, name=fleet.state(host).run or run.name))
 
 
 def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:

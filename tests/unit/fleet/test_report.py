@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -127,6 +128,13 @@ def test_runs_that_were_taken_in_are_not_read_again(copy: Path) -> None:
     for archive in copy.glob("hosts/*/run.tar.xz"):
         archive.unlink()
     assert said(copy) == first
+
+
+def test_rows_have_the_runs_own_name_and_not_that_of_its_archive(copy: Path) -> None:
+    said(copy)
+    state = json.loads((copy / "hosts/h2/state.json").read_text())
+    table = pq.read_table(copy / "data/effects/day=2024-01-01/host-h2.parquet", partitioning=None)
+    assert set(table["run"].to_pylist()) == {state["run"]}
 
 
 def test_a_merge_changes_no_number(copy: Path) -> None:
