@@ -93,7 +93,8 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
     passed over."""
     effects, levels = _by_place(rows)
     family = max(1, len(effects))
-    judged = [_effect(here, ALPHA / family) for here in effects]
+    varying = _varying(effects)
+    judged = [_effect(here, varying, ALPHA / family) for here in effects]
     judged = _with_differing_groups(_with_differing(judged))
     judged = _with_hosts_apart(judged, effects)
     found_levels = _levels(levels)
@@ -162,7 +163,13 @@ def _is_poolable(estimate: float, error: float | None) -> bool:
     return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
 
 
-def _effect(here: _Here, alpha: float) -> FleetEffect:
+def _varying(effects: Sequence[_Here]) -> list[str]:
+    """Return the fields of facts in which some of the hosts that are pooled anywhere differ."""
+    facts = {row.host: row.facts for here in effects for row in here.rows}
+    return [field for field in GROUPING if len({getattr(one, field) for one in facts.values()}) > 1]
+
+
+def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
     first = next((row.effect for row in here.rows), None)
     margin = first.margin if first else None
     test, why = _test(here)
@@ -174,7 +181,7 @@ def _effect(here: _Here, alpha: float) -> FleetEffect:
         p=None if test is None else test.p,
         differ=False,
         why_no_test=why,
-        splits=tuple(_splits(here, alpha)),
+        splits=tuple(_splits(here, varying, alpha)),
         margin=margin,
         no_worse_than=(first.no_worse_than if first else None) or margin,
         left_out=here.left_out,
@@ -218,13 +225,14 @@ def _group(name: str, here: _Here, members: Sequence[str], alpha: float) -> Grou
     return GroupEffect(group=name, hosts=tuple(members), pooled=pooled)
 
 
-def _splits(here: _Here, alpha: float) -> Iterator[FactSplit]:
-    """Yield the hosts by each fact in which some differ."""
-    for field, name in GROUPING.items():
+def _splits(here: _Here, varying: Sequence[str], alpha: float) -> Iterator[FactSplit]:
+    """Yield the hosts by each fact in which some of the fleet differ, also where all that are left
+    in this place have one value: the answer for their group hangs on this place, too."""
+    if not here.rows:
+        return
+    for field in varying:
         values = [str(getattr(row.facts, field)) for row in here.rows]
         known = sorted(set(values))
-        if len(known) < 2:
-            continue
         groups = {
             value: [host for host, of in zip(here.names, values, strict=True) if of == value]
             for value in known
@@ -232,7 +240,7 @@ def _splits(here: _Here, alpha: float) -> Iterator[FactSplit]:
         codes = np.array([known.index(value) for value in values])
         test = groups_differ(here.hosts.estimates, codes)
         yield FactSplit(
-            fact=name,
+            fact=GROUPING[field],
             groups=tuple(_group(value, here, hosts, alpha) for value, hosts in groups.items()),
             p=None if test is None else test.p,
             why="" if test else "it takes two groups of two hosts or more",

@@ -142,6 +142,20 @@ def test_groups_that_differ_get_an_answer_each() -> None:
     assert differing == ["kernel"]
 
 
+def test_a_place_that_one_group_alone_measured_counts_for_its_answer() -> None:
+    facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
+    both = rows(spread(-0.2, 6) + spread(0.2, 6), facts=facts)
+    alone = rows(spread(-0.2, 12), facts=facts, workload="fio-randread")[6:]
+    judged = judge_fleet([*both, *alone])
+    assert codes(judged) == {"6.1": Take.HARM, "6.12": Take.HARM}
+    one_group = judged.effects[1].splits
+    assert [(split.fact, split.p, len(split.groups)) for split in one_group] == [
+        ("kernel", None, 1)
+    ]
+    gains = rows(spread(0.2, 12), facts=facts, workload="fio-randread")[6:]
+    assert codes(judge_fleet([*both, *gains])) == {"6.1": Take.HARM, "6.12": Take.TAKE}
+
+
 def test_groups_of_equal_effects_are_one_answer() -> None:
     facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
     judged = judge_fleet(rows(spread(0.2, 12), facts=facts))
