@@ -289,11 +289,19 @@ def _apart(places: Sequence[tuple[tuple[Point, ...], Hosts]]) -> list[tuple[Poin
         points
         if one is None
         else tuple(
-            replace(point, distance=distance, p=(p := next(adjusted)), is_apart=p < ALPHA)
+            _told(point, distance, next(adjusted), hosts)
             for point, distance in zip(points, one[0].tolist(), strict=True)
         )
-        for (points, _), one in zip(places, found, strict=True)
+        for (points, hosts), one in zip(places, found, strict=True)
     ]
+
+
+def _told(point: Point, distance: float, p: float, hosts: Hosts) -> Point:
+    if p >= ALPHA:
+        return replace(point, distance=distance, p=p)
+    own = int(np.argmax(hosts.estimates == point.estimate))
+    typical = float(np.median(np.delete(hosts.estimates, own)))
+    return replace(point, distance=distance, p=p, is_apart=True, typical=typical)
 
 
 def _with_differing(judged: Sequence[FleetEffect]) -> list[FleetEffect]:

@@ -66,7 +66,8 @@ class Point:
     """Hold one host at one place, on the scale of effects. `low`, `high`: its own interval of 95 %,
     its variance drawn to what is typical of the hosts (`hosts.moderated`); `verdict`: that of its
     own run. `distance`: from what the others predict, in standard errors; `p` of that, adjusted for
-    all hosts and places (Holm); both None where too few hosts are there to predict anything."""
+    all hosts and places (Holm); both None where too few hosts are there to predict anything.
+    `typical`: of a host apart, the median of the others that it is held against."""
 
     host: str
     estimate: float
@@ -78,6 +79,7 @@ class Point:
     distance: float | None = None
     p: float | None = None
     is_apart: bool = False
+    typical: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from labctl.analysis.fleet.host_effects import (
 )
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
+from labctl.report.fleet_words import apart_lines
 from tests.unit.synthetic import synthetic_run
 
 ALIKE = HostFacts(
@@ -172,7 +173,11 @@ def test_a_host_is_held_against_its_own_group_where_groups_differ() -> None:
     facts = [replace(ALIKE, kernel="6.1")] * 8 + [ALIKE] * 8
     estimates = [*spread(-0.5, 7), 0.0, *spread(0.5, 8)]
     judged = judge_fleet(rows(estimates, facts=facts))
-    assert [point.host for point in judged.effects[0].points if point.is_apart] == ["h7"]
+    [point] = [point for point in judged.effects[0].points if point.is_apart]
+    assert point.host == "h7"
+    assert point.typical == pytest.approx(np.median(estimates[:7]))
+    [line] = apart_lines(judged)
+    assert (line.others, line.change) == ("\N{MINUS SIGN}39 %", "+64 %")
 
 
 def test_points_are_sorted_by_effect_also_over_groups() -> None:
