@@ -86,12 +86,11 @@ def news_of(event: Mapping[str, Any]) -> HostNews | None:
 
 def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
     """Return what the host's progress.json says, where that is what the task printed."""
-    said: Any = {}
-    if match := re.search(r"\{.*\}", str(result.get("stdout", "")), re.DOTALL):
-        try:
-            said = parse_json(match[0])
-        except ValueError:
-            said = {}
+    text = str(result.get("stdout", ""))
+    try:
+        said = parse_json(text[text.find("{") : text.rfind("}") + 1])
+    except ValueError:
+        return None
     if not isinstance(said, dict) or not isinstance(said.get("run"), str):
         return None
     return HostNews(
