@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -376,3 +376,19 @@ def test_facts_that_were_not_recorded_are_a_group_of_their_own() -> None:
     record = run.run.but(host={"cpu_model": {"unavailable": "no /proc/cpuinfo"}, "smt": "on"})
     facts = host_facts(replace(run, run=record))
     assert (facts.cpu_model, facts.kernel) == ("not recorded", "not recorded")
+
+
+def test_facts_of_a_host_that_says_anything_are_short_texts_that_a_table_holds() -> None:
+    run = synthetic_run(blocks=2)
+    odd = "\ud800" * 10_000
+    host = {
+        "cpu_model": odd,
+        "kernel_release": [odd],
+        "microcode": {"unit": odd},
+        "topology": {odd: {"x": odd}},
+        "boot_id": odd,
+    }
+    facts = asdict(host_facts(replace(run, run=run.run.but(host=host))))
+    assert {len(text) <= 200 for text in facts.values()} == {True}
+    for text in facts.values():
+        text.encode()
