@@ -161,7 +161,9 @@ def _table(path: Path) -> Any:
 
 
 def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
-    source = ds.dataset([str(path) for path in paths], format="parquet")
+    # The first file's columns alone would be taken: what it lacks would be lost of all.
+    schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
+    source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
     there = [name for name in columns if name in source.schema.names]
     # Batches that are read ahead take memory, and gain nothing here.
     yield from source.to_batches(
