@@ -4,7 +4,7 @@ A group may take a tuning where a host of it that was not measured is predicted 
 much as the study calls harmful, and where its mean effect improves a primary metric somewhere by at
 least the margin. Everywhere is an intersection of claims, so each prediction stands at its own 95 %
 (R. L. Berger, Technometrics 24, 1982, 295-300); somewhere is one of several, so the means hold
-together (Bonferroni over all places).
+together (Bonferroni over all places; of groups over facts and groups as well).
 """
 
 from __future__ import annotations

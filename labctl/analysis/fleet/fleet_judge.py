@@ -239,9 +239,10 @@ def _splits(here: _Here, varying: Sequence[str], alpha: float) -> Iterator[FactS
         }
         codes = np.array([known.index(value) for value in values])
         test = groups_differ(here.hosts.estimates, codes)
+        share = alpha / (len(groups) * len(GROUPING))
         yield FactSplit(
             fact=GROUPING[field],
-            groups=tuple(_group(value, here, hosts, alpha) for value, hosts in groups.items()),
+            groups=tuple(_group(value, here, hosts, share) for value, hosts in groups.items()),
             p=None if test is None else test.p,
             why="" if test else "it takes two groups of two hosts or more",
         )

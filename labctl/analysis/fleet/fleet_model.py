@@ -165,7 +165,8 @@ class GroupAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJudgement:
     """Hold all conclusions about a fleet. `alpha`: of all claims of one kind together;
-    `confidence`: of each mean's interval, so that all hold together at 1 - alpha."""
+    `confidence`: of the interval of each mean over all hosts, so that all hold together at
+    1 - alpha; those of groups are wider."""
 
     hosts: int
     measured: int

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import ONE_BOOT, judge_fleet
-from labctl.analysis.fleet.fleet_model import FleetJudgement, HostRow, Take
+from labctl.analysis.fleet.fleet_judge import ALPHA, ONE_BOOT, judge_fleet
+from labctl.analysis.fleet.fleet_model import GROUPING, FleetJudgement, HostRow, Take
 from labctl.analysis.fleet.host_effects import (
     LEVEL,
     HostEffect,
@@ -19,6 +19,7 @@ from labctl.analysis.fleet.host_effects import (
     host_effects,
     host_facts,
 )
+from labctl.analysis.hosts import Hosts, pool
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
 from labctl.report.fleet_words import apart_lines
@@ -338,6 +339,20 @@ def test_a_redacted_run_has_no_boot_of_its_own() -> None:
 def test_claims_are_shared_among_all_places() -> None:
     both = rows(spread(0.2, 4)) + rows(spread(0.2, 4), workload="fio-randread")
     assert judge_fleet(both).confidence == pytest.approx(0.975)
+
+
+def test_intervals_of_groups_hold_together_over_facts_and_groups() -> None:
+    """Else one of many groups would be said to gain by chance."""
+    facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
+    estimates = spread(0.2, 12)
+    [effect] = judge_fleet(rows(estimates, facts=facts)).effects
+    [split] = [split for split in effect.splits if split.fact == "kernel"]
+    hosts = Hosts(np.array(sorted(estimates[:6])), np.full(6, 0.01), np.full(6, 10.0))
+    wanted = pool(hosts, ALPHA / (2 * len(GROUPING)), ALPHA)
+    found = next(group.pooled for group in split.groups if group.group == "6.1")
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert (found.new_low, found.new_high) == pytest.approx((wanted.new_low, wanted.new_high))
 
 
 def test_exploratory_comparisons_are_passed_over() -> None:
