@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy import special
@@ -27,7 +27,7 @@ from labctl.analysis.fleet.fleet_model import (
     Place,
     Point,
 )
-from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts
+from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts, Where
 from labctl.analysis.hosts import (
     FEWEST_POOLED,
     FEWEST_UNITS,
@@ -59,6 +59,7 @@ verdict that is suspended because of a small effect is no such reason: hosts wit
 would be left over."""
 
 _LARGEST = 1e60
+_WHERE = tuple(field.name for field in fields(Where))
 
 ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
 
@@ -123,17 +124,8 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
     for row in rows:
         one = row.effect
         if one.role == Role.PRIMARY:
-            place = Place(
-                tuning=one.tuning,
-                against=one.against,
-                workload=one.workload,
-                condition=one.condition,
-                metric=one.metric,
-                unit=one.unit,
-                better=one.better,
-                kind=one.kind,
-                accelerator=row.facts.accelerator,
-            )
+            where = {name: getattr(one, name) for name in _WHERE}
+            place = Place(**where, accelerator=row.facts.accelerator)
             found[place].append(row)
     here = [_usable(place, members) for place, members in found.items()]
     return (

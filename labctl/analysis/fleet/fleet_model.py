@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from labctl.analysis.fleet.host_effects import HostEffect, HostFacts
+from labctl.analysis.fleet.host_effects import HostEffect, HostFacts, Where
 from labctl.analysis.hosts import FTest, Pooled
 
 GROUPING: Mapping[str, str] = {
@@ -41,18 +41,9 @@ class HostRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Name what is pooled: one tuning against another arm, or an arm's own level (`against` ""),
-    for one workload, condition and metric, under one accelerator."""
+class Place(Where):
+    """Name what is pooled, under one accelerator."""
 
-    tuning: str
-    against: str
-    workload: str
-    condition: str
-    metric: str
-    unit: str
-    better: str
-    kind: str
     accelerator: str
 
     @property

@@ -35,13 +35,9 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostEffect:
-    """Hold one effect, or one level, of one host's run.
-
-    `estimate` and `error` are on the scale of effects: logarithms for `kind` "ratio" and "level",
-    else in `unit`. `error` is None where the run shows no spread. `boots`: of `blocks` blocks; 1
-    says nothing about a second boot. `against` is "" for a level.
-    """
+class Where:
+    """Name what an effect is of: one tuning against another arm, or an arm's own level (`against`
+    ""), for one workload, condition and metric."""
 
     tuning: str
     against: str
@@ -51,6 +47,17 @@ class HostEffect:
     unit: str
     better: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEffect(Where):
+    """Hold one effect, or one level, of one host's run.
+
+    `estimate` and `error` are on the scale of effects: logarithms for `kind` "ratio" and "level",
+    else in `unit`. `error` is None where the run shows no spread. `boots`: of `blocks` blocks; 1
+    says nothing about a second boot.
+    """
+
     role: str
     estimate: float
     error: float | None

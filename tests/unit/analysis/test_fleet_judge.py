@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from labctl.analysis.fleet.host_effects import (
     LEVEL,
     HostEffect,
     HostFacts,
+    Where,
     host_effects,
     host_facts,
 )
@@ -353,6 +354,14 @@ def test_intervals_of_groups_hold_together_over_facts_and_groups() -> None:
     assert found is not None
     assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
     assert (found.new_low, found.new_high) == pytest.approx((wanted.new_low, wanted.new_high))
+
+
+def test_a_place_is_where_its_effects_are() -> None:
+    [effect] = judge_fleet(rows(spread(0.2, 4))).effects
+    names = [field.name for field in fields(Where)]
+    assert [getattr(effect.place, name) for name in names] == [
+        getattr(EFFECT, name) for name in names
+    ]
 
 
 def test_exploratory_comparisons_are_passed_over() -> None:
