@@ -15,7 +15,8 @@ from labctl.analysis.fleet.host_effects import HostEffect, HostFacts, host_effec
 from labctl.analysis.model import Role
 from labctl.base.errors import LabctlError
 from labctl.fleet.dataset import EFFECTS, SAMPLES, compact, landed, pieces, read, write_host
-from labctl.fleet.fleet_folder import DONE, FleetFolder
+from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.sweep_folder import Status
 from labctl.report.export.samples_parquet import samples_table
 from labctl.store.run_folder import LoadedRun
 
@@ -67,7 +68,7 @@ def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -
     digests: dict[str, str] = {}
     for host in fleet.hosts():
         state = fleet.state(host)
-        if state.status == DONE:
+        if state.status == Status.DONE:
             try:
                 digests[host] = fleet.digest(host)
             except LabctlError as error:
@@ -97,7 +98,7 @@ def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
 
 
 def _is_done(fleet: FleetFolder, host: str) -> bool:
-    return fleet.state(host).status == DONE
+    return fleet.state(host).status == Status.DONE
 
 
 def _unread(state: HostState, error: LabctlError) -> HostState:

@@ -9,11 +9,11 @@ from typing import Any
 from labctl.base.errors import BrokenError
 from labctl.fleet.ansible import play
 from labctl.fleet.host_news import GATE, HostNews, What, news_of
-from labctl.fleet.sweep_folder import HostState, Status, SweepFolder
+from labctl.fleet.sweep_folder import StateRecord, Status, SweepFolder
 
 PLAYBOOK = "labctl.lab.sweep"
 
-Watching = Callable[[str, HostState, HostNews], None]
+Watching = Callable[[str, StateRecord, HostNews], None]
 """Function that hears of each host's news, with the host's state as it is then."""
 
 

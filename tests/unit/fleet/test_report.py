@@ -22,6 +22,7 @@ from tests.unit.example import ARCHIVE
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet
 
 GAIN = {"pinned": 1.2}
+DONE = '{"schema": 1, "status": "done", "batch": 1}'
 DOCUMENTED = Path(__file__).parents[3] / "docs/fleet-report.md"
 
 
@@ -94,7 +95,7 @@ def test_recorded_runs_of_real_guests_are_pooled(tmp_path: Path) -> None:
     (folder / "fleet.json").write_text(json.dumps(content))
     for one in hosts(4):
         shutil.copy(ARCHIVE, folder / "hosts" / one.name / "run.tar.xz")
-        (folder / "hosts" / one.name / "state.json").write_text('{"schema": 1, "status": "done"}')
+        (folder / "hosts" / one.name / "state.json").write_text(DONE)
     found = said(folder)
     report = json.loads(CliRunner().invoke(cli, ["report", str(ARCHIVE), "--json"]).stdout)
     primary = [one for one in report["comparisons"] if one["role"] == "primary"]
