@@ -113,7 +113,7 @@ def compact(data: Path, table: str, digests: Mapping[str, str]) -> dict[str, int
     counts = {}
     for day, of_day in groupby(every, key=lambda piece: piece.day):
         there = list(of_day)
-        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host] in there}
+        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host].day == day}
         counts[day] = len(hosts)
         if len(there) == 1 and there[0].is_compacted and there[0].hosts == hosts:
             continue

@@ -64,27 +64,20 @@ def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
 def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -> Taken:
     """Return the primary effects and levels of all hosts that are done. Runs that have arrived
     since are taken in first; `tell` gets each of those hosts."""
-    found = Taken()
-    digests: dict[str, str] = {}
-    for host in fleet.hosts():
-        state = fleet.state(host)
-        if state.status == Status.DONE:
-            try:
-                digests[host] = fleet.digest(host)
-            except LabctlError as error:
-                state = _unread(state, error)
-        found.states.append(state)
+    states, digests = _present(fleet)
     known = landed(pieces(fleet.data, EFFECTS), digests)
-    for place, state in enumerate(found.states):
+    for place, state in enumerate(states):
         if state.host not in digests or state.host in known:
             continue
         tell(state.host)
         try:
             take_in(fleet, state.host)
         except LabctlError as error:
-            found.states[place] = _unread(state, error)
+            states[place] = _unread(state, error)
             del digests[state.host]
-    known = landed(pieces(fleet.data, EFFECTS), digests)
+    if digests.keys() - known.keys():
+        known = landed(pieces(fleet.data, EFFECTS), digests)
+    found = Taken(states=states)
     where = pc.field("role") == str(Role.PRIMARY)
     for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
         found.rows += _rows(batch)
@@ -93,12 +86,22 @@ def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -
 
 def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
     """Merge each day's files of both tables; return by table how many hosts each day has."""
-    digests = {host: fleet.digest(host) for host in fleet.hosts() if _is_done(fleet, host)}
+    _, digests = _present(fleet)
     return {table: compact(fleet.data, table, digests) for table in (EFFECTS, SAMPLES)}
 
 
-def _is_done(fleet: FleetFolder, host: str) -> bool:
-    return fleet.state(host).status == Status.DONE
+def _present(fleet: FleetFolder) -> tuple[list[HostState], dict[str, str]]:
+    """Return how far each host came, and the digests of the runs of those that are done."""
+    states, digests = [], {}
+    for host in fleet.hosts():
+        state = fleet.state(host)
+        if state.status == Status.DONE:
+            try:
+                digests[host] = fleet.digest(host)
+            except LabctlError as error:
+                state = _unread(state, error)
+        states.append(state)
+    return states, digests
 
 
 def _unread(state: HostState, error: LabctlError) -> HostState:

@@ -145,6 +145,30 @@ def test_a_merge_changes_no_number(copy: Path) -> None:
     assert said(copy) == before
 
 
+def test_a_damaged_host_does_not_keep_the_others_from_being_merged(copy: Path) -> None:
+    said(copy)
+    state = {"schema": 1, "status": "done", "batch": 1}
+    (copy / "hosts/h2/state.json").write_text(json.dumps(state))
+    (copy / "hosts/h2/run.tar.xz").unlink()
+    assert "effects of 2024-01-01: 5 hosts" in run("compact", copy).stdout
+
+
+def test_files_are_looked_at_a_second_time_only_when_a_run_has_arrived(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def counting(*args: Any) -> Any:
+        looked.append(args)
+        return pieces(*args)
+
+    monkeypatch.setattr(landing, "pieces", counting)
+    said(copy)
+    assert len(looked) == 2
+    said(copy)
+    assert len(looked) == 3
+
+
 def test_tables_of_before_a_column_came_are_read(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
