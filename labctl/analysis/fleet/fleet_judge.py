@@ -163,7 +163,6 @@ def _varying(effects: Sequence[_Here]) -> list[str]:
 
 def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
     first = next((row.effect for row in here.rows), None)
-    margin = first.margin if first else None
     test, why = _test(here)
     return FleetEffect(
         place=here.place,
@@ -174,8 +173,8 @@ def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
         differ=False,
         why_no_test=why,
         splits=tuple(_splits(here, varying, alpha)),
-        margin=margin,
-        no_worse_than=(first.no_worse_than if first else None) or margin,
+        margin=first.margin if first else None,
+        no_worse_than=first.no_worse_than if first else None,
         left_out=here.left_out,
     )
 

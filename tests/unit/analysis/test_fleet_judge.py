@@ -110,6 +110,12 @@ def test_of_latencies_less_is_the_better_direction() -> None:
     assert codes(judge_fleet(rows(spread(0.2, 6), better="lower"))) == {"all hosts": Take.HARM}
 
 
+def test_without_a_loss_that_counts_as_harm_none_is_made_up() -> None:
+    judged = judge_fleet(rows(spread(0.2, 6), no_worse_than=None))
+    assert judged.effects[0].no_worse_than is None
+    assert codes(judged) == {"all hosts": Take.OPEN}
+
+
 def test_differences_are_judged_in_their_unit() -> None:
     judged = judge_fleet(
         rows(spread(0.2, 6), kind="difference", unit="CPU-s/s", margin=0.1, no_worse_than=0.1)
