@@ -4,9 +4,9 @@
     data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
     data/samples/day=2026-11-24/...                 a row per reading of every attempt
 
-A host's file is written when its run arrives, whole or not at all. `compact` merges a day's files
-into one and removes them. Each file names its hosts and the digests of their runs: of a host that
-is in two files, as after a crash while merging, one is read.
+A host's file is written by the first report after its run arrived, whole or not at all. `compact`
+merges a day's files into one and removes them. Each file names its hosts and the digests of their
+runs: of a host that is in two files, as after a crash while merging, one is read.
 """
 
 from __future__ import annotations

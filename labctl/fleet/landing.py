@@ -1,4 +1,4 @@
-"""Take a host's run into the fleet's tables when it arrives, and read the effects back."""
+"""Take hosts' runs into the fleet's tables with the next report, and read the effects back."""
 
 from __future__ import annotations
 
@@ -109,8 +109,7 @@ def _unread(state: HostState, error: LabctlError) -> HostState:
 
 
 def _day(run: LoadedRun) -> str:
-    """Return the day on which a run began, in UTC; that of labctl's birth for one that doesn't
-    say."""
+    """Return the day on which a run began, in UTC; "unknown" of one that doesn't say."""
     try:
         began = datetime.fromisoformat(run.run.started_at or "")
         return began.astimezone(UTC).date().isoformat()
