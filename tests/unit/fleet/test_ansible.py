@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +15,14 @@ import pytest
 from labctl.fleet.ansible import Ended, play
 
 
-def _played(monkeypatch: pytest.MonkeyPatch, number: int) -> Ended:
-    """Play a playbook that goes well, and gets a signal while its last task ends."""
+def _played(monkeypatch: pytest.MonkeyPatch, number: int, *, asks: bool = False) -> Ended:
+    """Play a playbook that gets a signal. `asks`: the runner asks afterwards whether to cancel it;
+    else its last task had ended."""
 
-    def run(**_: Any) -> Any:
+    def run(*, cancel_callback: Callable[[], bool], **_: Any) -> Any:
         os.kill(os.getpid(), number)
-        return SimpleNamespace(status="successful", rc=0)
+        status = "canceled" if asks and cancel_callback() else "successful"
+        return SimpleNamespace(status=status, rc=0)
 
     monkeypatch.setitem(sys.modules, "ansible_runner", SimpleNamespace(run=run))
     monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/ansible-playbook")
@@ -54,4 +56,4 @@ def test_a_signal_interrupts_also_where_it_came_too_late_to_cancel_anything(
 @pytest.mark.usefixtures("hangup")
 def test_a_signal_that_was_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup."""
-    assert _played(monkeypatch, signal.SIGHUP) == Ended(0, "")
+    assert _played(monkeypatch, signal.SIGHUP, asks=True) == Ended(0, "")
