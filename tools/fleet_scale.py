@@ -7,19 +7,21 @@ there and noise. It is judged as any run. docs/scale.md has what reading them ba
 
 from __future__ import annotations
 
-import json
 import time
 from array import array
 from collections import defaultdict
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import numpy as np
 
+from labctl import __version__
 from labctl.fleet.dataset import EFFECTS, SAMPLES
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.landing import write_run
+from labctl.fleet.sweep_folder import FleetSweep, Status, SweepFolder
 from labctl.store.readings import Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
 
@@ -64,15 +66,20 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
 def fleet(folder: Path, hosts: int) -> FleetFolder:
     """Return a fleet's folder whose hosts are done."""
     names = [f"rack{number // 40:02d}-{number % 40:02d}" for number in range(hosts)]
-    folder.mkdir(parents=True)
-    content = {"schema": 1, "study": "pinning", "batches": [names]}
-    (folder / "fleet.json").write_text(json.dumps(content))
+    record = FleetSweep(
+        study="pinning",
+        study_digest="",
+        seed=1,
+        labctl=__version__,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=("tools/fleet_scale.py",),
+        inventory=(),
+        serial="100%",
+        batches=(tuple(names),),
+    )
+    made = SweepFolder.create(folder, record)
     for name in names:
-        place = folder / "hosts" / name
-        place.mkdir(parents=True)
-        (place / "state.json").write_text(
-            json.dumps({"schema": 1, "status": "done", "digest": DIGEST})
-        )
+        made.change(name, status=Status.DONE, digest=DIGEST)
     return FleetFolder.open(folder)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,6 +13,19 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WAY_OUT_S = 30.0
 """Time for cleaning up. Limited, because an interrupt that arrives in a callback of C code is lost,
 and another must count."""
+
+
+@contextmanager
+def ending_signals_call(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP call `handler`. One that was ignored before (nohup) stays
+    ignored."""
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextmanager
@@ -28,13 +41,8 @@ def ending_signals_interrupt() -> Iterator[None]:
         interrupted_at = time.monotonic()
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, interrupt) for number in heeded}
-    try:
+    with ending_signals_call(interrupt):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def report(name: str, as_json: bool, html_file: Path | None, results: Path | Non
     if html_file is not None:
         from labctl.report.page.fleet_page import fleet_page
 
-        write_output(html_file, fleet_page(fleet.name, fleet.record.study or "", judged).encode())
+        write_output(html_file, fleet_page(fleet.name, fleet.record.study, judged).encode())
         click.echo(f"Wrote {html_file}", err=as_json)
     elif not as_json:
         console().print(fleet_table(fleet.name, judged))

@@ -17,7 +17,7 @@ from labctl.cli.common import console, listing, print_json, results_option, runs
 
 if TYPE_CHECKING:
     from labctl.fleet.host_news import HostNews
-    from labctl.fleet.sweep_folder import HostState, SweepFolder
+    from labctl.fleet.sweep_folder import StateRecord, SweepFolder
 
 _OURS = {
     "resume": "fleet sweep has a --resume of its own",
@@ -232,7 +232,7 @@ def _command_words() -> list[str]:
 _HEARD: dict[str, str] = {}
 
 
-def _watch(host: str, state: HostState, news: HostNews) -> None:
+def _watch(host: str, state: StateRecord, news: HostNews) -> None:
     """Print a line where a host's state, or the number of its trials, has changed."""
     counts = f"{news.done} of {news.planned} trials" if news.planned else ""
     text = f"{state.status}{f': {state.reason}' if state.reason else ''}"

@@ -16,15 +16,24 @@ from labctl.cli.common import print_json, print_table, results_option, runs_fold
 @click.option(
     "--digest", metavar="SHA256", help="What the whole run must have: of its progress.json."
 )
+@click.option("--study-digest", metavar="SHA256", help="What its study must have.")
+@click.option("--seed", type=click.IntRange(min=0), help="What it must have been planned with.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @results_option
-def command(run_name: str, digest: str | None, as_json: bool, results: Path | None) -> None:
+def command(
+    run_name: str,
+    digest: str | None,
+    study_digest: str | None,
+    seed: int | None,
+    as_json: bool,
+    results: Path | None,
+) -> None:
     """Check every file of RUN's trials against the digests that were taken when each ended.
 
     Exits with 1 when something differs.
     """
     from labctl.base.wording import counted, printable
-    from labctl.run.commands.verify import verify
+    from labctl.run.commands.verify import check_asked, verify
     from labctl.store.content_digest import check_digest
     from labctl.store.run_folder import RunFolder
 
@@ -32,6 +41,8 @@ def command(run_name: str, digest: str | None, as_json: bool, results: Path | No
     with folder.unpacked() as unpacked:
         if digest is not None:
             check_digest(unpacked.path, digest)
+        if study_digest is not None or seed is not None:
+            check_asked(unpacked, study_digest, seed)
         found = verify(unpacked)
     if as_json:
         print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})

@@ -11,15 +11,13 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import psutil
@@ -28,6 +26,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import shipped_data
+from labctl.base.signals import ending_signals_call
 from labctl.fleet.private_folder import private_folder
 
 _INSTALL: Final = "Install it: pip install 'labctl[fleet]'."
@@ -159,7 +158,8 @@ def play(
             running.extend(psutil.Process().children(recursive=True))
         return True
 
-    with private_folder() as made, _ending(ended):
+    # ansible-playbook has a session of its own, so that no signal of ours ends it.
+    with private_folder() as made, ending_signals_call(lambda number, frame: ended.set()):
         limited = made / "hosts.limit"
         limited.write_text("".join(f"{host}\n" for host in limit))
         given = made / "variables.json"
@@ -183,25 +183,9 @@ def play(
             left.kill()
     if raised:
         raise raised[0]
-    if runner.status == "canceled":
+    # A signal while the last task ended cancels nothing any more, and still is one.
+    if ended.is_set() or runner.status == "canceled":
         raise KeyboardInterrupt
     if runner.rc is None:
         raise BrokenError(f"ansible-playbook did not end: {runner.status}")
     return Ended(int(runner.rc), re.sub(r"\x1b\[[0-9;]*m", "", said))
-
-
-@contextmanager
-def _ending(ended: threading.Event) -> Iterator[None]:
-    """Set `ended` at Ctrl-C, SIGTERM and SIGHUP, so that ansible-playbook is ended, too: it has a
-    session of its own."""
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        ended.set()
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, heard) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -4,9 +4,9 @@
     data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
     data/samples/day=2026-11-24/...                 a row per reading of every attempt
 
-A host's file is written when its run arrives, whole or not at all. `compact` merges a day's files
-into one and removes them. Each file names its hosts and the digests of their runs: of a host that
-is in two files, as after a crash while merging, one is read.
+A host's file is written by the first report after its run arrived, whole or not at all. `compact`
+merges a day's files into one and removes them. Each file names its hosts and the digests of their
+runs: of a host that is in two files, as after a crash while merging, one is read.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def compact(data: Path, table: str, digests: Mapping[str, str]) -> dict[str, int
     counts = {}
     for day, of_day in groupby(every, key=lambda piece: piece.day):
         there = list(of_day)
-        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host] in there}
+        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host].day == day}
         counts[day] = len(hosts)
         if len(there) == 1 and there[0].is_compacted and there[0].hosts == hosts:
             continue
@@ -161,7 +161,9 @@ def _table(path: Path) -> Any:
 
 
 def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
-    source = ds.dataset([str(path) for path in paths], format="parquet")
+    # The first file's columns alone would be taken: what it lacks would be lost of all.
+    schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
+    source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
     there = [name for name in columns if name in source.schema.names]
     # Batches that are read ahead take memory, and gain nothing here.
     yield from source.to_batches(

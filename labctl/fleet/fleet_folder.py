@@ -1,10 +1,4 @@
-"""Read a fleet's folder: what was planned, and how far each host came.
-
-fleet-ID/fleet.json                       the study, the seed, the batches of hosts
-fleet-ID/hosts/NAME/state.json            how far the host came
-fleet-ID/hosts/NAME/run.tar.xz            its run, as 'labctl run export' packs one
-fleet-ID/data/                            what of it is pooled (labctl/fleet/dataset.py)
-"""
+"""Read a fleet's folder to pool its runs: what was planned, and how far each host came."""
 
 from __future__ import annotations
 
@@ -12,46 +6,20 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
 
 from labctl.analysis.fleet.fleet_model import HostState
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
-from labctl.store.jsonfile import newer, read_json
-from labctl.store.records.tolerant import Record, Text, Whole, as_far_as_whole
+from labctl.fleet.sweep_folder import (
+    RUN,
+    STATE,
+    FleetSweep,
+    Status,
+    fleet_path,
+    read_fleet,
+    read_state,
+)
 from labctl.store.run_folder import RunFolder
-
-SCHEMA: Final = 1
-FLEET, STATE, RUN = "fleet.json", "state.json", "run.tar.xz"
-DONE: Final = "done"
-
-
-R = TypeVar("R", bound=Record)
-
-
-class FleetRecord(Record):
-    """Hold fleet.json."""
-
-    study: Text | None = None
-    study_digest: Text | None = None
-    seed: Whole | None = None
-    started: Text | None = None
-    batches: tuple[tuple[Text, ...], ...] = ()
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Return the hosts in the order of their batches."""
-        return tuple(host for batch in self.batches for host in batch)
-
-
-class StateRecord(Record):
-    """Hold a host's state.json. `digest`: that of its run's content."""
-
-    status: Text = "waiting"
-    reason: Text = ""
-    run: Text = ""
-    digest: Text = ""
-    batch: Whole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +27,18 @@ class FleetFolder:
     """Read a fleet's folder. Nothing in it is changed but `data`."""
 
     path: Path
-    record: FleetRecord
+    record: FleetSweep
 
     @classmethod
     def open(cls, path: Path) -> FleetFolder:
         """Return the fleet at a path. Raises UsageError where there is none."""
-        if not (path / FLEET).is_file():
-            raise UsageError(
-                f"{path} is no fleet's folder: it has no {FLEET}",
-                hint="Name the folder that 'labctl fleet sweep' made, results/fleet-…",
-            )
-        return cls(path, _record(FleetRecord, path / FLEET))
+        return cls(path, read_fleet(path))
 
     @classmethod
     def find(cls, results: Path, name: str) -> FleetFolder:
         """Return the fleet of that name in `results`, or at that path, which has a '/' in it.
         Raises UsageError."""
-        return cls.open(Path(name) if "/" in name else results / name)
+        return cls.open(fleet_path(results, name))
 
     @property
     def name(self) -> str:
@@ -97,17 +60,21 @@ class FleetFolder:
 
     def state(self, host: str) -> HostState:
         """Return how far a host came; what can't be read is a failure with that reason."""
-        record = self._state(host)
-        if isinstance(record, str):
-            return HostState(host=host, status="failed", reason=record)
-        return HostState(host=host, status=record.status, reason=record.reason, run=record.run)
+        path = self._state(host)
+        if not path.is_file():
+            why = "nothing was heard of it"
+            return HostState(host=host, status=str(Status.WAITING), reason=why)
+        try:
+            of = read_state(path)
+        except BrokenError as error:
+            return HostState(host=host, status=str(Status.FAILED), reason=error.message)
+        return HostState(host=host, status=str(of.status), reason=of.reason, run=of.run)
 
     def digest(self, host: str) -> str:
         """Return what identifies the run of a host that is done: the digest that was verified when
         it was fetched, else the SHA-256 of its archive."""
-        record = self._state(host)
-        if not isinstance(record, str) and record.digest:
-            return record.digest
+        if known := read_state(self._state(host)).digest:
+            return known
         try:
             with open(open_regular(self._archive(host)), "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -128,27 +95,8 @@ class FleetFolder:
     def _archive(self, host: str) -> Path:
         return self.path / "hosts" / host / RUN
 
-    def _state(self, host: str) -> StateRecord | str:
-        path = self.path / "hosts" / host / STATE
-        if not path.is_file():
-            return StateRecord(status="waiting", reason="nothing was heard of it")
-        try:
-            return _record(StateRecord, path)
-        except BrokenError as error:
-            return error.message
-
-
-def _record(kind: type[R], path: Path) -> R:
-    data: Any = read_json(path)
-    if not isinstance(data, dict):
-        raise BrokenError(f"{path} is no JSON object")
-    schema = data.get("schema", SCHEMA)
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise newer(path, schema, SCHEMA)
-    record, unfit = as_far_as_whole(kind, data)
-    if record is None or unfit:
-        raise BrokenError(f"{path} is not whole: {unfit[0] if unfit else 'it holds nothing'}")
-    return record
+    def _state(self, host: str) -> Path:
+        return self.path / "hosts" / host / STATE
 
 
 def _is_plain(host: str) -> bool:

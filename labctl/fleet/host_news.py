@@ -53,7 +53,8 @@ _KINDS = {
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
 _GUARD = "Stop where an earlier batch did not pass"
 GATE: Final = "Stop where a rule is not kept"
-_LAST = {("labctl_sweep", "Verify"): What.FETCHED, ("labctl_gate", GATE): What.PASSED}
+_SWEEP: Final = "labctl_sweep"
+_LAST = {(_SWEEP, "Verify"): What.FETCHED, ("labctl_gate", GATE): What.PASSED}
 """Last tasks of roles, by the role's name, and what it means that they went well."""
 
 
@@ -78,21 +79,18 @@ def news_of(event: Mapping[str, Any]) -> HostNews | None:
         case _:
             role = str(data.get("role", "")).rpartition(".")[2]
             last = _LAST.get((role, task)) if event.get("event") == "runner_on_ok" else None
-            return (
-                _progress(host, task, result)
-                if last is None
-                else HostNews(host=host, what=last, task=task)
-            )
+            if last is not None:
+                return HostNews(host=host, what=last, task=task)
+            return _progress(host, task, result) if role == _SWEEP else None
 
 
 def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
     """Return what the host's progress.json says, where that is what the task printed."""
-    said: Any = {}
-    if match := re.search(r"\{.*\}", str(result.get("stdout", "")), re.DOTALL):
-        try:
-            said = parse_json(match[0])
-        except ValueError:
-            said = {}
+    text = str(result.get("stdout", ""))
+    try:
+        said = parse_json(text[text.find("{") : text.rfind("}") + 1])
+    except ValueError:
+        return None
     if not isinstance(said, dict) or not isinstance(said.get("run"), str):
         return None
     return HostNews(

@@ -1,9 +1,9 @@
-"""Take a host's run into the fleet's tables when it arrives, and read the effects back."""
+"""Take hosts' runs into the fleet's tables with the next report, and read the effects back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +15,8 @@ from labctl.analysis.fleet.host_effects import HostEffect, HostFacts, host_effec
 from labctl.analysis.model import Role
 from labctl.base.errors import LabctlError
 from labctl.fleet.dataset import EFFECTS, SAMPLES, compact, landed, pieces, read, write_host
-from labctl.fleet.fleet_folder import DONE, FleetFolder
+from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.sweep_folder import Status
 from labctl.report.export.samples_parquet import samples_table
 from labctl.store.run_folder import LoadedRun
 
@@ -48,7 +49,8 @@ def take_in(fleet: FleetFolder, host: str) -> None:
     wanted = fleet.record.study_digest
     if wanted and run.plan.study_digest != wanted:
         raise LabctlError(f"its run is of another study ({run.plan.study_digest or 'none'})")
-    write_run(fleet, host, run)
+    # An archive has the name of its file; the state has the run's own.
+    write_run(fleet, host, replace(run, name=fleet.state(host).run or run.name))
 
 
 def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
@@ -62,27 +64,20 @@ def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
 def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -> Taken:
     """Return the primary effects and levels of all hosts that are done. Runs that have arrived
     since are taken in first; `tell` gets each of those hosts."""
-    found = Taken()
-    digests: dict[str, str] = {}
-    for host in fleet.hosts():
-        state = fleet.state(host)
-        if state.status == DONE:
-            try:
-                digests[host] = fleet.digest(host)
-            except LabctlError as error:
-                state = _unread(state, error)
-        found.states.append(state)
+    states, digests = _present(fleet)
     known = landed(pieces(fleet.data, EFFECTS), digests)
-    for place, state in enumerate(found.states):
+    for place, state in enumerate(states):
         if state.host not in digests or state.host in known:
             continue
         tell(state.host)
         try:
             take_in(fleet, state.host)
         except LabctlError as error:
-            found.states[place] = _unread(state, error)
+            states[place] = _unread(state, error)
             del digests[state.host]
-    known = landed(pieces(fleet.data, EFFECTS), digests)
+    if digests.keys() - known.keys():
+        known = landed(pieces(fleet.data, EFFECTS), digests)
+    found = Taken(states=states)
     where = pc.field("role") == str(Role.PRIMARY)
     for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
         found.rows += _rows(batch)
@@ -91,12 +86,22 @@ def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -
 
 def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
     """Merge each day's files of both tables; return by table how many hosts each day has."""
-    digests = {host: fleet.digest(host) for host in fleet.hosts() if _is_done(fleet, host)}
+    _, digests = _present(fleet)
     return {table: compact(fleet.data, table, digests) for table in (EFFECTS, SAMPLES)}
 
 
-def _is_done(fleet: FleetFolder, host: str) -> bool:
-    return fleet.state(host).status == DONE
+def _present(fleet: FleetFolder) -> tuple[list[HostState], dict[str, str]]:
+    """Return how far each host came, and the digests of the runs of those that are done."""
+    states, digests = [], {}
+    for host in fleet.hosts():
+        state = fleet.state(host)
+        if state.status == Status.DONE:
+            try:
+                digests[host] = fleet.digest(host)
+            except LabctlError as error:
+                state = _unread(state, error)
+        states.append(state)
+    return states, digests
 
 
 def _unread(state: HostState, error: LabctlError) -> HostState:
@@ -104,8 +109,7 @@ def _unread(state: HostState, error: LabctlError) -> HostState:
 
 
 def _day(run: LoadedRun) -> str:
-    """Return the day on which a run began, in UTC; that of labctl's birth for one that doesn't
-    say."""
+    """Return the day on which a run began, in UTC; "unknown" of one that doesn't say."""
     try:
         began = datetime.fromisoformat(run.run.started_at or "")
         return began.astimezone(UTC).date().isoformat()

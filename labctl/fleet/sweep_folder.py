@@ -3,23 +3,29 @@
 fleet-ID/fleet.json                  the study, the seed, the batches of hosts
 fleet-ID/hosts/NAME/state.json       how far the host came
 fleet-ID/hosts/NAME/run.tar.xz       its run, as 'labctl run export' packs one
+fleet-ID/data/                       what of it is pooled (labctl/fleet/dataset.py)
+
+What pools runs reads it as well (labctl/fleet/fleet_folder.py), by the records of this module.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.store.jsonfile import newer, read_json, write_json
-from labctl.store.records.tolerant import Record, Text, Whole, as_far_as_whole
+from labctl.store.records.as_made import whole
+from labctl.store.records.tolerant import Record, Text, Whole
 
 SCHEMA: Final = 1
 FLEET, STATE, RUN = "fleet.json", "state.json", "run.tar.xz"
+R = TypeVar("R", bound=Record)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._:-]{0,199}")
 
 
@@ -32,15 +38,15 @@ class Status(StrEnum):
     NOT_TOUCHED = "not touched"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostState:
-    """Hold how far a host came. `batch`: the number of its batch, from 1."""
+class StateRecord(Record):
+    """Hold a host's state.json. `batch`: the number of its batch, from 1; `digest`: of its run's
+    content, as its host had it."""
 
     status: Status = Status.WAITING
-    reason: str = ""
-    run: str = ""
-    digest: str = ""
-    batch: int
+    reason: Text = ""
+    run: Text = ""
+    digest: Text = ""
+    batch: Whole
 
 
 class FleetSweep(Record):
@@ -77,6 +83,38 @@ def check_names(hosts: Sequence[str]) -> None:
             )
 
 
+def fleet_path(results: Path, name: str) -> Path:
+    """Return the folder of the fleet of that name in `results`, or that path, which has a '/' in
+    it."""
+    return Path(name) if "/" in name else results / name
+
+
+def read_fleet(path: Path) -> FleetSweep:
+    """Return what a fleet's folder was asked for. Raises UsageError where there is none or a newer
+    labctl wrote it, BrokenError where its fleet.json isn't whole."""
+    if not (path / FLEET).is_file():
+        raise UsageError(
+            f"{path} is no fleet's folder: it has no {FLEET}",
+            hint="Name the folder that 'labctl fleet sweep' made, results/fleet-….",
+        )
+    return _read(FleetSweep, path / FLEET, "Nothing else holds it: measure as a new fleet.")
+
+
+def read_state(path: Path) -> StateRecord:
+    """Return a host's state.json. Raises BrokenError where it isn't whole."""
+    return _read(StateRecord, path, "Remove it, and its host is looked at anew.")
+
+
+def _read(kind: type[R], path: Path, hint: str) -> R:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise BrokenError(f"{path} is no JSON object", hint=hint)
+    schema = data.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise newer(path, schema, SCHEMA)
+    return whole(kind, {key: of for key, of in data.items() if key != "schema"}, path, hint)
+
+
 @dataclass(frozen=True, slots=True)
 class SweepFolder:
     """Write the folder of a fleet's sweep, and read it to go on with it."""
@@ -99,24 +137,15 @@ class SweepFolder:
         write_json(path / FLEET, {"schema": SCHEMA, **record.to_json()}, below=path)
         for number, batch in enumerate(record.batches, start=1):
             for host in batch:
-                made.write_state(host, HostState(batch=number))
+                made.write_state(host, StateRecord(batch=number))
         return made
 
     @classmethod
     def find(cls, results: Path, name: str) -> SweepFolder:
         """Return the fleet of that name in `results`, or at that path. Raises UsageError, and
         BrokenError for a fleet.json that isn't whole."""
-        path = Path(name) if "/" in name else results / name
-        if not (path / FLEET).is_file():
-            raise UsageError(
-                f"{path} is no fleet's folder: it has no {FLEET}",
-                hint="Name the folder that 'labctl fleet sweep' made, fleet-….",
-            )
-        data = {key: value for key, value in _read(path / FLEET).items() if key != "schema"}
-        record, unfit = as_far_as_whole(FleetSweep, data)
-        if record is None or unfit:
-            why = unfit[0] if unfit else "it holds nothing"
-            raise BrokenError(f"{path / FLEET} is not whole: {why}")
+        path = fleet_path(results, name)
+        record = read_fleet(path)
         check_names(record.hosts)
         return cls(path.resolve(), record)
 
@@ -124,49 +153,19 @@ class SweepFolder:
         """Return the folder of a host."""
         return self.path / "hosts" / name
 
-    def state(self, host: str) -> HostState:
+    def state(self, host: str) -> StateRecord:
         """Return how far a host came. Raises BrokenError where that can't be read."""
-        data = _read(self.host(host) / STATE)
-        try:
-            return HostState(
-                status=Status(str(data["status"])),
-                reason=str(data.get("reason", "")),
-                run=str(data.get("run", "")),
-                digest=str(data.get("digest", "")),
-                batch=int(data["batch"]),
-            )
-        except (KeyError, ValueError, TypeError) as error:
-            raise BrokenError(
-                f"{self.host(host) / STATE} is not whole: {error}",
-                hint="Remove it, and its host is looked at anew.",
-            ) from error
+        return read_state(self.host(host) / STATE)
 
-    def write_state(self, host: str, state: HostState) -> None:
+    def write_state(self, host: str, state: StateRecord) -> None:
         """Write how far a host came; whole or not at all."""
-        content = {
-            "schema": SCHEMA,
-            "status": str(state.status),
-            "reason": state.reason,
-            "run": state.run,
-            "digest": state.digest,
-            "batch": state.batch,
-        }
+        content = {"schema": SCHEMA, **state.model_dump(mode="json")}
         write_json(self.host(host) / STATE, content, below=self.path)
 
-    def change(self, host: str, **changes: Any) -> HostState:
+    def change(self, host: str, **changes: Any) -> StateRecord:
         """Change a host's state on the disk; returns the new one."""
         before = self.state(host)
-        after = replace(before, **changes)
+        after = before.model_copy(update=changes)
         if after != before:
             self.write_state(host, after)
         return after
-
-
-def _read(path: Path) -> dict[str, Any]:
-    data = read_json(path)
-    if not isinstance(data, dict):
-        raise BrokenError(f"{path} is no JSON object")
-    schema = data.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise newer(path, schema, SCHEMA)
-    return data

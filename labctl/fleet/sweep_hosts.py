@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.errors import BrokenError
 from labctl.fleet.ansible import play
 from labctl.fleet.host_news import GATE, HostNews, What, news_of
-from labctl.fleet.sweep_folder import RUN, HostState, Status, SweepFolder
-from labctl.store.archive import RunArchive
-from labctl.store.content_digest import archive_digest
-from labctl.store.records.plan_record import PlanRecord
-from labctl.store.run_folder import RunFolder
+from labctl.fleet.sweep_folder import StateRecord, Status, SweepFolder
 
 PLAYBOOK = "labctl.lab.sweep"
 
-Watching = Callable[[str, HostState, HostNews], None]
+Watching = Callable[[str, StateRecord, HostNews], None]
 """Function that hears of each host's news, with the host's state as it is then."""
 
 
@@ -102,6 +97,7 @@ def _variables(
         "labctl_serial": [size for size in sizes if size],
         "labctl_sweep_id": fleet.path.name,
         "labctl_sweep_study": study,
+        "labctl_sweep_study_digest": record.study_digest,
         "labctl_sweep_seed": record.seed,
         "labctl_sweep_options": list(record.options),
         "labctl_sweep_version": record.labctl,
@@ -151,7 +147,8 @@ class _Heard:
                 changes: dict[str, Any] = {"status": Status.RUNNING, "run": news.run}
                 return changes | ({"digest": news.digest} if news.digest else {})
             case What.FETCHED:
-                return self._look_at(host)
+                self._fetched.add(host)
+                return {} if self._is_gated else {"status": Status.DONE, "reason": ""}
             case What.PASSED:
                 return {"status": Status.DONE} if host in self._fetched else {}
             case What.FAILED if news.task == GATE and host in self._fetched:
@@ -162,32 +159,3 @@ class _Heard:
                 return {"status": Status.UNREACHABLE, "reason": news.reason}
             case What.STOPPED:
                 return {"status": Status.NOT_TOUCHED, "reason": news.reason}
-
-    def _look_at(self, host: str) -> dict[str, Any]:
-        """Look at what was fetched, a foreign file, before its host counts as done."""
-        path = self._fleet.host(host) / RUN
-        try:
-            _check(path, self._fleet, self._fleet.state(host).digest)
-        except LabctlError as error:
-            return {"status": Status.FAILED, "reason": error.message}
-        self._fetched.add(host)
-        return {} if self._is_gated else {"status": Status.DONE, "reason": ""}
-
-
-def _check(path: Path, fleet: SweepFolder, digest: str) -> None:
-    """Raise LabctlError where an archive isn't the run that was asked for, as its host had it."""
-    now = archive_digest(RunArchive(path))
-    if now != digest:
-        raise BrokenError(
-            f"what was fetched isn't what the host had: digest {now[:12]}…, not {digest[:12]}…"
-        )
-    plan: PlanRecord = RunFolder(path, RunArchive(path)).read_plan()
-    record = fleet.record
-    if plan.study_digest != record.study_digest:
-        raise BrokenError(
-            f"it measured another study: digest {str(plan.study_digest)[:12]}…, not "
-            f"{record.study_digest[:12]}…",
-            hint="Bring the same labctl and the same files of tunings to every host.",
-        )
-    if plan.seed != record.seed:
-        raise BrokenError(f"it measured with seed {plan.seed}, not {record.seed}")

@@ -33,16 +33,20 @@ def pinned(root: str = "labctl") -> dict[str, str]:
             there = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # for another Python or system
-        key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in found:
+        if (key := _key(name)) in found:
             continue
         found[key] = there.version
         for needed in there.requires or ():
             words, _, marker = needed.partition(";")
             if "extra" not in marker and (match := _NAME.match(words.strip())):
                 todo.append(match[0])
-    del found[root]
+    found.pop(_key(root), None)
     return dict(sorted(found.items()))
+
+
+def _key(name: str) -> str:
+    """Return the one form of a package's name."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def make_wheelhouse(target: Path) -> int:

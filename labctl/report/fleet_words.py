@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from statistics import median
 
 from labctl.analysis.effects import ratio_of
 from labctl.analysis.fleet.fleet_model import (
@@ -170,25 +169,24 @@ def apart_lines(judged: FleetJudgement) -> list[ApartLine]:
     for one in judged.effects:
         title = place_title(one.place, many_accelerators=many)
         what = f"effect of '{one.place.tuning}' on {title}"
-        lines += [_line(point, what, one.place, one.points) for point in one.points]
+        lines += [_line(point, what, one.place) for point in one.points]
     for level in judged.levels:
         title = place_title(level.place, many_accelerators=many)
         what = f"level of '{level.place.tuning}': {title}"
-        lines += [_line(point, what, level.place, level.points) for point in level.points]
+        lines += [_line(point, what, level.place) for point in level.points]
     return sorted(filter(None, lines), key=lambda line: (line.host, line.what))
 
 
-def _line(point: Point, what: str, place: Place, points: tuple[Point, ...]) -> ApartLine | None:
+def _line(point: Point, what: str, place: Place) -> ApartLine | None:
     """Return None of a host that is not apart."""
-    if not point.is_apart or point.p is None:
+    if not point.is_apart or point.p is None or point.typical is None:
         return None
-    typical = median(other.estimate for other in points if other is not point)
     return ApartLine(
         host=point.host,
         what=what,
         here=value_text(place, point.estimate),
-        others=value_text(place, typical),
-        change=shown(place, point.estimate - typical, None, None).estimate,
+        others=value_text(place, point.typical),
+        change=shown(place, point.estimate - point.typical, None, None).estimate,
         p=p_text(point.p),
     )
 

@@ -109,11 +109,13 @@ class Rig:
         path = self.stand / f"{host}.calls"
         return path.read_text().splitlines() if path.exists() else []
 
-    def sweep(self, results: Path, *words: str | Path, seconds: float = 120) -> Swept:
+    def sweep(
+        self, results: Path, *words: str | Path, seed: int = SEED, seconds: float = 120
+    ) -> Swept:
         """`labctl fleet sweep` of the study that the stand-in's run is of."""
         argv = (LABCTL, "fleet", "sweep", "--json", "--results", results, *words)
         if "--resume" not in words:
-            argv += (STUDY, "--seed", str(SEED), "--inventory", "/run/rig/hosts.yml")
+            argv += (STUDY, "--seed", str(seed), "--inventory", "/run/rig/hosts.yml")
         fast = ("labctl_sweep_look_every_s=1",)
         argv += tuple(word for one in fast for word in ("--set", one))
         done = self.run(*argv, seconds=seconds)

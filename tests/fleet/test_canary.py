@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from labctl.base.errors import ExitCode
-from tests.fleet.conftest import Rig
+from tests.fleet.conftest import SEED, Rig
 
 
 def policy(folder: Path, *, kept: bool) -> Path:
@@ -31,6 +31,17 @@ def test_a_canary_that_breaks_the_policy_stops_the_rest_untouched(rig: Rig, tmp_
     assert swept.reason("h4") == "not touched: the gate failed on h1"
     for host in ("h2", "h3", "h4"):
         assert rig.calls(host) == []
+
+
+@pytest.mark.hosts(3)
+def test_a_canary_that_measured_something_else_fails_before_the_gate(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Its run keeps the policy, and is not the one that was asked for."""
+    swept = rig.sweep(tmp_path, "--policy", policy(tmp_path, kept=True), seed=SEED + 1)
+    assert swept.statuses == {"h1": "failed", "h2": "not touched", "h3": "not touched"}
+    assert f"measured with seed {SEED}, not {SEED + 1}" in swept.reason("h1")
+    assert rig.calls("h2") == []
 
 
 @pytest.mark.hosts(5)

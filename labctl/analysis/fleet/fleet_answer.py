@@ -4,14 +4,14 @@ A group may take a tuning where a host of it that was not measured is predicted 
 much as the study calls harmful, and where its mean effect improves a primary metric somewhere by at
 least the margin. Everywhere is an intersection of claims, so each prediction stands at its own 95 %
 (R. L. Berger, Technometrics 24, 1982, 295-300); somewhere is one of several, so the means hold
-together (Bonferroni over all places).
+together (Bonferroni over all places; of groups over facts and groups as well).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from labctl.analysis.effects import on_scale
 from labctl.analysis.fleet.fleet_model import (
     ALL_HOSTS,
     FleetEffect,
@@ -20,6 +20,7 @@ from labctl.analysis.fleet.fleet_model import (
     Take,
 )
 from labctl.analysis.hosts import Pooled
+from labctl.analysis.model import EffectKind
 from labctl.base.units import Better
 from labctl.base.wording import place_in_words
 
@@ -114,29 +115,29 @@ def _sign(one: FleetEffect) -> float:
     return {Better.HIGHER: 1.0, Better.LOWER: -1.0}.get(Better(one.place.better), 0.0)
 
 
-def _on_scale(one: FleetEffect, size: float | None) -> float | None:
-    """Return a size on the scale of effects; None where none applies."""
-    if size is None:
-        return None
-    return math.log1p(size) if one.place.is_log else size
+def _kind(one: FleetEffect) -> EffectKind:
+    return EffectKind(one.place.kind)
 
 
 def _harms(one: FleetEffect, of: Pooled) -> bool:
-    sign = _sign(one)
+    sign, loss = _sign(one), one.no_worse_than
     worse_than_none = of.high < 0 if sign > 0 else of.low > 0
-    loss = _on_scale(one, one.no_worse_than)
-    return sign != 0 and loss is not None and worse_than_none and sign * of.mean <= -loss
+    if sign == 0 or loss is None:
+        return False
+    return worse_than_none and sign * of.mean <= -on_scale(loss, _kind(one))
 
 
 def _safe(one: FleetEffect, of: Pooled) -> bool:
     """Return whether the prediction excludes the loss; where no direction is the better one, or no
     size of a loss applies, it can't."""
-    sign, loss = _sign(one), _on_scale(one, one.no_worse_than)
+    sign, loss = _sign(one), one.no_worse_than
     worst = of.new_low if sign > 0 else -of.new_high
-    return sign != 0 and loss is not None and worst > -loss
+    return sign != 0 and loss is not None and worst > -on_scale(loss, _kind(one))
 
 
 def _improves(one: FleetEffect, of: Pooled) -> bool:
-    sign, margin = _sign(one), _on_scale(one, one.margin)
+    sign, margin = _sign(one), one.margin
     better = of.low > 0 if sign > 0 else of.high < 0
-    return sign != 0 and margin is not None and better and sign * of.mean >= margin
+    if sign == 0 or margin is None:
+        return False
+    return better and sign * of.mean >= on_scale(margin, _kind(one))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy import special
@@ -27,7 +27,7 @@ from labctl.analysis.fleet.fleet_model import (
     Place,
     Point,
 )
-from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts
+from labctl.analysis.fleet.host_effects import LEVEL, Control, HostFacts, Where
 from labctl.analysis.hosts import (
     FEWEST_POOLED,
     FEWEST_UNITS,
@@ -59,6 +59,7 @@ verdict that is suspended because of a small effect is no such reason: hosts wit
 would be left over."""
 
 _LARGEST = 1e60
+_WHERE = tuple(field.name for field in fields(Where))
 
 ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
 
@@ -93,7 +94,8 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
     passed over."""
     effects, levels = _by_place(rows)
     family = max(1, len(effects))
-    judged = [_effect(here, ALPHA / family) for here in effects]
+    varying = _varying(effects)
+    judged = [_effect(here, varying, ALPHA / family) for here in effects]
     judged = _with_differing_groups(_with_differing(judged))
     judged = _with_hosts_apart(judged, effects)
     found_levels = _levels(levels)
@@ -122,17 +124,8 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
     for row in rows:
         one = row.effect
         if one.role == Role.PRIMARY:
-            place = Place(
-                tuning=one.tuning,
-                against=one.against,
-                workload=one.workload,
-                condition=one.condition,
-                metric=one.metric,
-                unit=one.unit,
-                better=one.better,
-                kind=one.kind,
-                accelerator=row.facts.accelerator,
-            )
+            where = {name: getattr(one, name) for name in _WHERE}
+            place = Place(**where, accelerator=row.facts.accelerator)
             found[place].append(row)
     here = [_usable(place, members) for place, members in found.items()]
     return (
@@ -162,9 +155,14 @@ def _is_poolable(estimate: float, error: float | None) -> bool:
     return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
 
 
-def _effect(here: _Here, alpha: float) -> FleetEffect:
+def _varying(effects: Sequence[_Here]) -> list[str]:
+    """Return the fields of facts in which some of the hosts that are pooled anywhere differ."""
+    facts = {row.host: row.facts for here in effects for row in here.rows}
+    return [field for field in GROUPING if len({getattr(one, field) for one in facts.values()}) > 1]
+
+
+def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
     first = next((row.effect for row in here.rows), None)
-    margin = first.margin if first else None
     test, why = _test(here)
     return FleetEffect(
         place=here.place,
@@ -174,9 +172,9 @@ def _effect(here: _Here, alpha: float) -> FleetEffect:
         p=None if test is None else test.p,
         differ=False,
         why_no_test=why,
-        splits=tuple(_splits(here, alpha)),
-        margin=margin,
-        no_worse_than=(first.no_worse_than if first else None) or margin,
+        splits=tuple(_splits(here, varying, alpha)),
+        margin=first.margin if first else None,
+        no_worse_than=first.no_worse_than if first else None,
         left_out=here.left_out,
     )
 
@@ -218,22 +216,24 @@ def _group(name: str, here: _Here, members: Sequence[str], alpha: float) -> Grou
     return GroupEffect(group=name, hosts=tuple(members), pooled=pooled)
 
 
-def _splits(here: _Here, alpha: float) -> Iterator[FactSplit]:
-    """Yield the hosts by each fact in which some differ."""
-    for field, name in GROUPING.items():
+def _splits(here: _Here, varying: Sequence[str], alpha: float) -> Iterator[FactSplit]:
+    """Yield the hosts by each fact in which some of the fleet differ, also where all that are left
+    in this place have one value: the answer for their group hangs on this place, too."""
+    if not here.rows:
+        return
+    for field in varying:
         values = [str(getattr(row.facts, field)) for row in here.rows]
         known = sorted(set(values))
-        if len(known) < 2:
-            continue
         groups = {
             value: [host for host, of in zip(here.names, values, strict=True) if of == value]
             for value in known
         }
         codes = np.array([known.index(value) for value in values])
         test = groups_differ(here.hosts.estimates, codes)
+        share = alpha / (len(groups) * len(GROUPING))
         yield FactSplit(
-            fact=name,
-            groups=tuple(_group(value, here, hosts, alpha) for value, hosts in groups.items()),
+            fact=GROUPING[field],
+            groups=tuple(_group(value, here, hosts, share) for value, hosts in groups.items()),
             p=None if test is None else test.p,
             why="" if test else "it takes two groups of two hosts or more",
         )
@@ -281,11 +281,19 @@ def _apart(places: Sequence[tuple[tuple[Point, ...], Hosts]]) -> list[tuple[Poin
         points
         if one is None
         else tuple(
-            replace(point, distance=distance, p=(p := next(adjusted)), is_apart=p < ALPHA)
+            _told(point, distance, next(adjusted), hosts)
             for point, distance in zip(points, one[0].tolist(), strict=True)
         )
-        for (points, _), one in zip(places, found, strict=True)
+        for (points, hosts), one in zip(places, found, strict=True)
     ]
+
+
+def _told(point: Point, distance: float, p: float, hosts: Hosts) -> Point:
+    if p >= ALPHA:
+        return replace(point, distance=distance, p=p)
+    own = int(np.argmax(hosts.estimates == point.estimate))
+    typical = float(np.median(np.delete(hosts.estimates, own)))
+    return replace(point, distance=distance, p=p, is_apart=True, typical=typical)
 
 
 def _with_differing(judged: Sequence[FleetEffect]) -> list[FleetEffect]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from labctl.analysis.fleet.host_effects import HostEffect, HostFacts
+from labctl.analysis.fleet.host_effects import HostEffect, HostFacts, Where
 from labctl.analysis.hosts import FTest, Pooled
 
 GROUPING: Mapping[str, str] = {
@@ -41,18 +41,9 @@ class HostRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Name what is pooled: one tuning against another arm, or an arm's own level (`against` ""),
-    for one workload, condition and metric, under one accelerator."""
+class Place(Where):
+    """Name what is pooled, under one accelerator."""
 
-    tuning: str
-    against: str
-    workload: str
-    condition: str
-    metric: str
-    unit: str
-    better: str
-    kind: str
     accelerator: str
 
     @property
@@ -66,7 +57,8 @@ class Point:
     """Hold one host at one place, on the scale of effects. `low`, `high`: its own interval of 95 %,
     its variance drawn to what is typical of the hosts (`hosts.moderated`); `verdict`: that of its
     own run. `distance`: from what the others predict, in standard errors; `p` of that, adjusted for
-    all hosts and places (Holm); both None where too few hosts are there to predict anything."""
+    all hosts and places (Holm); both None where too few hosts are there to predict anything.
+    `typical`: of a host apart, the median of the others that it is held against."""
 
     host: str
     estimate: float
@@ -78,6 +70,7 @@ class Point:
     distance: float | None = None
     p: float | None = None
     is_apart: bool = False
+    typical: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +156,8 @@ class GroupAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetJudgement:
     """Hold all conclusions about a fleet. `alpha`: of all claims of one kind together;
-    `confidence`: of each mean's interval, so that all hold together at 1 - alpha."""
+    `confidence`: of the interval of each mean over all hosts, so that all hold together at
+    1 - alpha; those of groups are wider."""
 
     hosts: int
     measured: int

@@ -12,6 +12,7 @@ from labctl.analysis.cells import Cell, scenario_of
 from labctl.analysis.decide import Decided, decide
 from labctl.analysis.effects import alone
 from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
+from labctl.base.wording import printable
 from labctl.store.run_folder import LoadedRun
 
 LEVEL = "level"
@@ -34,13 +35,9 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostEffect:
-    """Hold one effect, or one level, of one host's run.
-
-    `estimate` and `error` are on the scale of effects: logarithms for `kind` "ratio" and "level",
-    else in `unit`. `error` is None where the run shows no spread. `boots`: of `blocks` blocks; 1
-    says nothing about a second boot. `against` is "" for a level.
-    """
+class Where:
+    """Name what an effect is of: one tuning against another arm, or an arm's own level (`against`
+    ""), for one workload, condition and metric."""
 
     tuning: str
     against: str
@@ -50,6 +47,17 @@ class HostEffect:
     unit: str
     better: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEffect(Where):
+    """Hold one effect, or one level, of one host's run.
+
+    `estimate` and `error` are on the scale of effects: logarithms for `kind` "ratio" and "level",
+    else in `unit`. `error` is None where the run shows no spread. `boots`: of `blocks` blocks; 1
+    says nothing about a second boot.
+    """
+
     role: str
     estimate: float
     error: float | None
@@ -90,7 +98,7 @@ def host_facts(run: LoadedRun) -> HostFacts:
 def _boot_id(run: LoadedRun) -> str | None:
     """Return None for a redacted run as well, where all have the same in its place."""
     found = run.run.host.get("boot_id")
-    return found if isinstance(found, str) and run.run.redacted is None else None
+    return _short(found) if isinstance(found, str) and run.run.redacted is None else None
 
 
 def host_effects(run: LoadedRun) -> list[HostEffect]:
@@ -182,8 +190,12 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         if "unavailable" in value:
             return NOT_RECORDED
-        return ", ".join(f"{key} {item}" for key, item in sorted(value.items()))
-    return str(value)[:_LONGEST]
+        value = ", ".join(f"{key} {item}" for key, item in sorted(value.items()))
+    return _short(str(value))
+
+
+def _short(text: str) -> str:
+    return printable(text[:_LONGEST])
 
 
 _LONGEST = 200

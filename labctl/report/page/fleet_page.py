@@ -57,8 +57,8 @@ class _Levels:
     group: str
     hosts: int
     typical: str
-    slowest: str
-    fastest: str
+    lowest: str
+    highest: str
     why: str
 
 
@@ -153,7 +153,7 @@ def _levels(levels: tuple[FleetLevel, ...], many: bool) -> Iterator[_Levels]:
             group=level.group,
             hosts=len(level.points),
             typical=words.value_text(level.place, level.typical),
-            slowest=f"{words.value_text(level.place, low.estimate)} ({low.host})",
-            fastest=f"{words.value_text(level.place, high.estimate)} ({high.host})",
+            lowest=f"{words.value_text(level.place, low.estimate)} ({low.host})",
+            highest=f"{words.value_text(level.place, high.estimate)} ({high.host})",
             why=level.why,
         )

@@ -44,6 +44,19 @@ class Verified:
         }
 
 
+def check_asked(folder: RunFolder, study_digest: str | None, seed: int | None) -> None:
+    """Raise BrokenError where a run isn't of that study, or not of that seed; None: of any."""
+    plan = folder.read_plan()
+    if study_digest is not None and plan.study_digest != study_digest:
+        raise BrokenError(
+            f"{folder.name} measured another study: digest {str(plan.study_digest)[:12]}…, not "
+            f"{study_digest[:12]}…",
+            hint="Bring the same labctl and the same files of tunings to every host.",
+        )
+    if seed is not None and plan.seed != seed:
+        raise BrokenError(f"{folder.name} measured with seed {plan.seed}, not {seed}")
+
+
 def verify(folder: RunFolder) -> Verified:
     """Read every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
     seen = without = 0

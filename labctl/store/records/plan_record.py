@@ -251,8 +251,8 @@ class PlanRecord(Record):
     spares: tuple[PlannedTrial, ...] = ()
     published: tuple[PublishedSource, ...] = ()
     expects: dict[str, Text] = {}
-    tables: tuple[ReportTable, ...] = ()
     """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
+    tables: tuple[ReportTable, ...] = ()
     skipped_workloads: dict[str, dict[str, Text]] = {}
     """Workloads by the side (guest, native) that can't have them, with the reason."""
     skipped_conditions: dict[str, Text] = {}

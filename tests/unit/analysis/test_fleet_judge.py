@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import ONE_BOOT, judge_fleet
-from labctl.analysis.fleet.fleet_model import FleetJudgement, HostRow, Take
+from labctl.analysis.fleet.fleet_judge import ALPHA, ONE_BOOT, judge_fleet
+from labctl.analysis.fleet.fleet_model import GROUPING, FleetJudgement, HostRow, Take
 from labctl.analysis.fleet.host_effects import (
     LEVEL,
     HostEffect,
     HostFacts,
+    Where,
     host_effects,
     host_facts,
 )
+from labctl.analysis.hosts import Hosts, pool
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
+from labctl.report.fleet_words import apart_lines
 from tests.unit.synthetic import synthetic_run
 
 ALIKE = HostFacts(
@@ -107,6 +110,12 @@ def test_of_latencies_less_is_the_better_direction() -> None:
     assert codes(judge_fleet(rows(spread(0.2, 6), better="lower"))) == {"all hosts": Take.HARM}
 
 
+def test_without_a_loss_that_counts_as_harm_none_is_made_up() -> None:
+    judged = judge_fleet(rows(spread(0.2, 6), no_worse_than=None))
+    assert judged.effects[0].no_worse_than is None
+    assert codes(judged) == {"all hosts": Take.OPEN}
+
+
 def test_differences_are_judged_in_their_unit() -> None:
     judged = judge_fleet(
         rows(spread(0.2, 6), kind="difference", unit="CPU-s/s", margin=0.1, no_worse_than=0.1)
@@ -142,6 +151,20 @@ def test_groups_that_differ_get_an_answer_each() -> None:
     assert differing == ["kernel"]
 
 
+def test_a_place_that_one_group_alone_measured_counts_for_its_answer() -> None:
+    facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
+    both = rows(spread(-0.2, 6) + spread(0.2, 6), facts=facts)
+    alone = rows(spread(-0.2, 12), facts=facts, workload="fio-randread")[6:]
+    judged = judge_fleet([*both, *alone])
+    assert codes(judged) == {"6.1": Take.HARM, "6.12": Take.HARM}
+    one_group = judged.effects[1].splits
+    assert [(split.fact, split.p, len(split.groups)) for split in one_group] == [
+        ("kernel", None, 1)
+    ]
+    gains = rows(spread(0.2, 12), facts=facts, workload="fio-randread")[6:]
+    assert codes(judge_fleet([*both, *gains])) == {"6.1": Take.HARM, "6.12": Take.TAKE}
+
+
 def test_groups_of_equal_effects_are_one_answer() -> None:
     facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
     judged = judge_fleet(rows(spread(0.2, 12), facts=facts))
@@ -158,7 +181,11 @@ def test_a_host_is_held_against_its_own_group_where_groups_differ() -> None:
     facts = [replace(ALIKE, kernel="6.1")] * 8 + [ALIKE] * 8
     estimates = [*spread(-0.5, 7), 0.0, *spread(0.5, 8)]
     judged = judge_fleet(rows(estimates, facts=facts))
-    assert [point.host for point in judged.effects[0].points if point.is_apart] == ["h7"]
+    [point] = [point for point in judged.effects[0].points if point.is_apart]
+    assert point.host == "h7"
+    assert point.typical == pytest.approx(np.median(estimates[:7]))
+    [line] = apart_lines(judged)
+    assert (line.others, line.change) == ("\N{MINUS SIGN}39 %", "+64 %")
 
 
 def test_points_are_sorted_by_effect_also_over_groups() -> None:
@@ -321,6 +348,28 @@ def test_claims_are_shared_among_all_places() -> None:
     assert judge_fleet(both).confidence == pytest.approx(0.975)
 
 
+def test_intervals_of_groups_hold_together_over_facts_and_groups() -> None:
+    """Else one of many groups would be said to gain by chance."""
+    facts = [replace(ALIKE, kernel="6.1")] * 6 + [ALIKE] * 6
+    estimates = spread(0.2, 12)
+    [effect] = judge_fleet(rows(estimates, facts=facts)).effects
+    [split] = [split for split in effect.splits if split.fact == "kernel"]
+    hosts = Hosts(np.array(sorted(estimates[:6])), np.full(6, 0.01), np.full(6, 10.0))
+    wanted = pool(hosts, ALPHA / (2 * len(GROUPING)), ALPHA)
+    found = next(group.pooled for group in split.groups if group.group == "6.1")
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high))
+    assert (found.new_low, found.new_high) == pytest.approx((wanted.new_low, wanted.new_high))
+
+
+def test_a_place_is_where_its_effects_are() -> None:
+    [effect] = judge_fleet(rows(spread(0.2, 4))).effects
+    names = [field.name for field in fields(Where)]
+    assert [getattr(effect.place, name) for name in names] == [
+        getattr(EFFECT, name) for name in names
+    ]
+
+
 def test_exploratory_comparisons_are_passed_over() -> None:
     assert judge_fleet(rows(spread(0.2, 4), role=str(Role.EXPLORATORY))).effects == ()
 
@@ -357,3 +406,19 @@ def test_facts_that_were_not_recorded_are_a_group_of_their_own() -> None:
     record = run.run.but(host={"cpu_model": {"unavailable": "no /proc/cpuinfo"}, "smt": "on"})
     facts = host_facts(replace(run, run=record))
     assert (facts.cpu_model, facts.kernel) == ("not recorded", "not recorded")
+
+
+def test_facts_of_a_host_that_says_anything_are_short_texts_that_a_table_holds() -> None:
+    run = synthetic_run(blocks=2)
+    odd = "\ud800" * 10_000
+    host = {
+        "cpu_model": odd,
+        "kernel_release": [odd],
+        "microcode": {"unit": odd},
+        "topology": {odd: {"x": odd}},
+        "boot_id": odd,
+    }
+    facts = asdict(host_facts(replace(run, run=run.run.but(host=host))))
+    assert {len(text) <= 200 for text in facts.values()} == {True}
+    for text in facts.values():
+        text.encode()

@@ -31,6 +31,25 @@ def test_a_whole_run_ends_with_0(run: RunFolder, labctl: Labctl) -> None:
     assert (said.code, said.out) == (0, "1 trial of r1 checked.\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--study-digest", "a" * 64, "--seed", "7"), 0, ""),
+        (("--study-digest", "b" * 64), 4, "measured another study: digest aaaaaaaaaaaa…"),
+        (("--seed", "8"), 4, "measured with seed 7, not 8"),
+    ],
+)
+def test_a_run_of_another_study_or_seed_is_refused(
+    run: RunFolder, labctl: Labctl, words: tuple[str, ...], code: int, said: str
+) -> None:
+    (run.path / "plan.json").unlink()
+    plan = {"schema": 1, "study_digest": "a" * 64, "seed": 7, "trials": [planned(1, 1)]}
+    write_plan(run, plan)
+    done = labctl("run", "verify", run.name, *words)
+    assert done.code == code, done.err
+    assert said in done.err
+
+
 def test_a_changed_raw_file_ends_with_1_and_is_named(run: RunFolder, labctl: Labctl) -> None:
     run.trial(1).write_raw("stdout.txt", "better\n")
     said = labctl("run", "verify", run.name)

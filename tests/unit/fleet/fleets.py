@@ -48,7 +48,11 @@ def make_fleet(folder: Path, members: Sequence[MadeHost], **shape: Any) -> Path:
         "study": "pinning",
         "study_digest": STUDY_DIGEST,
         "seed": 1,
+        "labctl": "0.1.0",
         "started": "2024-01-01T00:00:00+00:00",
+        "command": ["labctl", "fleet", "sweep", "pinning"],
+        "inventory": ["/hosts.yml"],
+        "serial": "1,100%",
         "batches": [[members[0].name], [member.name for member in members[1:]]],
     }
     (folder / "fleet.json").write_text(json.dumps(content))

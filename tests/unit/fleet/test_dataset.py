@@ -105,6 +105,16 @@ def test_columns_that_some_hosts_lack_are_null_there(tmp_path: Path) -> None:
     assert table["collector"].to_pylist() == [None] * 3 + ["zgc"] * 3
 
 
+def test_a_column_that_the_first_file_lacks_is_read_of_the_others(tmp_path: Path) -> None:
+    _land(tmp_path, "a", 1.0)
+    more = _rows(2.0).append_column("collector", [["zgc"] * 3])
+    write_host(tmp_path, EFFECTS, DAY, "b", "digest of b", more)
+    chosen = landed(pieces(tmp_path, EFFECTS), _digests("a", "b"))
+    batches = read(chosen, ("host", "collector"))
+    found = [(row["host"], row["collector"]) for one in batches for row in one.to_pylist()]
+    assert sorted(set(found), key=str) == [("a", None), ("b", "zgc")]
+
+
 @pytest.mark.parametrize("host", ["::1", "rack/7", "..", "ä b", "host%2F"])
 def test_any_name_of_a_host_makes_a_file_of_the_day_and_none_elsewhere(
     tmp_path: Path, host: str

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from typing import Any
 
+import jinja2.sandbox
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labctl.base.paths import shipped_data
 from labctl.fleet.host_news import MOST_SAID, HostNews, What, news_of
+
+ROLE = shipped_data() / "ansible/ansible_collections/labctl/lab/roles/labctl_sweep"
 
 LOOKED = (
     '{ "schema": 1, "run": "20261124T104418Z-tiny", "status": "running", "pid": 25048, '
@@ -31,6 +39,13 @@ def test_a_retry_carries_progress() -> None:
         done=1,
         planned=4,
     )
+
+
+def test_what_other_roles_print_is_no_progress() -> None:
+    for role in ("labctl_gate", "labctl_install", ""):
+        said = event("runner_on_ok", "Hold the run against the policy", {"stdout": LOOKED})
+        said["event_data"]["role"] = role
+        assert news_of(said) is None
 
 
 def test_what_is_verified_is_fetched() -> None:
@@ -102,6 +117,40 @@ def test_broken_progress_is_no_progress(stdout: str) -> None:
 )  # fmt: skip
 def test_an_event_of_no_host_is_passed_over(broken: dict[str, Any]) -> None:
     assert news_of(broken) is None
+
+
+FLOOD = 400_000 * "{"
+
+
+def test_a_flood_of_braces_takes_no_time() -> None:
+    begin = time.process_time()
+    assert news_of(event("runner_on_ok", "Wait", {"stdout": FLOOD})) is None
+    assert time.process_time() - begin < 1
+
+
+def seen(stdout: str) -> Any:
+    """What the role makes of what a host printed."""
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment()
+    environment.filters["from_json"] = json.loads
+    environment.tests["search"] = lambda value, pattern: bool(re.search(pattern, value))
+    said = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+    line, whole = (
+        environment.compile_expression(said[f"__labctl_sweep_{name}"].strip()[2:-2])
+        for name in ("line", "seen")
+    )
+    return whole(__labctl_sweep_line=line(__labctl_sweep_looked={"stdout": stdout}))
+
+
+def test_the_role_reads_progress_behind_what_a_login_prints() -> None:
+    assert seen("{welcome\r\n" + LOOKED)["run"] == "20261124T104418Z-tiny"
+    assert seen("{}\n") == {}
+
+
+def test_the_role_is_not_held_by_a_flood_of_braces() -> None:
+    begin = time.process_time()
+    with pytest.raises(ValueError, match="Expecting"):
+        seen(FLOOD + "} alive\n")
+    assert time.process_time() - begin < 1
 
 
 JSON = st.recursive(

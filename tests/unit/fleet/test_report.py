@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -21,6 +22,7 @@ from tests.unit.example import ARCHIVE
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet
 
 GAIN = {"pinned": 1.2}
+DONE = '{"schema": 1, "status": "done", "batch": 1}'
 DOCUMENTED = Path(__file__).parents[3] / "docs/fleet-report.md"
 
 
@@ -93,7 +95,7 @@ def test_recorded_runs_of_real_guests_are_pooled(tmp_path: Path) -> None:
     (folder / "fleet.json").write_text(json.dumps(content))
     for one in hosts(4):
         shutil.copy(ARCHIVE, folder / "hosts" / one.name / "run.tar.xz")
-        (folder / "hosts" / one.name / "state.json").write_text('{"schema": 1, "status": "done"}')
+        (folder / "hosts" / one.name / "state.json").write_text(DONE)
     found = said(folder)
     report = json.loads(CliRunner().invoke(cli, ["report", str(ARCHIVE), "--json"]).stdout)
     primary = [one for one in report["comparisons"] if one["role"] == "primary"]
@@ -129,11 +131,42 @@ def test_runs_that_were_taken_in_are_not_read_again(copy: Path) -> None:
     assert said(copy) == first
 
 
+def test_rows_have_the_runs_own_name_and_not_that_of_its_archive(copy: Path) -> None:
+    said(copy)
+    state = json.loads((copy / "hosts/h2/state.json").read_text())
+    table = pq.read_table(copy / "data/effects/day=2024-01-01/host-h2.parquet", partitioning=None)
+    assert set(table["run"].to_pylist()) == {state["run"]}
+
+
 def test_a_merge_changes_no_number(copy: Path) -> None:
     before = said(copy)
     assert "effects of 2024-01-01: 6 hosts" in run("compact", copy).stdout
     assert len(pieces(copy / "data", EFFECTS)) == len(pieces(copy / "data", SAMPLES)) == 1
     assert said(copy) == before
+
+
+def test_a_damaged_host_does_not_keep_the_others_from_being_merged(copy: Path) -> None:
+    said(copy)
+    state = {"schema": 1, "status": "done", "batch": 1}
+    (copy / "hosts/h2/state.json").write_text(json.dumps(state))
+    (copy / "hosts/h2/run.tar.xz").unlink()
+    assert "effects of 2024-01-01: 5 hosts" in run("compact", copy).stdout
+
+
+def test_files_are_looked_at_a_second_time_only_when_a_run_has_arrived(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def counting(*args: Any) -> Any:
+        looked.append(args)
+        return pieces(*args)
+
+    monkeypatch.setattr(landing, "pieces", counting)
+    said(copy)
+    assert len(looked) == 2
+    said(copy)
+    assert len(looked) == 3
 
 
 def test_tables_of_before_a_column_came_are_read(

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from labctl.analysis.fleet.fleet_model import HostState
 from labctl.base.errors import BrokenError, UsageError
-from labctl.fleet.sweep_folder import FleetSweep, HostState, Status, SweepFolder, check_names
+from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.sweep_folder import FleetSweep, StateRecord, Status, SweepFolder, check_names
 
 RECORD = FleetSweep.made(
     {
@@ -32,7 +34,7 @@ def test_what_is_written_is_read_back(fleet: SweepFolder, tmp_path: Path) -> Non
     found = SweepFolder.find(tmp_path, "fleet-1")
     assert found.record == RECORD
     assert found.record.hosts == ("h1", "h2", "h3")
-    assert found.state("h3") == HostState(batch=2)
+    assert found.state("h3") == StateRecord(batch=2)
     assert json.loads((fleet.path / "fleet.json").read_text())["schema"] == 1
 
 
@@ -83,3 +85,16 @@ def test_a_newer_fleet_is_refused(fleet: SweepFolder, tmp_path: Path) -> None:
     (fleet.path / "fleet.json").write_text('{"schema": 2}')
     with pytest.raises(UsageError, match="newer"):
         SweepFolder.find(tmp_path, "fleet-1")
+
+
+def test_what_a_sweep_writes_is_what_a_report_reads(fleet: SweepFolder) -> None:
+    fleet.change("h2", status=Status.UNREACHABLE, reason="no route to host", run="run-1")
+    found = FleetFolder.open(fleet.path)
+    assert found.record == fleet.record
+    assert found.state("h2") == HostState(
+        host="h2", status="unreachable", reason="no route to host", run="run-1"
+    )
+    (fleet.host("h1") / "state.json").unlink()
+    assert found.state("h1").status == "waiting"
+    (fleet.host("h3") / "state.json").write_text('{"status": "gone", "batch": 1}')
+    assert "'gone' where" in found.state("h3").reason

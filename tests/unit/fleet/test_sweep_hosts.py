@@ -1,0 +1,81 @@
+"""What becomes of a host's state with the news of a playbook that a policy gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from labctl.base.paths import shipped_data
+from labctl.fleet import sweep_hosts as sweeping
+from labctl.fleet.ansible import Ended
+from labctl.fleet.sweep_folder import Status, SweepFolder
+from labctl.fleet.sweep_hosts import HowToReach, sweep_hosts
+from tests.unit.fleet.test_host_news import event
+from tests.unit.fleet.test_sweep_folder import RECORD
+
+ROLE = shipped_data() / "ansible/ansible_collections/labctl/lab/roles/labctl_sweep"
+HOW = HowToReach(inventory=("/hosts.yml",), forks=1, variables={})
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> SweepFolder:
+    record = RECORD.model_copy(update={"policy": "/policy.yaml", "batches": (("h1",), ("h2",))})
+    return SweepFolder.create(tmp_path / "fleet-1", record)
+
+
+def swept(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch, *events: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
+    """Sweep with a playbook that tells these events; returns the variables of each."""
+    given = []
+
+    def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
+        given.append(more["variables"])
+        for one in events:
+            handler(one)
+        return Ended(2, "")
+
+    monkeypatch.setattr(sweeping, "play", play)
+    sweep_hosts(fleet, HOW, "pinning", lambda host, state, news: None)
+    return given
+
+
+def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the host is out of the play before the gate, and no guard counts it as passed."""
+    refused = {"rc": 4, "stderr": "labctl: run-1 measured another study: digest 1…, not 0…"}
+    start, failed = event("runner_on_start", "Verify"), event("runner_on_failed", "Verify", refused)
+    [variables] = swept(fleet, monkeypatch, start, failed)
+    assert variables["labctl_sweep_study_digest"] == fleet.record.study_digest
+    assert variables["labctl_sweep_seed"] == fleet.record.seed
+    assert fleet.state("h1").status is Status.FAILED
+    assert "another study" in fleet.state("h1").reason
+    assert fleet.state("h2").status is Status.NOT_TOUCHED
+    tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
+    fetching = next(task for task in tasks if "block" in task)["block"]
+    words = next(task for task in fetching if task["name"] == "Verify")["ansible.builtin.command"]
+    assert "'--seed', labctl_sweep_seed" in words["argv"]
+    assert "'--study-digest', labctl_sweep_study_digest" in words["argv"]
+
+
+def test_a_run_that_was_verified_and_passed_is_done(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = {"role": "labctl_gate"}
+    news = [
+        event("runner_on_ok", "Verify"),
+        event("runner_on_start", "Hold the run against the policy", **gate),
+        event("runner_on_ok", "Stop where a rule is not kept", **gate),
+    ]
+    told = [_of(one, host) for host in ("h1", "h2") for one in news]
+    swept(fleet, monkeypatch, *told)
+    assert [fleet.state(host).status for host in ("h1", "h2")] == [Status.DONE, Status.DONE]
+
+
+def _of(one: Mapping[str, Any], host: str) -> dict[str, Any]:
+    return {**one, "event_data": {**one["event_data"], "host": host}}
