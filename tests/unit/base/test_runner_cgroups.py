@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from labctl.base.channel import RefusedError
 from labctl.base.command import Command, CommandCgroup, CommandResult
 from labctl.base.runner_requests import cgroup_name
 from labctl.base.tuning import Policy, Sched
-from tests.unit.base.runners import Runner, running_runner
+from tests.unit.base.runners import Runner
 
 CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 V1 = (
@@ -172,24 +172,15 @@ PATH = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 LIMITS = CommandCgroup(weight=50, quota_percent=100, memory_mib=64, cpus=frozenset({0}))
 
 
-@pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    monkeypatch.setattr("labctl.base.runner_requests.WORK", str(tmp_path / "work"))
-    monkeypatch.setattr("labctl.base.runner_requests.CWD", str(tmp_path / "work/run"))
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        if folder != Path("/tmp"):
-            folder.chmod(0o755)
-    with running_runner() as found:
-        yield found
-
-
 def shell(script: str, **fields: Any) -> Command:
     command = Command(argv=("sh", "-c", script), environment=PATH, scratch_mib=1, user=65_534)
     return replace(command, **fields)
 
 
-def ours() -> list[Path]:
-    return [*Path("/sys/fs/cgroup").glob(f"**/{cgroup_name()}")]
+def ours() -> list[str]:
+    # Not glob: it stumbles over what others take away meanwhile.
+    walked = os.walk("/sys/fs/cgroup")
+    return [f"{folder}/{cgroup_name()}" for folder, names, _ in walked if cgroup_name() in names]
 
 
 def ran(runner: Runner, command: Command) -> CommandResult:

@@ -7,19 +7,17 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import labctl.base.runner_requests
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
 from labctl.base.places_inside import NOBODY
-from tests.unit.base.runners import Runner, running_runner
+from tests.unit.base.runners import Runner
 from tests.unit.base.test_runner_program import is_gone
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
@@ -28,17 +26,6 @@ LISTEN = (
     "import socket,sys,time;s=socket.socket();s.bind(('127.0.0.1',int(sys.argv[1])));s.listen();"
     "print('ready',flush=True);time.sleep(60)"
 )
-
-
-@pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    monkeypatch.setattr(labctl.base.runner_requests, "WORK", str(tmp_path / "work"))
-    monkeypatch.setattr(labctl.base.runner_requests, "CWD", str(tmp_path / "work/run"))
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        if folder != Path("/tmp"):
-            folder.chmod(0o755)
-    with running_runner() as found:
-        yield found
 
 
 def shell(script: str, **fields: object) -> Command:

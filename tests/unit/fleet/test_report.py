@@ -245,8 +245,13 @@ def test_a_host_named_as_a_path_leads_nowhere(copy: Path) -> None:
 def test_what_a_host_says_is_text_on_the_page_and_on_a_terminal(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>\x1b[31m"
     members = [replace(one, facts={"kernel_release": evil}) for one in hosts(4)]
-    folder = make_fleet(tmp_path / "evil", members, effects=GAIN)
+    lost = MadeHost(name="h5", status="unreachable", reason=evil)
+    folder = make_fleet(tmp_path / "evil", [*members, lost], effects=GAIN)
     run("report", folder, "--html", tmp_path / "page.html")
-    for text in ((tmp_path / "page.html").read_text(), run("report", folder).stdout):
-        assert "<script" not in text
-        assert "\x1b[31m" not in text
+    page, terminal = (tmp_path / "page.html").read_text(), run("report", folder).stdout
+    assert page.count("&lt;script&gt;alert(1)") >= 2, "the fact and the reason"
+    assert "<script" not in page
+    # A terminal takes a tag for the text that it is.
+    assert "<script>alert(1)</script>" in terminal
+    for text in (page, terminal):
+        assert "\x1b" not in text

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,7 +171,9 @@ def test_a_table_leaves_nothing_over_which_a_child_of_a_child_aborts() -> None:
         "    os.closerange(3, 256)\n"
         "    child = os.fork()\n"
         "    os._exit(0 if not child else os.waitpid(child, 0)[1] != 0)\n"
-        "raise SystemExit(os.waitpid(-1, 0)[1])\n"
+        "raise SystemExit(os.waitpid(-1, 0)[1] != 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
+    argv = [sys.executable, "-c", code]
+    root = Path(__file__).parents[4]
+    done = subprocess.run(argv, cwd=root, check=False, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
