@@ -54,18 +54,27 @@ def packages() -> Path:
         shutil.rmtree(_KEPT, ignore_errors=True)
         made = _KEPT.with_name(f"{_KEPT.name}.{os.getpid()}")
         made.mkdir()
-        download = ["apt-get", "-qq", "download", *_PACKAGES]
-        if subprocess.run(download, cwd=made, check=False).returncode:
-            subprocess.run(["apt-get", "-qq", "update"], check=True)
-            subprocess.run(download, cwd=made, check=True)
-        for package in made.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", str(package), str(made)], check=True)
-            package.unlink()
-        # A folder named lib would hide the link /lib.
-        for name in ("lib", "usr/share"):
-            shutil.rmtree(made / name, ignore_errors=True)
-        made.rename(_KEPT)
+        try:
+            _download(made)
+            made.rename(_KEPT)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    # Everyone may make a folder there, and root runs what is in it.
+    assert _KEPT.lstat().st_uid == 0, f"{_KEPT} is another user's: remove it"
     return _KEPT
+
+
+def _download(folder: Path) -> None:
+    download = ["apt-get", "-qq", "download", *_PACKAGES]
+    if subprocess.run(download, cwd=folder, check=False).returncode:
+        subprocess.run(["apt-get", "-qq", "update"], check=True)
+        subprocess.run(download, cwd=folder, check=True)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)
+        package.unlink()
+    # A folder named lib would hide the link /lib.
+    for name in ("lib", "usr/share"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -85,12 +94,19 @@ class Rig:
             timeout=seconds, check=False, cwd="/",
         )  # fmt: skip
 
-    def start(self, *words: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    @contextmanager
+    def start(self, *words: str | Path) -> Iterator[subprocess.Popen[str]]:
+        """A command on the control node, which is not waited for."""
+        process = subprocess.Popen(
             self.argv(*words), env=self._environment({}), stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, cwd="/",
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def argv(self, *words: str | Path) -> list[str]:
         namespaces = ("--net", "--mount", "--uts", "--ipc", "--pid")
@@ -152,6 +168,11 @@ class Swept:
         return Path(self.said["path"])
 
 
+def child(process: subprocess.Popen[str]) -> int:
+    """The command itself: nsenter, which was started, has forked and waits for it."""
+    return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+
 def stand_in_run(stand: Path) -> None:
     """A run of the study with the seed, as far as its plan goes: a recorded one's trials."""
     run = stand / "run"
@@ -176,14 +197,24 @@ def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator
     else they have a lock together."""
     # Hosts have /tmp and /run of their own, and everything else of this machine's.
     stand = Path(f"/var/tmp/labctl-fleet-{os.getpid()}-{time.monotonic_ns() % 10**6}")
-    (stand / "packages").mkdir(parents=True)
-    stand_in_run(stand)
-    shutil.copytree(packages, stand / "packages", dirs_exist_ok=True)
-    program = stand / "packages/usr/local/bin/labctl"
-    program.parent.mkdir(parents=True)
-    text = (HERE / "stand_in.sh").read_text()
-    program.write_text(text.replace("@STAND@", str(stand)).replace("@VERSION@", __version__))
-    program.chmod(0o755)
+    stand.mkdir()
+    try:
+        stand_in_run(stand)
+        shutil.copytree(packages, stand / "packages")
+        program = stand / "packages/usr/local/bin/labctl"
+        program.parent.mkdir(parents=True)
+        text = (HERE / "stand_in.sh").read_text()
+        program.write_text(text.replace("@STAND@", str(stand)).replace("@VERSION@", __version__))
+        program.chmod(0o755)
+        with _hosts(stand, count, measuring=measuring) as process:
+            yield Rig(child(process), stand, tuple(f"h{n}" for n in range(1, count + 1)))
+    finally:
+        shutil.rmtree(stand)
+
+
+@contextmanager
+def _hosts(stand: Path, count: int, *, measuring: bool) -> Iterator[subprocess.Popen[str]]:
+    """hosts.sh, until the block ends."""
     process = subprocess.Popen(
         [str(HERE / "hosts.sh"), "-n", str(count), "sh", "-c", "echo up; exec sleep infinity"],
         env={
@@ -201,12 +232,10 @@ def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n", f"hosts.sh ended with {process.wait()}"
-        hub = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
-        yield Rig(int(hub), stand, tuple(f"h{n}" for n in range(1, count + 1)))
+        yield process
     finally:
         process.kill()
         process.wait()
-        shutil.rmtree(stand)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,6 @@ def test_two_hosts_measure_one_after_the_other(rig: Rig, tmp_path: Path) -> None
         "--accel",
         "tcg",
     ]
-    began = time.monotonic()
     done = rig.run(*words, seconds=600)
     assert done.stdout.startswith("{"), done.stderr
     said = json.loads(done.stdout)
@@ -56,4 +54,3 @@ def test_two_hosts_measure_one_after_the_other(rig: Rig, tmp_path: Path) -> None
     assert first[1] is not None
     assert second[0] is not None
     assert first[1] <= second[0], "one after the other"
-    assert time.monotonic() - began < 600
