@@ -97,7 +97,7 @@ LIMITS = {
 CGROUPS = "/run/labctl-cgroups"
 PERIOD_US = 100000  # of a quota: the kernel's default
 ALL = sys.maxsize  # of memory: more than any machine has
-EMPTYING_S = 2.0  # for processes that were killed to leave their cgroup
+EMPTYING_S = 2.0  # for a cgroup to let go of killed processes, or of its real-time budget
 LARGEST_ANSWER = 32 << 20
 LAST_OUTPUT = 1 << 16
 LAST_LINE = 300
@@ -727,7 +727,7 @@ class Cgroup:
             self.set("cpu", "cpu.cfs_quota_us", quota_us or -1)
             budget = read_text(self.roots["cpu"] + "/cpu.rt_runtime_us")
             if realtime and budget is not None:  # CONFIG_RT_GROUP_SCHED: else FIFO is refused
-                self.set("cpu", "cpu.rt_runtime_us", budget.strip())
+                self.set_realtime(budget.strip())
         if "memory" in self.version:
             version = self.version["memory"]
             name = "memory.max" if version == 2 else "memory.limit_in_bytes"
@@ -746,6 +746,18 @@ class Cgroup:
         path = self.folders[controller] + "/" + name
         self.values[path] = str(value)
         write_value(path, str(value))
+
+    def set_realtime(self, budget: str) -> None:
+        """Give the group all of the real-time budget. That of a group just removed is only free
+        again after a grace period of RCU (kernel/sched/core.c, cpu_cgroup_css_released)."""
+        until = time.monotonic() + EMPTYING_S
+        while True:
+            try:
+                return self.set("cpu", "cpu.rt_runtime_us", budget)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.005)
 
     def enter(self) -> None:
         for folder in sorted(set(self.folders.values())):
