@@ -58,7 +58,7 @@ def surely_worse(view: View, tuning: str) -> Iterator[Comparison]:
         if (
             (item.tuning, item.against) == (tuning, view.baseline)
             and item.role is Role.EXPLORATORY
-            and _is_felt(item.metric)
+            and is_felt(item.metric)
             and item.low is not None
             and item.high is not None
         ):
@@ -69,7 +69,8 @@ def surely_worse(view: View, tuning: str) -> Iterator[Comparison]:
                 yield item
 
 
-def _is_felt(metric: str) -> bool:
+def is_felt(metric: str) -> bool:
+    """Return whether a guest's user feels a metric; others are causes, or side costs."""
     row = metric_of(base_name(metric))
     return row is not None and row.felt
 

@@ -34,7 +34,7 @@ def report(name: str, as_json: bool, html_file: Path | None, results: Path | Non
     if html_file is not None:
         check_folder(html_file)
     fleet = FleetFolder.find(runs_folder(results), name)
-    found = taken(fleet, _tell)
+    found = taken(fleet, tell_reading)
     judged = judge_fleet(found.rows, found.states)
     if as_json:
         print_json({"fleet": fleet.name, "study": fleet.record.study, **fleet_json(judged)})
@@ -67,7 +67,7 @@ def compact(name: str, results: Path | None) -> None:
             click.echo(f"{table} of {day}: {counted(hosts, 'host')}")
 
 
-def _tell(host: str) -> None:
+def tell_reading(host: str) -> None:
     """Say on a terminal which host's run is read: a thousand of them take a minute or two."""
     if sys.stderr.isatty():
         from labctl.base.wording import printable

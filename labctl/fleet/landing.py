@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,10 +14,11 @@ from labctl.analysis.fleet.fleet_model import HostRow, HostState
 from labctl.analysis.fleet.host_effects import HostEffect, HostFacts, host_effects, host_facts
 from labctl.analysis.model import Role
 from labctl.base.errors import LabctlError
-from labctl.fleet.dataset import EFFECTS, SAMPLES, compact, landed, pieces, read, write_host
+from labctl.fleet.dataset import EFFECTS, SAMPLES, Piece, compact, landed, pieces, read, write_host
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.sweep_folder import Status
 from labctl.report.export.samples_parquet import samples_table
+from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 
 _TYPES = {
@@ -46,11 +47,16 @@ class Taken:
 def take_in(fleet: FleetFolder, host: str) -> None:
     """Take in a host's run. Raises LabctlError where it can't be read, or is of another study."""
     run = fleet.run(host).load()
-    wanted = fleet.record.study_digest
-    if wanted and run.plan.study_digest != wanted:
-        raise LabctlError(f"its run is of another study ({run.plan.study_digest or 'none'})")
+    check_study(fleet, run.plan)
     # An archive has the name of its file; the state has the run's own.
     write_run(fleet, host, replace(run, name=fleet.state(host).run or run.name))
+
+
+def check_study(fleet: FleetFolder, plan: PlanRecord) -> None:
+    """Raise LabctlError for the plan of another study than the fleet's."""
+    wanted = fleet.record.study_digest
+    if wanted and plan.study_digest != wanted:
+        raise LabctlError(f"its run is of another study ({plan.study_digest or 'none'})")
 
 
 def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
@@ -78,10 +84,16 @@ def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -
     if digests.keys() - known.keys():
         known = landed(pieces(fleet.data, EFFECTS), digests)
     found = Taken(states=states)
-    where = pc.field("role") == str(Role.PRIMARY)
-    for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
-        found.rows += _rows(batch)
+    found.rows += _read(known, pc.field("role") == str(Role.PRIMARY))
     return found
+
+
+def exploratory(fleet: FleetFolder, tuning: str, hosts: Collection[str]) -> list[HostRow]:
+    """Return the effects of a tuning beside the primary ones, of some hosts that were taken in."""
+    digests = {host: fleet.digest(host) for host in hosts}
+    known = landed(pieces(fleet.data, EFFECTS), digests)
+    where = (pc.field("role") == str(Role.EXPLORATORY)) & (pc.field("tuning") == tuning)
+    return list(_read(known, where))
 
 
 def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
@@ -129,6 +141,11 @@ def _effects_table(run: LoadedRun) -> Any:
         values = [getattr(one, name) for one in effects]
         columns[name] = pa.array(values, _TYPES.get(name, pa.string()))
     return pa.table({name: columns[name] for name in (*_OF_RUN, *_FACTS, *_EFFECT)})
+
+
+def _read(known: Mapping[str, Piece], where: Any) -> Iterator[HostRow]:
+    for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
+        yield from _rows(batch)
 
 
 def _rows(batch: Any) -> Iterator[HostRow]:

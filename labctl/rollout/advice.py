@@ -114,9 +114,7 @@ def advise(
 
 def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | None) -> Advised:
     tuning = of.tuning
-    if not _NAME.fullmatch(tuning):
-        # It becomes a part of file names and scripts; a run folder may come from anywhere.
-        raise UsageError(f"{tuning!r} in run {view.run.name} cannot be the name of a tuning")
+    check_name(view.run.name, tuning)
     there = {scenario_of(item) for item in of.judged}
     found = view.judgement.decision.of(tuning)
     return Advised(
@@ -128,6 +126,13 @@ def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | N
         cost=cost(view, tuning, folder),
         rollout=rollout_steps(view, tuning, folder, machine),
     )
+
+
+def check_name(run: str, tuning: str) -> None:
+    """Raise UsageError where a run names a tuning as none can be named: the name becomes a part of
+    file names and scripts, and a run folder may come from anywhere."""
+    if not _NAME.fullmatch(tuning):
+        raise UsageError(f"{tuning!r} in run {run} cannot be the name of a tuning")
 
 
 def _cautions(

@@ -10,6 +10,7 @@ from labctl.analysis.comparison_json import comparison_json
 from labctl.rollout.advice import Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names, ansible
 from labctl.rollout.card import Card
+from labctl.rollout.rollout_steps import RolloutSteps
 from labctl.rollout.steps import Command, Machine, Step, filled
 
 SCHEMA = 3
@@ -42,8 +43,6 @@ def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
 
 
 def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
-    domain, disk = names.domain or UNNAMED, names.disk or item.rollout.disk
-    rollout = item.rollout
     return {
         "tuning": item.tuning,
         "grade": str(item.grade),
@@ -59,14 +58,22 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
             "risks": None if item.cost.risks is None else list(item.cost.risks),
         },
         "rollout": {
-            "steps": [_step(step, domain, disk) for step in rollout.steps],
-            "live": [_command(command, domain, disk) for command in rollout.live],
-            "fragment": rollout.fragment,
-            "changes": [asdict(change) for change in rollout.changes],
-            "vcpus": rollout.vcpus,
-            "notes": list(rollout.notes),
+            **rollout_json(item.rollout, names),
             "ansible": {str(machine): ansible(advice, item, names, machine) for machine in Machine},
         },
+    }
+
+
+def rollout_json(rollout: RolloutSteps, names: Names) -> dict[str, Any]:
+    """Return the steps of a tuning as plain JSON values."""
+    domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
+    return {
+        "steps": [_step(step, domain, disk) for step in rollout.steps],
+        "live": [_command(command, domain, disk) for command in rollout.live],
+        "fragment": rollout.fragment,
+        "changes": [asdict(change) for change in rollout.changes],
+        "vcpus": rollout.vcpus,
+        "notes": list(rollout.notes),
     }
 
 

@@ -21,6 +21,7 @@ from labctl.rollout.advice import RULE, Advice, Advised
 from labctl.rollout.advice_files import UNNAMED, Names
 from labctl.rollout.card import NOT_RECORDED
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
+from labctl.rollout.rollout_steps import RolloutSteps
 from labctl.rollout.steps import Command, Machine, Step, backup_path
 
 _MOST_WORSE = 4
@@ -87,13 +88,28 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def _print_steps(console: Console, advice: Advice, advised: Advised, names: Names) -> None:
-    rollout = advised.rollout
-    domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     console.print(_rule(f"How to apply {advised.tuning}"))
-    if names.domain is None and rollout.fragment:
+    if names.domain is None and advised.rollout.fragment:
         console.print(_text(f"{UNNAMED} stands for your domain; --domain fills it in.\n"))
+    print_rollout(console, advised.tuning, advised.rollout, names)
+    if advice.card is not None:
+        console.print(
+            _text(
+                "\nThis holds while kernel, microcode, QEMU, libvirt, topology and neighbours stay "
+                "as they were (--card FILE has them). Check it with"
+            )
+        )
+        _print_code(console, advice.card.check)
+    console.print(
+        _text("\nAs scripts and Ansible tasks: --out FOLDER. Measured once more: --verify.")
+    )
+
+
+def print_rollout(console: Console, tuning: str, rollout: RolloutSteps, names: Names) -> None:
+    """Print each step of a tuning with its commands, and what to mind."""
+    domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     if rollout.fragment:
-        backup = backup_path(domain, advised.tuning)
+        backup = backup_path(domain, tuning)
         console.print(_text("Keep the domain as it is ('virsh define' of that file undoes it):"))
         _print_code(console, f"virsh dumpxml --inactive --security-info {domain} > {backup}")
     for machine in Machine:
@@ -108,17 +124,6 @@ def _print_steps(console: Console, advice: Advice, advised: Advised, names: Name
     console.print()
     for note in rollout.notes:
         console.print(_indented(note))
-    if advice.card is not None:
-        console.print(
-            _text(
-                "\nThis holds while kernel, microcode, QEMU, libvirt, topology and neighbours stay "
-                "as they were (--card FILE has them). Check it with"
-            )
-        )
-        _print_code(console, advice.card.check)
-    console.print(
-        _text("\nAs scripts and Ansible tasks: --out FOLDER. Measured once more: --verify.")
-    )
 
 
 def _print_step(console: Console, step: Step, domain: str, disk: str) -> None:

@@ -146,7 +146,7 @@ class RunArchive:
         change. Raises BrokenError, and HostError when it can't be written."""
         made = {target}
         try:
-            for name, content in self.files():
+            for name, content in self._part_with(under):
                 if under and not name.startswith(f"{under}/"):
                     continue
                 path = target / name
@@ -159,6 +159,13 @@ class RunArchive:
             raise self._refused(f"'{name}' is in the place of another file") from error
         except OSError as error:
             raise HostError(f"cannot unpack {self.path}: {error.strerror}") from error
+
+    def _part_with(self, under: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the files of the parts in which those below `under` are: of a run's XML the first
+        alone, which is read anyway, where the other may have traces."""
+        if not under or not is_read_by_reports(f"{under}/"):
+            return self.files()
+        return ((name, iter((data,))) for name, data in self.read_by_reports.items())
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield name and content of each file in the run's folder, one after the other; raises

@@ -17,6 +17,7 @@ from labctl.analysis.fleet.fleet_model import (
     FleetEffect,
     GroupAnswer,
     GroupEffect,
+    Place,
     Take,
 )
 from labctl.analysis.hosts import Pooled
@@ -34,7 +35,7 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
     for arm, places in by_tuning.items():
         fact = differing_fact(places)
         if not fact:
-            at = [(one, one.whole) for one in places]
+            at = [(one, group_effect(one, "", ALL_HOSTS)) for one in places]
             yield _answer(arm, ALL_HOSTS, "", at)
             continue
         groups = dict.fromkeys(
@@ -45,7 +46,8 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
             for group in split.groups
         )
         for group in groups:
-            yield _answer(arm, group, fact, [(one, _of(one, fact, group)) for one in places])
+            at = [(one, group_effect(one, fact, group)) for one in places]
+            yield _answer(arm, group, fact, at)
 
 
 def differing_fact(places: Iterable[FleetEffect]) -> str:
@@ -59,7 +61,10 @@ def differing_fact(places: Iterable[FleetEffect]) -> str:
     return min(found)[1] if found else ""
 
 
-def _of(one: FleetEffect, fact: str, name: str) -> GroupEffect:
+def group_effect(one: FleetEffect, fact: str, name: str) -> GroupEffect:
+    """Return the effect of a group by `fact` at a place; with fact "" that of all hosts."""
+    if not fact:
+        return one.whole
     for split in one.splits:
         for group in split.groups:
             if split.fact == fact and group.group == name:
@@ -99,7 +104,7 @@ def _answer(
             why = f"a host that was not measured may lose what counts as harm in {_where(one)}"
             return answer(Take.OPEN, why, one, of)
     for one, of in at:
-        if of.pooled is not None and _improves(one, of.pooled):
+        if of.pooled is not None and improves(one, of.pooled):
             why = (
                 f"nowhere is a host predicted to lose what counts as harm, and {_where(one)} gains"
             )
@@ -111,8 +116,9 @@ def _where(one: FleetEffect) -> str:
     return place_in_words(one.place.workload, one.place.condition)
 
 
-def _sign(one: FleetEffect) -> float:
-    return {Better.HIGHER: 1.0, Better.LOWER: -1.0}.get(Better(one.place.better), 0.0)
+def sign_of(place: Place) -> float:
+    """Return 1 where more is better, -1 where less is, 0 where neither."""
+    return {Better.HIGHER: 1.0, Better.LOWER: -1.0}.get(Better(place.better), 0.0)
 
 
 def _kind(one: FleetEffect) -> EffectKind:
@@ -120,7 +126,7 @@ def _kind(one: FleetEffect) -> EffectKind:
 
 
 def _harms(one: FleetEffect, of: Pooled) -> bool:
-    sign, loss = _sign(one), one.no_worse_than
+    sign, loss = sign_of(one.place), one.no_worse_than
     worse_than_none = of.high < 0 if sign > 0 else of.low > 0
     if sign == 0 or loss is None:
         return False
@@ -130,13 +136,14 @@ def _harms(one: FleetEffect, of: Pooled) -> bool:
 def _safe(one: FleetEffect, of: Pooled) -> bool:
     """Return whether the prediction excludes the loss; where no direction is the better one, or no
     size of a loss applies, it can't."""
-    sign, loss = _sign(one), one.no_worse_than
+    sign, loss = sign_of(one.place), one.no_worse_than
     worst = of.new_low if sign > 0 else -of.new_high
     return sign != 0 and loss is not None and worst > -on_scale(loss, _kind(one))
 
 
-def _improves(one: FleetEffect, of: Pooled) -> bool:
-    sign, margin = _sign(one), one.margin
+def improves(one: FleetEffect, of: Pooled) -> bool:
+    """Return whether a mean is a gain by the margin at least, its interval excluding none."""
+    sign, margin = sign_of(one.place), one.margin
     better = of.low > 0 if sign > 0 else of.high < 0
     if sign == 0 or margin is None:
         return False

@@ -65,7 +65,7 @@ ONE_BOOT = "a host with one boot can't tell its boots from the host: give each t
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class Here:
     """Hold the hosts that are pooled at a place, from the smallest estimate to the largest."""
 
     place: Place
@@ -80,7 +80,7 @@ class _Here:
             np.array([float(row.effect.units) for row in self.rows]),
         )
 
-    def among(self, hosts: frozenset[str]) -> _Here:
+    def among(self, hosts: frozenset[str]) -> Here:
         """Return the same place with some of its hosts."""
         return replace(self, rows=tuple(row for row in self.rows if row.host in hosts))
 
@@ -118,7 +118,7 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
     )
 
 
-def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
+def _by_place(rows: Iterable[HostRow]) -> tuple[list[Here], list[Here]]:
     """Return the places of effects, and those of levels."""
     found: defaultdict[Place, list[HostRow]] = defaultdict(list)
     for row in rows:
@@ -127,14 +127,15 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[_Here], list[_Here]]:
             where = {name: getattr(one, name) for name in _WHERE}
             place = Place(**where, accelerator=row.facts.accelerator)
             found[place].append(row)
-    here = [_usable(place, members) for place, members in found.items()]
+    here = [usable(place, members) for place, members in found.items()]
     return (
         [one for one in here if one.place.kind != LEVEL],
         [one for one in here if one.place.kind == LEVEL],
     )
 
 
-def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
+def usable(place: Place, rows: Iterable[HostRow]) -> Here:
+    """Return the hosts of a place whose numbers can be pooled, and why those of others can't."""
     kept, left_out = [], []
     for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
         one = row.effect
@@ -147,7 +148,7 @@ def _usable(place: Place, rows: Iterable[HostRow]) -> _Here:
             kept.append(row)
         else:
             left_out.append((row.host, why))
-    return _Here(place, tuple(kept), tuple(left_out))
+    return Here(place, tuple(kept), tuple(left_out))
 
 
 def _is_poolable(estimate: float, error: float | None) -> bool:
@@ -155,13 +156,13 @@ def _is_poolable(estimate: float, error: float | None) -> bool:
     return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
 
 
-def _varying(effects: Sequence[_Here]) -> list[str]:
+def _varying(effects: Sequence[Here]) -> list[str]:
     """Return the fields of facts in which some of the hosts that are pooled anywhere differ."""
     facts = {row.host: row.facts for here in effects for row in here.rows}
     return [field for field in GROUPING if len({getattr(one, field) for one in facts.values()}) > 1]
 
 
-def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
+def _effect(here: Here, varying: Sequence[str], alpha: float) -> FleetEffect:
     first = next((row.effect for row in here.rows), None)
     test, why = _test(here)
     return FleetEffect(
@@ -179,7 +180,7 @@ def _effect(here: _Here, varying: Sequence[str], alpha: float) -> FleetEffect:
     )
 
 
-def _test(here: _Here) -> tuple[FTest | None, str]:
+def _test(here: Here) -> tuple[FTest | None, str]:
     if len(here.rows) < 2:
         return None, "it takes two hosts"
     if any(row.effect.boots < FEWEST_UNITS for row in here.rows):
@@ -187,7 +188,7 @@ def _test(here: _Here) -> tuple[FTest | None, str]:
     return differ(here.hosts), ""
 
 
-def _points(here: _Here) -> Iterator[Point]:
+def _points(here: Here) -> Iterator[Point]:
     if not here.rows:
         return
     variances, degrees = moderated(here.hosts)
@@ -205,7 +206,7 @@ def _points(here: _Here) -> Iterator[Point]:
         )
 
 
-def _group(name: str, here: _Here, members: Sequence[str], alpha: float) -> GroupEffect:
+def _group(name: str, here: Here, members: Sequence[str], alpha: float) -> GroupEffect:
     """Return the pooled effect of some hosts of a place; the prediction is of 95 % by itself."""
     among = frozenset(members)
     chosen = np.array([row.host in among for row in here.rows], dtype=bool)
@@ -216,7 +217,7 @@ def _group(name: str, here: _Here, members: Sequence[str], alpha: float) -> Grou
     return GroupEffect(group=name, hosts=tuple(members), pooled=pooled)
 
 
-def _splits(here: _Here, varying: Sequence[str], alpha: float) -> Iterator[FactSplit]:
+def _splits(here: Here, varying: Sequence[str], alpha: float) -> Iterator[FactSplit]:
     """Yield the hosts by each fact in which some of the fleet differ, also where all that are left
     in this place have one value: the answer for their group hangs on this place, too."""
     if not here.rows:
@@ -239,7 +240,7 @@ def _splits(here: _Here, varying: Sequence[str], alpha: float) -> Iterator[FactS
         )
 
 
-def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[_Here]) -> list[FleetEffect]:
+def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[Here]) -> list[FleetEffect]:
     """Return the effects with each host's distance from the others, over all places together.
 
     Where groups of hosts differ, a host is held against its own group: two groups apart would pass
@@ -258,7 +259,7 @@ def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[_Here]) -> l
     return found
 
 
-def _own_groups(one: FleetEffect, here: _Here) -> list[frozenset[str]]:
+def _own_groups(one: FleetEffect, here: Here) -> list[frozenset[str]]:
     """Return the hosts that are held against each other."""
     fact = differing_fact([one])
     groups = [
@@ -267,7 +268,7 @@ def _own_groups(one: FleetEffect, here: _Here) -> list[frozenset[str]]:
     return groups or ([frozenset(here.names)] if here.rows else [])
 
 
-def _points_of(one: FleetEffect, here: _Here) -> tuple[Point, ...]:
+def _points_of(one: FleetEffect, here: Here) -> tuple[Point, ...]:
     known = {point.host: point for point in one.points}
     return tuple(known[host] for host in here.names)
 
@@ -322,16 +323,16 @@ def _with_differing_groups(judged: Sequence[FleetEffect]) -> list[FleetEffect]:
     ]
 
 
-def _levels(levels: Sequence[_Here]) -> list[FleetLevel]:
+def _levels(levels: Sequence[Here]) -> list[FleetLevel]:
     """Return the baseline's levels among hosts of one CPU model, kernel and topology."""
-    groups: list[tuple[str, _Here]] = []
+    groups: list[tuple[str, Here]] = []
     for here in levels:
         alike: defaultdict[str, list[HostRow]] = defaultdict(list)
         for row in here.rows:
             of = row.facts
             alike[f"{of.cpu_model}, kernel {of.kernel}, {of.topology}"].append(row)
         groups += [
-            (name, _Here(here.place, tuple(rows), ())) for name, rows in sorted(alike.items())
+            (name, Here(here.place, tuple(rows), ())) for name, rows in sorted(alike.items())
         ]
     marked = _apart([(tuple(_points(here)), here.hosts) for _, here in groups])
     return [

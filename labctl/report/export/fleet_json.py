@@ -16,9 +16,11 @@ from labctl.analysis.fleet.fleet_model import (
     Place,
     Point,
 )
+from labctl.analysis.hosts import Pooled
 
 SCHEMA = 1
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
+_POOLED = ("mean", "low", "high", "prediction_low", "prediction_high", "tau", "i2")
 
 
 def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
@@ -31,14 +33,15 @@ def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
         "confidence": judged.confidence,
         "facts": {fact: dict(values) for fact, values in judged.facts.items()},
         "warnings": list(judged.warnings),
-        "answers": [_answer(answer) for answer in judged.answers],
+        "answers": [group_answer_json(answer) for answer in judged.answers],
         "effects": [_effect(one) for one in judged.effects],
         "levels": [_level(one) for one in judged.levels],
         "states": [asdict(state) for state in judged.states],
     }
 
 
-def _answer(of: GroupAnswer) -> dict[str, Any]:
+def group_answer_json(of: GroupAnswer) -> dict[str, Any]:
+    """Return one group's answer as plain JSON values."""
     return {
         "tuning": of.tuning,
         "accelerator": of.accelerator,
@@ -66,18 +69,18 @@ def _effect(one: FleetEffect) -> dict[str, Any]:
 
 
 def _group(place: Place, group: GroupEffect) -> dict[str, Any]:
-    found = group.pooled
-    return {
-        "hosts": len(group.hosts),
-        "mean": None if found is None else _shown(place, found.mean),
-        "low": None if found is None else _shown(place, found.low),
-        "high": None if found is None else _shown(place, found.high),
-        "prediction_low": None if found is None else _shown(place, found.new_low),
-        "prediction_high": None if found is None else _shown(place, found.new_high),
-        "tau": None if found is None else found.tau,
-        "i2": None if found is None else found.share,
-        "why": group.why or None,
-    }
+    return {**pooled_json(place, group.pooled, len(group.hosts)), "why": group.why or None}
+
+
+def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) -> dict[str, Any]:
+    """Return a pooled effect as plain JSON values, each null where there is none. `hosts`: of the
+    group, where it isn't said by the effect."""
+    if found is None:
+        return {"hosts": hosts, **dict.fromkeys(_POOLED)}
+    values = (found.mean, found.low, found.high, found.new_low, found.new_high)
+    shown = [_shown(place, value) for value in values]
+    count = found.hosts if hosts is None else hosts
+    return {"hosts": count, **dict(zip(_POOLED, (*shown, found.tau, found.share), strict=True))}
 
 
 def _split(place: Place, split: FactSplit) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
     measured = f"{judged.measured} of {counted(judged.hosts, 'host')} measured"
     return Group(
         text(f"{name}: {measured}", style="bold"),
-        *(line for answer in judged.answers for line in _answer(answer, many)),
+        *(line for answer in judged.answers for line in answer_lines(answer, many)),
         *marked("Note", judged.warnings),
         *_effects(judged),
         *_apart(judged),
@@ -54,7 +54,8 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
     )
 
 
-def _answer(answer: GroupAnswer, many_accelerators: bool) -> Iterator[RenderableType]:
+def answer_lines(answer: GroupAnswer, many_accelerators: bool) -> Iterator[RenderableType]:
+    """Yield whether a group may take a tuning, and the ground of it."""
     said = answer_lead(answer, many_accelerators=many_accelerators)
     lead = f"{SYMBOLS[answer.code]} {said}"
     yield text(lead, style=_STYLES[answer.code])

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from labctl.store.archive import pack
+from labctl.store.run_folder import RunFolder
 from tests.unit.synthetic import EFFECTS, TUNINGS, synthetic_run, write_run
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "domain"
 STUDY_DIGEST = "0" * 64
 FACTS: Mapping[str, Any] = {
     "cpu_model": "AMD EPYC 7763",
@@ -100,3 +102,38 @@ def write_archive(target: Path, member: MadeHost, number: int, **shape: Any) -> 
     with open(target, "wb") as file:
         pack(files, file, "2024-01-01T000000-pinning")
     made.remove()
+
+
+def with_rollout(
+    fleet: Path,
+    host: str,
+    *,
+    cpu: str = "1",
+    settings: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> None:
+    """Pack a host's run anew with what a rollout reads: domain XML as labctl renders it, in which
+    'pinned' has vCPU 0 on `cpu`, and what the tuning sets. `run`, `plan`: keys to change."""
+    archive = fleet / "hosts" / host / "run.tar.xz"
+    with RunFolder.find(archive.parent, str(archive)).unpacked() as unpacked:
+        for name in ("baseline", "pinned"):
+            text = (GOLDEN / f"{name}.kvm.xml").read_text()
+            (unpacked.path / "xml" / f"{name}.xml").write_text(
+                text.replace('cpuset="1"', f'cpuset="{cpu}"')
+            )
+        recorded = {"risks": ["the neighbour waits"], **(settings or {})}
+        changes = {"vcpus": 2, "tunings": {"baseline": {}, "pinned": recorded}, **(run or {})}
+        _change(unpacked.path / "run.json", changes)
+        _change(unpacked.path / "plan.json", plan or {})
+        files = {
+            str(path.relative_to(unpacked.path)): path
+            for path in unpacked.path.rglob("*")
+            if path.is_file()
+        }
+        with open(archive, "wb") as file:
+            pack(files, file, "2024-01-01T000000-pinning")
+
+
+def _change(path: Path, changes: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(changes)))
