@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, RenderableType
@@ -18,8 +19,10 @@ from labctl.report.terminal.fleet_table import answer_lines
 from labctl.rollout.advice_files import UNNAMED, Names
 from labctl.rollout.text import print_rollout
 
-_MOST_HOSTS = 40
-"""Hosts that a table names; JSON has all."""
+_MOST_REASONS = 40
+"""Rows of a table: hosts with the same reason share one. JSON has all."""
+_MOST_NAMES = 5
+"""Hosts that are named of those with the same reason, or with the same steps."""
 _MOST_STEPS = 3
 """Lists of steps that are shown; JSON has all."""
 
@@ -126,20 +129,23 @@ def _price(judged: FleetJudgement, advice: FleetAdvice) -> Iterator[RenderableTy
 def _table(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[RenderableType]:
     if not rows:
         return
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for host, why in rows:
+        by_reason[why].append(host)
     table = bare_table(title)
-    table.add_column("host", max_width=24, overflow="fold")
+    table.add_column("hosts", max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")
-    for row in rows[:_MOST_HOSTS]:
-        table.add_row(*map(text, row))
+    for why, hosts in list(by_reason.items())[:_MOST_REASONS]:
+        table.add_row(text(", ".join(few(hosts, _MOST_NAMES))), text(why))
     yield Text()
     yield table
-    if len(rows) > _MOST_HOSTS:
-        yield small(f"{len(rows) - _MOST_HOSTS} more: --json has all.")
+    if (more := len(by_reason) - _MOST_REASONS) > 0:
+        yield small(f"{counted(more, 'more reason')}: --json has all.")
 
 
 def _print_steps(console: Console, tuning: str, steps: HostSteps, hosts: Sequence[str]) -> None:
     console.print()
-    names = ", ".join(few(hosts, 5))
+    names = ", ".join(few(hosts, _MOST_NAMES))
     console.print(text(f"Steps on {counted(len(hosts), 'host')}: {names}", style="bold"))
     for line in steps.takes:
         console.print(small(line))

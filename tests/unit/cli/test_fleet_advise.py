@@ -87,7 +87,7 @@ def test_only_the_group_that_may_take_it_is_advised(labctl: Labctl, two_kernels:
     assert "with kernel 6.12.0 that was not measured" in found["headline"]
     shown = squeezed(labctl("fleet", "advise", str(two_kernels)).out)
     assert "Roll out 'pinned' on 6 of 12 hosts" in shown
-    assert "h1 does harm for hosts with kernel 6.1.0" in shown
+    assert shown.count("does harm for hosts") == 1, "hosts with one reason share a row"
 
 
 def test_a_tuning_that_may_not_be_taken_exits_with_1_and_says_why(
