@@ -52,6 +52,15 @@ def printable(text: str) -> str:
     )
 
 
+_SHORT = 60
+
+
+def shortened(text: str) -> str:
+    """Return a text of any length as one line of some 60 characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SHORT else f"{line[:_SHORT]}…"
+
+
 def without_logs(reason: str) -> tuple[str, str]:
     """Return a reason's sentence, and the lines of logs below it ("" where there are none): what
     failed for the same reason twice has left other lines."""

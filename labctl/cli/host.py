@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import HostError
+from labctl.base.wording import shortened
 from labctl.cli import host_tune
 from labctl.cli.common import Group, console, print_json, state_paths
 
@@ -60,7 +61,13 @@ def journal(context: click.Context, as_json: bool) -> None:
     table = bare_table("", "what", "now", "before", "since", "by")
     for entry in pending:
         owner = "running" if entry.owner_lives() else "ended"
-        table.add_row(entry.name, entry.new or "?", entry.old, entry.time, f"{entry.pid} ({owner})")
+        table.add_row(
+            entry.name,
+            shortened(entry.new or "?"),
+            shortened(entry.old),
+            entry.time,
+            f"{entry.pid} ({owner})",
+        )
     console(listing=True).print(table)
 
 

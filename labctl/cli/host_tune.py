@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError
+from labctl.base.wording import printable, shortened
 from labctl.cli.common import console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event
     from labctl.base.paths import StatePaths
-    from labctl.host.settings.journal import ChangeStanding, Restored
+    from labctl.host.settings.journal import ChangeStanding, Entry, Restored
+    from labctl.host.settings.knobs import Foreseen
     from labctl.rollout.steps import Step
-    from labctl.run.commands.host_tuning import Tuned
-    from labctl.run.planning.host_request import HostRequest
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -52,15 +52,21 @@ def tune(
     asked = asked_for(names, vcpus)
     places = state_paths(context)
     if check:
-        _show_foreseen(asked, as_json=as_json)
+        from labctl.host.settings.knobs import foreseen
+
+        found = foreseen(asked.host, asked.place)
+        if as_json:
+            print_json(foreseen_json(found, asked.words))
+        else:
+            show_foreseen(found, asked.words)
         return
-    with _timer(places, restore_after if asked.host else None):
-        tuned = carry_out(asked, places, _tell) if asked.host else Tuned(changed=(), refused=())
+    with restore_timer(places, restore_after if asked.host else None):
+        tuned = carry_out(asked, places, tell) if asked.host else Tuned(changed=(), refused=())
     steps = _reboot_steps(" ".join(names), asked.words)
     if as_json:
         print_json(
             {
-                "changed": [_changed(entry) for entry in tuned.changed],
+                "changed": [changed_json(entry) for entry in tuned.changed],
                 "refused": list(tuned.refused),
                 "risks": list(asked.risks),
                 "needs_reboot": [
@@ -76,7 +82,7 @@ def tune(
         )
         return
     if asked.host:
-        _show(tuned)
+        show_tuned(tuned.changed, tuned.refused)
     for risk in asked.risks:
         click.echo(f"risk: {risk}")
     for step in steps:
@@ -136,8 +142,10 @@ def status(context: click.Context, as_json: bool) -> None:
     changed.columns[0].overflow = "fold"
     for item in standing:
         entry = item.entry
-        now = f"{'' if item.present is None else item.present} ({item.state})".strip()
-        changed.add_row(entry.name, entry.old, entry.new or "?", now, _for(item))
+        now = f"{shortened(item.present or '')} ({item.state})".strip()
+        changed.add_row(
+            entry.name, shortened(entry.old), shortened(entry.new or "?"), now, _for(item)
+        )
     out.print(changed, markup=False)
     click.echo("\n'labctl host restore' puts them back")
 
@@ -145,26 +153,42 @@ def status(context: click.Context, as_json: bool) -> None:
 @click.command()
 @click.option("--force", is_flag=True, help="Put back what someone else has changed since as well.")
 @click.option("--accept", is_flag=True, help="Leave what someone else has changed for good.")
+@click.option(
+    "--not-kept",
+    is_flag=True,
+    help="Only what has been changed with --restore-after and not been kept.",
+)
 @click.option("--timer", metavar="NAME", hidden=True, help="Nothing, where that timer was stopped.")
 @_json
 @click.pass_context
 def restore(
-    context: click.Context, force: bool, accept: bool, timer: str | None, as_json: bool
+    context: click.Context,
+    force: bool,
+    accept: bool,
+    not_kept: bool,
+    timer: str | None,
+    as_json: bool,
 ) -> None:
     """Put back what 'labctl host tune', or a labctl that was killed, has changed.
 
     Waits until no labctl measures here.
     """
     from labctl.host.settings.journal import Journal, UndoOutcome
-    from labctl.host.settings.restore_timer import is_due, stop
+    from labctl.host.settings.restore_timer import running, stop
     from labctl.run.commands.host_tuning import restore as carry_out
 
     if force and accept:
         raise click.UsageError("--force and --accept contradict each other")
     places = state_paths(context)
-    if timer is not None and not is_due(places, timer):
+    due = running(places)
+    if timer is not None and (due is None or due.name != timer):
         return
-    results = carry_out(places, _tell, force=force, accept=accept)
+    spared: frozenset[str] = frozenset()
+    if due is not None and (not_kept or timer is not None):
+        spared = due.spared
+    elif not_kept:
+        spared = frozenset(entry.id for entry in Journal(places.journal).pending())
+    results = carry_out(places, tell, spared=spared, force=force, accept=accept)
     pending = Journal(places.journal).pending()
     if as_json:
         print_json(
@@ -175,7 +199,7 @@ def restore(
         )
     else:
         for result in results:
-            click.echo(f"{result.outcome}: {result.name} = {result.old} ({result.note})")
+            click.echo(f"{result.outcome}: {result.name} = {shortened(result.old)} ({result.note})")
         if not results:
             click.echo("nothing to restore")
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
@@ -186,7 +210,7 @@ def restore(
 
 
 @contextmanager
-def _timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
+def restore_timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
     """Start the timer that puts the host back, before anything is changed: a host that is lost in
     between is put back as well. Where the block fails, it has changed nothing."""
     if restore_after is None:
@@ -203,26 +227,23 @@ def _timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
         raise
 
 
-def _show_foreseen(asked: HostRequest, *, as_json: bool) -> None:
-    from labctl.host.settings.knobs import foreseen
+def foreseen_json(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> dict[str, Any]:
+    """Return what would change as plain JSON values, and what would only after a reboot."""
+    return {
+        "schema": 1,
+        "would_change": [{"name": one.name, "before": one.now, "after": one.then} for one in found],
+        "needs_reboot": list(after_reboot),
+    }
 
-    found = foreseen(asked.host, asked.place)
-    if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "would_change": [
-                    {"name": one.name, "before": one.now, "after": one.then} for one in found
-                ],
-                "needs_reboot": list(asked.words),
-            }
-        )
-        return
+
+def show_foreseen(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> None:
+    """Print what would change, and what would only after a reboot."""
     for one in found:
-        click.echo(f"{one.name}: {one.now} -> {one.then}")
-    for word in asked.words:
-        click.echo(f"needs a reboot: {word}")
-    if not found and not asked.words:
+        text = f"{one.name}: {shortened(one.now)} -> {shortened(one.then)}"
+        click.echo(printable(text))
+    for word in after_reboot:
+        click.echo(printable(f"needs a reboot: {word}"))
+    if not found and not after_reboot:
         click.echo("nothing to do: the host is so")
 
 
@@ -243,16 +264,18 @@ def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
     )
 
 
-def _show(tuned: Tuned) -> None:
-    for entry in tuned.changed:
+def show_tuned(changed: Sequence[Entry], refused: Sequence[str]) -> None:
+    """Print what was changed, and what the kernel refused."""
+    for entry in changed:
         if entry.new != entry.old:
-            click.echo(f"{entry.name}: {entry.old} -> {entry.new}")
-    for sentence in tuned.refused:
-        click.echo(sentence)
-    if tuned.changed:
+            text = f"{entry.name}: {shortened(entry.old)} -> {shortened(entry.new or '?')}"
+            click.echo(printable(text))
+    for sentence in refused:
+        click.echo(printable(sentence))
+    if changed:
         click.echo("in force until 'labctl host restore'")
     else:
-        click.echo("nothing was changed" if tuned.refused else "nothing to do: the host is so")
+        click.echo("nothing was changed" if refused else "nothing to do: the host is so")
 
 
 def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
@@ -275,7 +298,8 @@ def _show_step(step: Step) -> None:
     click.echo("  run: reboot")
 
 
-def _changed(entry: Any) -> dict[str, str | None]:
+def changed_json(entry: Entry) -> dict[str, str | None]:
+    """Return a change as plain JSON values."""
     return {"name": entry.name, "before": entry.old, "now": entry.new}
 
 
@@ -290,13 +314,13 @@ def _standing(item: ChangeStanding) -> dict[str, Any]:
 
 def _for(item: ChangeStanding) -> str:
     """Say for which command it was changed."""
-    if item.entry.kept:
-        return f"host tune {item.entry.kept}"
+    if kept := item.entry.kept:
+        return kept if kept.endswith(")") else f"host tune {kept}"
     return f"labctl {item.entry.pid} ({'running' if item.entry.owner_lives() else 'was killed'})"
 
 
-def _tell(event: Event) -> None:
-    """Print to standard error: standard output may be JSON."""
+def tell(event: Event) -> None:
+    """Print what an event says to standard error: standard output may be JSON."""
     text = getattr(event, "text", "")
     if text:
         click.echo(text, err=True)

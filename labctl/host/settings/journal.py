@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.signals import cleaning_up
+from labctl.base.wording import shortened
 from labctl.host.processes import boot_id, start_time
 from labctl.host.settings.journal_file import (
     Entry,
@@ -112,13 +113,19 @@ class Journal:
         return standings(self.pending())
 
     def restore_all(
-        self, *, kept: bool = False, force: bool = False, accept: bool = False
+        self,
+        *,
+        kept: bool = False,
+        spared: Collection[str] = (),
+        force: bool = False,
+        accept: bool = False,
     ) -> list[Restored]:
         """Undo what owners that are dead left behind, the newest change first.
 
-        `kept`: and what `host tune` changed. Changes of a living labctl are left alone: it undoes
-        them itself. What someone else changed since is left as it is: with `force` it is put back
-        as well, with `accept` it is forgotten. What can't be undone stays in the journal.
+        `kept`: and what `host tune` changed, but for the entries whose ids are `spared`. Changes of
+        a living labctl are left alone: it undoes them itself. What someone else changed since is
+        left as it is: with `force` it is put back as well, with `accept` it is forgotten. What
+        can't be undone stays in the journal.
         """
         if not self.path.exists():
             return []
@@ -127,7 +134,8 @@ class Journal:
             due = [
                 entry
                 for entry in reversed(pending)
-                if entry.left_behind() or (entry.kept and (kept or not outlives_boot(entry)))
+                if entry.left_behind()
+                or (entry.kept and (not outlives_boot(entry) or (kept and entry.id not in spared)))
             ]
             ours = [(entry, rebuild(entry.kind, entry.arguments)) for entry in due]
             results = undone(ours, pending, force=force, accept=accept)
@@ -296,13 +304,13 @@ def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
     for entry, result in results:
         if result.outcome is UndoOutcome.FAILED:
             raise BrokenError(
-                f"cannot put {entry.name} back to '{entry.old}': {result.note}",
+                f"cannot put {entry.name} back to '{shortened(entry.old)}': {result.note}",
                 hint="Run 'labctl host restore' once the cause is gone.",
             )
         if result.outcome is UndoOutcome.FOREIGN:
             raise BrokenError(
-                f"{entry.name} was '{entry.old}' and labctl set it to '{entry.new}', but "
-                f"{result.note}",
+                f"{entry.name} was '{shortened(entry.old)}' and labctl set it to "
+                f"'{shortened(entry.new or '')}', but {result.note}",
                 hint="It stays as it is. 'labctl host restore --force' puts the old value back, "
                 "'--accept' leaves it for good.",
             )

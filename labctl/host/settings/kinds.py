@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from labctl.base.errors import BrokenError
 from labctl.host.settings.netdevices import NetworkNamespace, TapDevice
+from labctl.host.settings.permanent import ConfigFile, DomainDefinition
 from labctl.host.settings.tunables import (
     CgroupControllers,
     CgroupFolder,
@@ -30,6 +31,8 @@ _KINDS: Mapping[str, type[Tunable]] = {
         ProfileFolder,
         NetworkNamespace,
         TapDevice,
+        ConfigFile,
+        DomainDefinition,
     )
 }
 

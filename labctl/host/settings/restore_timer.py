@@ -12,6 +12,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.paths import StatePaths
+from labctl.host.settings.journal import Journal
 from labctl.store.jsonfile import read_json, write_json
 
 _SYSTEMD: Final = Path("/run/systemd/system")
@@ -28,10 +30,23 @@ _TRIES: Final = 60
 often."""
 
 
-def start(places: StatePaths, seconds: float) -> str | None:
-    """Start the timer in place of one that runs already; returns that one's name, for `resume`.
-    Where it can't be started, that one goes on."""
-    before = _running(places)
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """Hold a timer that runs. `spared`: ids of the journal's changes from before it, which its end
+    doesn't undo."""
+
+    name: str
+    spared: frozenset[str]
+
+
+def start(places: StatePaths, seconds: float) -> Timer | None:
+    """Start the timer in place of one that runs already; returns that one, for `resume`. Where it
+    can't be started, that one goes on. What that one would undo, the new one undoes as well."""
+    before = running(places)
+    if before is not None:
+        spared = before.spared
+    else:
+        spared = frozenset(entry.id for entry in Journal(places.journal).pending())
     name = f"labctl-restore-{secrets.token_hex(6)}"
     restore = shlex.join(
         [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
@@ -40,7 +55,7 @@ def start(places: StatePaths, seconds: float) -> str | None:
     # Each try asks anew whether it is still due.
     loop = f"for _ in $(seq {_TRIES}); do {restore} && break; sleep {_AGAIN_S}; done"
     places.root.mkdir(parents=True, exist_ok=True)
-    write_json(_file(places), {"schema": 1, "name": name})
+    _write(places, Timer(name, spared))
     try:
         _launch(name, seconds, loop)
     except BaseException:
@@ -67,35 +82,40 @@ def _launch(name: str, seconds: float, loop: str) -> None:
         )
 
 
-def resume(places: StatePaths, name: str | None) -> None:
+def resume(places: StatePaths, timer: Timer | None) -> None:
     """Let an earlier timer be the one that is due again; None: no timer."""
-    if name is None:
+    if timer is None:
         stop(places)
     else:
-        write_json(_file(places), {"schema": 1, "name": name})
-
-
-def is_due(places: StatePaths, name: str) -> bool:
-    """Return whether the timer of that name was neither stopped nor replaced."""
-    return _running(places) == name
+        _write(places, timer)
 
 
 def stop(places: StatePaths) -> bool:
     """Stop the timer; returns whether there was one. Its process ends when its time is over, and
     does nothing then."""
-    found = _running(places) is not None
+    found = running(places) is not None
     if found:
         os.unlink(_file(places))
     return found
 
 
-def _running(places: StatePaths) -> str | None:
+def running(places: StatePaths) -> Timer | None:
+    """Return the timer that was neither stopped nor replaced; None: there is none."""
     try:
         data = read_json(_file(places))
     except BrokenError:
         return None
     name = data.get("name") if isinstance(data, dict) else None
-    return name if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    spared = data.get("spared", [])
+    ids = spared if isinstance(spared, list) else []
+    return Timer(name, frozenset(one for one in ids if isinstance(one, str)))
+
+
+def _write(places: StatePaths, timer: Timer) -> None:
+    content = {"schema": 1, "name": timer.name, "spared": sorted(timer.spared)}
+    write_json(_file(places), content)
 
 
 def _file(places: StatePaths) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labctl.base.wording import shortened
 from labctl.host.settings.journal_file import Entry, Restored, UndoOutcome
 from labctl.host.settings.kinds import rebuild
 from labctl.host.settings.tunables import CgroupControllers, StillUsedError, Tunable
@@ -58,7 +59,7 @@ def undone(
     results = []
     for entry, tunable in entries:
         found = theirs[entry.id]
-        note = f"someone else has set it to '{found}' since"
+        note = f"someone else has set it to '{shortened(found or '')}' since"
         if found is None or force:
             results.append((entry, _restored(entry, tunable)))
         elif accept:
@@ -84,8 +85,8 @@ def _restored(entry: Entry, tunable: Tunable) -> Restored:
     except OSError as error:
         return settled(entry, UndoOutcome.FAILED, error.strerror or str(error))
     if now != entry.old:
-        return settled(entry, UndoOutcome.FAILED, f"it still reads '{now}'")
-    return settled(entry, UndoOutcome.RESTORED, f"was '{found}'")
+        return settled(entry, UndoOutcome.FAILED, f"it still reads '{shortened(now)}'")
+    return settled(entry, UndoOutcome.RESTORED, f"was '{shortened(found)}'")
 
 
 def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | None:

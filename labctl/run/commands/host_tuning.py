@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from labctl.base.errors import BusyError
@@ -11,7 +11,8 @@ from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.host.lock import host_locked
 from labctl.host.settings import knobs
-from labctl.host.settings.journal import Entry, Journal, Restored
+from labctl.host.settings.journal import Entry, Journal, KnobChange, Restored
+from labctl.host.settings.tunables import Tunable
 from labctl.run.guests.leftovers import (
     clean_up,
     end_guests,
@@ -31,10 +32,22 @@ class Tuned:
     refused: Sequence[str]
 
 
-def tune(asked: HostRequest, places: StatePaths, listener: Listener) -> Tuned:
-    """Turn the knobs, and have them stay so until `restore`: all of them, or none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """Hold what is to stay over a reboot as well: `act` makes the changes, and `tunables` are all
+    that it may change."""
 
-    Raises BusyError while a labctl measures here, HostError when a knob can't be turned.
+    tunables: Sequence[Tunable]
+    act: Callable[[], object]
+
+
+def tune(
+    asked: HostRequest, places: StatePaths, listener: Listener, lasting: Lasting | None = None
+) -> Tuned:
+    """Turn the knobs, make lasting changes, and have all stay so until `restore`: all, or none.
+
+    Raises BusyError while a labctl measures here, HostError when a knob can't be turned, and what
+    `lasting.act` raises.
     """
     what = f"labctl host tune {' '.join(asked.names)}"
     journal = Journal(places.journal)
@@ -42,14 +55,23 @@ def tune(asked: HostRequest, places: StatePaths, listener: Listener) -> Tuned:
         clean_up(places, listener)
         with journal.changing() as changes:
             refused = knobs.turn(asked.host, asked.place, changes)
+            if lasting is not None:
+                seen = [KnobChange(tunable=tunable) for tunable in lasting.tunables]
+                changes.make(seen, act=lasting.act)
             changes.keep(" ".join(asked.names))
             return Tuned(changed=tuple(changes.entries), refused=refused)
 
 
 def restore(
-    places: StatePaths, listener: Listener, *, force: bool = False, accept: bool = False
+    places: StatePaths,
+    listener: Listener,
+    *,
+    spared: Collection[str] = (),
+    force: bool = False,
+    accept: bool = False,
 ) -> list[Restored]:
-    """Put back what `tune` and labctls that were killed have changed; what became of it.
+    """Put back what `tune` and labctls that were killed have changed; what became of it. Changes
+    of `tune` whose ids are `spared` stay.
 
     Waits until no labctl measures here, and ends the guests that a killed one has left. What
     someone else has changed since stays: with `force` it is put back as well, with `accept` it is
@@ -65,7 +87,7 @@ def restore(
 
     with host_locked(host_lock(), what="labctl host restore", waiting=waiting):
         end_guests(places, listener)
-        restored = journal.restore_all(kept=True, force=force, accept=accept)
+        restored = journal.restore_all(kept=True, spared=spared, force=force, accept=accept)
         remove_work(places)
         return restored
 

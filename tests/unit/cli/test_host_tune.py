@@ -196,7 +196,7 @@ def test_restoring_waits_until_nobody_measures(host: Host, monkeypatch: pytest.M
             waited.set()
             over.set()
 
-    monkeypatch.setattr(host_tune, "_tell", tell)
+    monkeypatch.setattr(host_tune, "tell", tell)
     thread = threading.Thread(target=measure)
     thread.start()
     assert held.wait(10)
@@ -275,6 +275,30 @@ def test_a_timer_that_nobody_stopped_restores_once(host: Host, started: Started)
     host("host", "tune", "swappiness-10")
     host("host", "restore", "--timer", name)
     assert host.swappiness.read_text() == "10", "what was tuned since is not the timer's"
+
+
+@pytest.mark.parametrize("by", ["--timer", "--not-kept"])
+def test_what_was_kept_before_stays(host: Host, started: Started, by: str) -> None:
+    ksm = host.root / "sys/kernel/mm/ksm/run"
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    host("host", "keep")
+    host("host", "restore", "--not-kept")
+    assert host.swappiness.read_text() == "10"
+    host("host", "tune", "ksm-on", "--restore-after", "10m")
+    assert ksm.read_text().strip() == "1"
+    *_, name = started.loops
+    assert host("host", "restore", by, *([name] if by == "--timer" else [])).code == 0
+    assert (host.swappiness.read_text(), ksm.read_text().strip()) == ("10", "0")
+    host("host", "restore")
+    assert host.swappiness.read_text() == "60"
+
+
+def test_a_second_timer_undoes_what_the_first_would_have(host: Host, started: Started) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    host("host", "tune", "ksm-on", "--restore-after", "20m")
+    *_, name = started.loops
+    host("host", "restore", "--timer", name)
+    assert host.swappiness.read_text() == "60"
 
 
 def test_the_timer_runs_before_the_first_change(

@@ -1,0 +1,104 @@
+"""What stays over a reboot: files of /etc, and domains as libvirt has them defined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labctl.host.settings import permanent
+from labctl.host.settings.journal import Journal, KnobChange
+from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.permanent import ConfigFile, DomainDefinition, content
+from labctl.host.settings.tunables import ABSENT, Tunable
+
+
+class Tools:
+    """Take the calls of tools; a virsh knows one domain."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, ...]] = []
+        self.defined = "<domain/>"
+
+    def __call__(self, *argv: str) -> str:
+        self.calls.append(argv)
+        if "define" in argv:
+            self.defined = Path(argv[-1]).read_text()
+        return self.defined + "\n"
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Tools:
+    made = Tools()
+    monkeypatch.setattr(permanent, "_tool", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    "tunable", [ConfigFile("/etc/sysctl.d/90-x.conf"), DomainDefinition("qemu:///system", "web1")]
+)
+def test_each_is_rebuilt_and_outlives_a_reboot(tunable: Tunable) -> None:
+    assert rebuild(tunable.kind, tunable.arguments()) == tunable
+    assert tunable.survives_reboot
+
+
+def test_a_file_is_put_back_with_its_text_or_removed(tmp_path: Path, tools: Tools) -> None:
+    there, absent = tmp_path / "a.conf", tmp_path / "new/b.conf"
+    there.write_text("absent")
+    journal = Journal(tmp_path / "journal.jsonl")
+    with journal.changing() as changes:
+        wanted = [(there, "one\ntwo\n"), (absent, "three\n")]
+        changes.make(
+            [
+                KnobChange(tunable=ConfigFile(str(path)), value=content(text))
+                for path, text in wanted
+            ]
+        )
+        assert (there.read_text(), absent.read_text()) == ("one\ntwo\n", "three\n")
+        assert [ConfigFile(str(path)).read() for path, _ in wanted] == [
+            content(text) for _, text in wanted
+        ]
+    assert there.read_text() == "absent", "a text like the word for no file"
+    assert not absent.exists()
+    assert tools.calls == []
+
+
+def test_what_reads_a_file_only_when_told_is_told(
+    tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(permanent, "_UNITS", f"{tmp_path}/units/")
+    monkeypatch.setattr(permanent, "_GRUB", f"{tmp_path}/grub.d/")
+    unit, grub = ConfigFile(f"{tmp_path}/units/x.service"), ConfigFile(f"{tmp_path}/grub.d/x.cfg")
+    for one in (unit, grub):
+        one.write(content("text"))
+        one.write(ABSENT)
+        assert one.read() == ABSENT
+    assert tools.calls == [
+        ("systemctl", "daemon-reload"),
+        ("systemctl", "restart", "x.service"),
+        ("systemctl", "disable", "--now", "x.service"),
+        ("systemctl", "daemon-reload"),
+        ("update-grub",),
+        ("update-grub",),
+    ]
+
+
+def test_a_domain_is_defined_as_it_was(tmp_path: Path, tools: Tools) -> None:
+    domain = DomainDefinition("qemu:///system", "web1")
+    with Journal(tmp_path / "journal.jsonl").changing() as changes:
+
+        def edit() -> None:
+            tools.defined = "<domain><cputune/></domain>"
+
+        changes.make([KnobChange(tunable=domain)], act=edit)
+        assert domain.read() == "<domain><cputune/></domain>"
+    assert tools.defined == "<domain/>"
+
+
+def test_a_domain_that_is_gone_has_nothing_to_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: str) -> str:
+        raise OSError(0, "'virsh …' ended with status 1: error: failed to get domain 'web1'")
+
+    monkeypatch.setattr(permanent, "_tool", fails)
+    with pytest.raises(FileNotFoundError, match="no domain 'web1'"):
+        DomainDefinition("qemu:///system", "web1").read()
