@@ -125,7 +125,7 @@ def fresh_answers(
 
 
 def _fresh_answer(run: LoadedRun, standing: Standing, fresh: LoadedRun, digest: str) -> FreshRun:
-    why = _unusable(run, fresh, digest)
+    why = unusable(run, fresh, digest)
     agrees: bool | None = None
     if why:
         text = f"Run {fresh.name} can't confirm it: {why}."
@@ -143,8 +143,9 @@ def _fresh_answer(run: LoadedRun, standing: Standing, fresh: LoadedRun, digest: 
     return FreshRun(run=fresh.name, evidence=evidence(fresh), agrees=agrees, text=text)
 
 
-def _unusable(run: LoadedRun, fresh: LoadedRun, digest: str) -> str:
-    """Return why a run says nothing of another's advice; "" where it does."""
+def unusable(run: LoadedRun, fresh: LoadedRun, digest: str) -> str:
+    """Return why a run says nothing of another's advice, whose evidence has that digest; "" where
+    it does."""
     asked = fresh.run.verifies
     if asked is None or asked.evidence != digest:
         return f"it names another state of run {run.name}, or none"

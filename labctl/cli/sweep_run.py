@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,7 @@ from labctl.cli.stopping import why_end
 if TYPE_CHECKING:
     from labctl.base.events import Listener
     from labctl.run.planning.planned import SweepRequest
+    from labctl.store.run_folder import RunFolder
 
 
 def sweep_and_show(request: SweepRequest, *, as_json: bool, quiet: bool) -> None:
@@ -27,14 +29,24 @@ def sweep_and_show(request: SweepRequest, *, as_json: bool, quiet: bool) -> None
 
 
 def sweep_detached(request: SweepRequest, *, as_json: bool) -> int | None:
-    """Start a sweep in a session of its own, and print where its run is; returns the exit status
-    of one that ended before its run had begun."""
+    """Start a sweep in a session of its own, as `detached_run`; it ends with its report."""
     from labctl.cli.report import show_finished
+
+    def ended(folder: RunFolder) -> None:
+        remember_restores(request, folder, show_finished(folder, as_json=False))
+
+    return detached_run(request, ended, as_json=as_json)
+
+
+def detached_run(
+    request: SweepRequest, ended: Callable[[RunFolder], None], *, as_json: bool
+) -> int | None:
+    """Start a sweep in a session of its own, and print where its run is; returns the exit status
+    of one that ended before its run had begun. `ended` is called there at its end."""
     from labctl.run.commands.sweep import sweep
 
     def work(listener: Listener) -> None:
-        folder = sweep(request, listener, why_end)
-        remember_restores(request, folder, show_finished(folder, as_json=False))
+        ended(sweep(request, listener, why_end))
 
     begun = detached(work)
     if not isinstance(begun, Detached):

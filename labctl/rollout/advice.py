@@ -112,6 +112,25 @@ def advise(
     )
 
 
+def of_tuning(
+    run: LoadedRun,
+    judgement: Judgement,
+    folder: Path,
+    machine: VirtualMachine | None,
+    tuning: str,
+) -> Advised:
+    """Return a tuning as `advise` would, whether or not the run advises it. Raises UsageError for
+    one that the run has no verdicts of."""
+    for of in judgement.standings:
+        if of.tuning == tuning:
+            return _advised(View(run, judgement), of, folder, machine)
+    names = [of.tuning for of in judgement.standings]
+    raise UsageError(
+        f"run {run.name} has no tuning '{tuning}' on trial",
+        hint=f"It has {listed(names)}." if names else None,
+    )
+
+
 def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | None) -> Advised:
     tuning = of.tuning
     check_name(view.run.name, tuning)

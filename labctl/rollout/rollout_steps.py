@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from labctl.rollout.domain_edits import (
     new_format,
 )
 from labctl.rollout.fitted import UnfitError, VirtualMachine, fitted, iothreads_of
-from labctl.rollout.host_settings import Cpus, guest_steps, host_steps, not_lasting
+from labctl.rollout.host_settings import BOOT, Cpus, guest_steps, host_steps, not_lasting
 from labctl.rollout.steps import Command, Machine, Step
 from labctl.store.records.run_record import RecordedTuning
 
@@ -32,18 +32,25 @@ DEFAULT_DISK = "vda"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSteps:
-    """Hold the steps of a tuning. `fragment`: the domain's changed elements. `live`: commands that
-    pin a running domain's threads without a restart, in part. `vcpus`: what the domain must have;
-    None: any number. `disk`: the measured guest's name of the disk that is changed. `notes`: what
-    to mind."""
+    """Hold the steps of a tuning. `host`: knobs of the host that are in force without a reboot,
+    with their values; `cpus`: those that they are for. `fragment`: the domain's changed elements.
+    `live`: commands that pin a running domain's threads without a restart, in part. `vcpus`: what
+    the domain must have; None: any number. `disk`: the measured guest's name of the disk that is
+    changed. `notes`: what to mind."""
 
     steps: tuple[Step, ...]
+    host: tuple[tuple[str, str], ...]
+    cpus: Cpus = field(compare=False)
     live: tuple[Command, ...]
     fragment: str
     changes: tuple[XmlChange, ...]
     vcpus: int | None
     disk: str
     notes: tuple[str, ...]
+
+    @property
+    def edits_domain(self) -> bool:
+        return any(command.edits_domain for step in self.steps for command in step.commands)
 
     def at(self, machine: Machine) -> list[Step]:
         return [step for step in self.steps if step.machine is machine]
@@ -103,6 +110,8 @@ def rollout_steps(
         )
     return RolloutSteps(
         steps=tuple(steps),
+        host=tuple((name, value) for name, value in host.items() if name not in BOOT),
+        cpus=cpus,
         live=tuple(live_pins(before, after)) if before and after else (),
         fragment=fragment(before, after) if before and after else "",
         changes=tuple(changed),

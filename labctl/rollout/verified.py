@@ -85,6 +85,8 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
             for pair in pairs
             if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
         ]
+        if not gains:
+            return f"Confirmed: '{tuning}' is shown again to do no harm; a gain was not shown here."
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
     return f"Not confirmed: '{tuning}' does not do it again in {not_again(pairs)}."
 

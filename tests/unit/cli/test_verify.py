@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.planner import plan_sweep
+from labctl.store.jsonfile import canonical
 from labctl.store.records.run_record import AdviceVerified
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan, with_run
@@ -226,3 +228,81 @@ def test_a_run_names_no_lab_folder_that_the_caller_did_not_name(
     assert f"made with the lab folder {own_lab}" in said.err
     assert f"labctl --lab {own_lab} advise r1 --verify" in said.err.replace("\n", " ")
     assert swept == []
+
+
+def fresh_run(results: Path, plan: Mapping[str, Any], gain: float, **verifies: str) -> None:
+    first = RunFolder(results / "r1").load()
+    asked = {"run": "r1", "tuning": "pinned+fifo", "evidence": evidence(first), **verifies}
+    made = with_run(run_of(gain, plan, seed=2), verifies=AdviceVerified(**asked))
+    folder = write_run(results / "again", made)
+    written = json.loads((folder.path / "plan.json").read_text())
+    content = {key: value for key, value in written.items() if key not in ("schema", "digest")}
+    written["digest"] = sha256(canonical(content).encode()).hexdigest()
+    (folder.path / "plan.json").write_text(json.dumps(written))
+
+
+@pytest.mark.parametrize(("gain", "code"), [(1.5, 0), (1.0, 1)])
+def test_a_fresh_run_that_is_there_is_judged_without_measuring(
+    gain: float,
+    code: int,
+    labctl: Labctl,
+    results: Path,
+    plan: Mapping[str, Any],
+    swept: list[SweepRequest],
+) -> None:
+    write_run(results / "r1", run_of(1.6, plan))
+    fresh_run(results, plan, gain)
+    said = labctl("advise", "r1", "--verify", "--fresh", "again", "--json")
+    assert said.code == code, said.err
+    assert json.loads(said.out)["confirmed"] is (code == 0)
+    assert swept == []
+
+
+@pytest.mark.parametrize(
+    ("verifies", "why"),
+    [
+        ({"evidence": "0" * 64}, "it names another state of run r1"),
+        ({"tuning": "pinned"}, "it measured 'pinned'"),
+    ],
+)
+def test_a_fresh_run_of_something_else_confirms_nothing(
+    verifies: dict[str, str],
+    why: str,
+    labctl: Labctl,
+    results: Path,
+    plan: Mapping[str, Any],
+) -> None:
+    write_run(results / "r1", run_of(1.6, plan))
+    fresh_run(results, plan, 1.5, **verifies)
+    said = labctl("advise", "r1", "--verify", "--fresh", "again")
+    assert said.code == 2
+    assert why in said.err
+
+
+def test_another_tuning_than_the_advised_one_is_measured_where_it_is_named(
+    labctl: Labctl, results: Path, plan: Mapping[str, Any], swept: list[SweepRequest]
+) -> None:
+    write_run(results / "r1", run_of(1.6, plan))
+    labctl("advise", "r1", "--verify", "--tuning", "pinned")
+    assert swept[0].overrides.tunings == ("pinned",)
+    said = labctl("advise", "r1", "--verify", "--tuning", "native")
+    assert (said.code, "no tuning 'native' on trial" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--verify", "--apply"), "--verify and --apply are two things"),
+        (("--check",), "--check goes with --apply"),
+        (("--restore-after", "1h"), "--restore-after goes with --apply"),
+        (("--fresh", "r2"), "--fresh goes with --verify"),
+        (("--detach",), "--detach goes with --verify"),
+        (("--tuning", "pinned"), "--tuning goes with --verify or --apply"),
+    ],
+)
+def test_options_that_do_nothing_alone_are_refused(
+    words: tuple[str, ...], why: str, labctl: Labctl, results: Path, plan: Mapping[str, Any]
+) -> None:
+    write_run(results / "r1", run_of(1.6, plan))
+    said = labctl("advise", "r1", *words)
+    assert (said.code, why in said.err) == (2, True), said.err

@@ -1,0 +1,226 @@
+"""Apply advice on this host: its own steps, with the way back written down before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from labctl.base.errors import UsageError
+from labctl.base.wording import printable
+from labctl.cli.common import print_json
+from labctl.cli.host_tune import (
+    changed_json,
+    foreseen_json,
+    restore_timer,
+    show_foreseen,
+    show_tuned,
+    tell,
+)
+
+if TYPE_CHECKING:
+    from labctl.base.paths import StatePaths
+    from labctl.host.settings.knobs import Foreseen
+    from labctl.host.settings.tunables import Tunable
+    from labctl.rollout.advice import Advised
+    from labctl.rollout.steps import Command, Step
+    from labctl.run.planning.host_request import HostRequest
+
+_STEP_S = 300.0
+"""Seconds for a command of the advice: update-grub looks at every disk for other systems."""
+
+
+def apply_advice(
+    places: StatePaths,
+    run: str,
+    advised: Advised,
+    domain: str | None,
+    disk: str,
+    *,
+    uri: str,
+    vcpus: int | None,
+    restore_after: str | None,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Carry out the steps of advice that belong to the host, or with `check` say what they would
+    change. `vcpus`: those of the domain, as far as it is known.
+
+    What is changed stays until 'labctl host restore': all of it or, where a step fails, none.
+    Raises UsageError where a domain is changed and none is named, HostError where this host can't
+    have it or a step fails.
+    """
+    from labctl.run.commands.host_tuning import Lasting, tune
+
+    rollout = advised.rollout
+    if rollout.edits_domain and domain is None:
+        raise UsageError(
+            f"'{advised.tuning}' changes a virtual machine, and none is named",
+            hint="Name it with --domain; 'virsh list --all' shows them.",
+        )
+    if None not in (vcpus, rollout.vcpus) and vcpus != rollout.vcpus:
+        raise UsageError(
+            f"'{advised.tuning}' was made for {rollout.vcpus} vCPUs, and '{domain}' has {vcpus}",
+            hint="'labctl advise' says in its notes why it could not be fitted.",
+        )
+    asked = _asked(advised, f"{advised.tuning} (advise {run})")
+    carrying = _Carrying(_host_steps(advised), domain or "", disk, uri)
+    found = _foreseen(asked, carrying)
+    if check:
+        if as_json:
+            print_json(foreseen_json(found, _after_reboot(advised)))
+        else:
+            show_foreseen(found, _after_reboot(advised))
+        return
+    if found:
+        lasting = Lasting(tunables=carrying.tunables(), act=carrying.carry_out)
+        with restore_timer(places, restore_after):
+            tuned = tune(asked, places, tell, lasting)
+        changed, refused = list(tuned.changed), list(tuned.refused)
+    else:
+        changed, refused = [], []
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "tuning": advised.tuning,
+                "changed": [changed_json(entry) for entry in changed],
+                "refused": refused,
+                "needs_reboot": _after_reboot(advised),
+                "in_guest": _in_guest(advised),
+            }
+        )
+        return
+    show_tuned(changed, refused)
+    for title in _after_reboot(advised):
+        click.echo(printable(f"in force after a reboot of the host: {title}"))
+    for title in _in_guest(advised):
+        click.echo(printable(f"left to do inside the guest: {title}"))
+    for note in rollout.notes:
+        click.echo(printable(f"mind: {note}"))
+
+
+class _Carrying:
+    """Carry out the host's steps of a tuning, for one domain and disk."""
+
+    def __init__(self, steps: Sequence[Step], domain: str, disk: str, uri: str) -> None:
+        self._steps = steps
+        self._domain = domain
+        self._disk = disk
+        self._uri = uri
+
+    def tunables(self) -> list[Tunable]:
+        """Return all that the steps may change, so that it can be put back."""
+        from labctl.host.settings.permanent import ConfigFile, DomainDefinition
+
+        found: list[Tunable] = [ConfigFile(step.file.path) for step in self._steps if step.file]
+        if any(command.edits_domain for step in self._steps for command in step.commands):
+            found.append(DomainDefinition(self._uri, self._domain))
+        return found
+
+    def foreseen(self) -> Iterator[Foreseen]:
+        """Yield what the steps would change. Only reads."""
+        from labctl.host.settings.knobs import Foreseen
+        from labctl.host.settings.permanent import ConfigFile, content
+
+        for step in self._steps:
+            if step.file is not None:
+                now, then = ConfigFile(step.file.path).read(), content(step.file.text)
+                if now != then:
+                    yield Foreseen(name=step.file.path, now=now, then=then)
+                continue
+            for command in step.commands:
+                if self._is_due(command) and self._would_change(command):
+                    name = f"domain {self._domain}" if command.edits_domain else step.title
+                    yield Foreseen(name=name, now="as it is", then=step.title)
+
+    def carry_out(self) -> None:
+        """Write the files, and run the commands. Raises HostError, BrokenError, OSError."""
+        from pathlib import Path
+
+        from labctl.host.settings.permanent import ConfigFile, content, write_config
+
+        for step in self._steps:
+            if step.file is not None:
+                if ConfigFile(step.file.path).read() == content(step.file.text):
+                    continue  # its commands only put it in force
+                write_config(Path(step.file.path), step.file.text)
+            for command in step.commands:
+                if self._is_due(command):
+                    self._run(command.argv)
+
+    def _is_due(self, command: Command) -> bool:
+        unless = command.unless
+        if unless is None:
+            return True
+        said = self._run(unless.argv)
+        return unless.text not in (said.splitlines() if unless.whole_line else said)
+
+    def _would_change(self, command: Command) -> bool:
+        """Ask virt-xml, which prints the difference without making it."""
+        if not command.edits_domain:
+            return True
+        return command.changed in self._run([word for word in command.argv if word != "--define"])
+
+    def _run(self, argv: Sequence[str]) -> str:
+        from labctl.base import process
+        from labctl.base.deadline import Deadline
+        from labctl.rollout.steps import filled
+
+        return process.run(
+            filled(argv, self._domain, self._disk),
+            env={"LIBVIRT_DEFAULT_URI": self._uri, "VIRSH_DEFAULT_CONNECT_URI": self._uri},
+            deadline=Deadline.after(_STEP_S, argv[0]),
+        ).stdout
+
+
+def _asked(advised: Advised, name: str) -> HostRequest:
+    """Return the knobs that can be in force at once; those that a program must hold are left to
+    the service that a step installs."""
+    from labctl.base.errors import HostError
+    from labctl.host.settings import knobs
+    from labctl.host.settings.knob import KnobPlace
+    from labctl.run.planning.host_request import HostRequest
+
+    rollout = advised.rollout
+    held = knobs.held_by(dict(rollout.host))
+    host = {knob: value for knob, value in rollout.host if knob not in held}
+    place = KnobPlace(housekeeping=rollout.cpus.others, isolated=rollout.cpus.vcpus)
+    if problems := knobs.problems(host, place):
+        raise HostError(
+            f"this host can't do that: {'; '.join(problems)}",
+            hint="'labctl host status' shows what can be set here.",
+        )
+    return HostRequest(names=(name,), host=host, words=(), risks=(), place=place)
+
+
+def _foreseen(asked: HostRequest, carrying: _Carrying) -> list[Foreseen]:
+    from labctl.base.errors import HostError
+    from labctl.host.settings.knobs import foreseen
+
+    try:
+        return [*foreseen(asked.host, asked.place), *carrying.foreseen()]
+    except OSError as error:
+        raise HostError(
+            f"{error.filename or 'the host'} can't be read: {error.strerror}"
+        ) from error
+
+
+def _host_steps(advised: Advised) -> list[Step]:
+    from labctl.rollout.steps import Machine
+
+    return advised.rollout.at(Machine.HOST)
+
+
+def _after_reboot(advised: Advised) -> list[str]:
+    from labctl.rollout.steps import InForce
+
+    steps = _host_steps(advised)
+    return [step.title for step in steps if step.in_force is InForce.HOST_REBOOT]
+
+
+def _in_guest(advised: Advised) -> list[str]:
+    from labctl.rollout.steps import Machine
+
+    return [step.title for step in advised.rollout.at(Machine.GUEST)]
