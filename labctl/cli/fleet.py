@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from labctl.cli import fleet_advice, fleet_report, fleet_sweep
+from labctl.cli import fleet_advice, fleet_report, fleet_rollout, fleet_sweep
 from labctl.cli.common import Group
 
 
@@ -38,6 +38,7 @@ def wheelhouse(out: Path) -> None:
 
 
 command.add_command(fleet_sweep.sweep)
+command.add_command(fleet_rollout.rollout)
 command.add_command(fleet_report.report)
 command.add_command(fleet_advice.advise)
 command.add_command(fleet_report.compact)

@@ -14,6 +14,7 @@ from labctl import __version__
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.wording import printable
 from labctl.cli.common import console, listing, print_json, results_option, runs_folder
+from labctl.cli.fleet_variables import named_variables
 
 if TYPE_CHECKING:
     from labctl.fleet.host_news import HostNews
@@ -89,7 +90,7 @@ def sweep(
     from labctl.fleet.sweep_folder import SweepFolder
     from labctl.fleet.sweep_hosts import HowToReach, sweep_hosts
 
-    given = _variables(variables)
+    given = named_variables(variables)
     if wheelhouse is not None:
         given["labctl_install_wheelhouse"] = str(wheelhouse.absolute())
     place = runs_folder(results)
@@ -211,16 +212,6 @@ def _study_file(study: str) -> str:
     from labctl.study.studies import study_path
 
     return str(study_path(study).absolute())
-
-
-def _variables(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--set: '{text}' is not NAME=VALUE", hint="--set labctl_hosts=rack7")
-        found[name] = value
-    return found
 
 
 def _command_words() -> list[str]:

@@ -25,6 +25,11 @@ class What(StrEnum):
     UNREACHABLE = "unreachable"
     STOPPED = "stopped"
     """The guard stopped its batch before anything was done on it."""
+    CHANGED = "changed"
+    """Settings or virtual machines of it were changed, and a timer undoes that."""
+    KEPT = "kept"
+    """It was told to keep them."""
+    UNDONE = "undone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,15 @@ _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CH
 _GUARD = "Stop where an earlier batch did not pass"
 GATE: Final = "Stop where a rule is not kept"
 _SWEEP: Final = "labctl_sweep"
-_LAST = {(_SWEEP, "Verify"): What.FETCHED, ("labctl_gate", GATE): What.PASSED}
+_TUNE: Final = "labctl_host_tune"
+CHANGE: Final = "Turn them, with a timer that puts them back"
+_LAST = {
+    (_SWEEP, "Verify"): What.FETCHED,
+    ("labctl_gate", GATE): What.PASSED,
+    (_TUNE, CHANGE): What.CHANGED,
+    (_TUNE, "Keep them"): What.KEPT,
+    (_TUNE, "Put back what is not kept"): What.UNDONE,
+}
 """Last tasks of roles, by the role's name, and what it means that they went well."""
 
 

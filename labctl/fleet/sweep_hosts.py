@@ -159,3 +159,5 @@ class _Heard:
                 return {"status": Status.UNREACHABLE, "reason": news.reason}
             case What.STOPPED:
                 return {"status": Status.NOT_TOUCHED, "reason": news.reason}
+            case What.CHANGED | What.KEPT | What.UNDONE:
+                return {}  # of a roll-out

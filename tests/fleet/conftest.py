@@ -185,9 +185,9 @@ def stand_in_run(stand: Path) -> None:
     plan["digest"] = hashlib.sha256(canonical(content).encode()).hexdigest()
     (run / "plan.json").write_text(json.dumps(plan))
     files = {str(path.relative_to(run)): path for path in run.rglob("*") if path.is_file()}
-    with (stand / "run.tar.xz").open("wb") as target:
+    with (stand / "all.run.tar.xz").open("wb") as target:
         pack(files, target, "run-1")
-    (stand / "digest").write_text(archive_digest(RunArchive(stand / "run.tar.xz")))
+    (stand / "all.digest").write_text(archive_digest(RunArchive(stand / "all.run.tar.xz")))
     shutil.rmtree(run)
 
 

@@ -7,6 +7,10 @@ host=$(hostname)
 echo "$*" >> "$stand/$host.calls"
 read -r deed seconds < "$stand/$host.do" 2>/dev/null || { deed=seconds; seconds=1; }
 
+# Each host may have a run of its own.
+own=$stand/$host
+[ -e "$own.digest" ] || own=$stand/all
+
 tell() { # STATUS DONE MORE: writes progress.json as labctl does, whole or not at all
   printf '{\n "schema": 1,\n "run": "run-1",\n "status": "%s",\n "pid": %s,\n "done": %s,\n "planned": 4%s\n}\n' \
     "$1" "$2" "$3" "$4" > "$run/.new"
@@ -25,7 +29,7 @@ results() { # The word after --results, or the folder above that after --resume.
 
 case "$1 $2" in
   "--version "*) echo "labctl, version @VERSION@" ;;
-  "sweep "*)
+  "sweep "*|"advise "*)
     [ "$deed" != refuse ] || { echo "labctl: no QEMU here" >&2; exit 3; }
     run=$(results "$@")/run-1
     mkdir -p "$run"
@@ -49,9 +53,9 @@ case "$1 $2" in
       other) tell 'done' "$pid" 4 ",
  \"digest\": \"$(sha256sum < /dev/null | cut -d' ' -f1)\"" ;;
       *) tell 'done' "$pid" 4 ",
- \"digest\": \"$(cat "$stand/digest")\"" ;;
+ \"digest\": \"$(cat "$own.digest")\"" ;;
     esac
     ;;
-  "run export") cp "$stand/run.tar.xz" "$5" ;;
+  "run export") cp "$own.run.tar.xz" "$5" ;;
   *) echo "labctl: a stand-in has no $1" >&2; exit 2 ;;
 esac

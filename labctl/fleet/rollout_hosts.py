@@ -1,0 +1,172 @@
+"""Bring a tuning to the hosts of a fleet, batch by batch, and keep how each of them stands.
+
+The playbook decides: a batch is measured again and gated, then changed as a whole or not at all.
+Here its events become what is known of each host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from labctl.base.errors import BrokenError
+from labctl.fleet.ansible import play
+from labctl.fleet.host_news import CHANGE, HostNews, What, news_of
+from labctl.fleet.rollout_folder import HostStand, RolloutFolder, Stand
+from labctl.fleet.sweep_hosts import HowToReach
+
+PLAYBOOK: Final = "labctl.lab.rollout"
+_NOT_CHANGED: Final = "Stop the batch where one did not pass"
+_UNDONE: Final = "Stop"
+_ASKED: Final = "Ask what would change"
+_SHOWN: Final = "Show the settings as they will be"
+
+Watching = Callable[[str, HostStand, HostNews], None]
+"""Function that hears of each host's news, with how the host stands then."""
+
+
+def roll_out(folder: RolloutFolder, how: HowToReach, hosts_runs: str, watching: Watching) -> None:
+    """Carry the roll-out out. `hosts_runs`: the folder on each host with its run of the fleet.
+
+    Ctrl-C ends Ansible; what isn't kept by then, the hosts' timers undo. Raises BrokenError where
+    Ansible ended before it came to any host.
+    """
+    heard = _Heard(folder, watching)
+    ended = play(
+        PLAYBOOK,
+        inventory=how.inventory,
+        limit=folder.record.hosts,
+        forks=how.forks,
+        variables=_variables(folder, how, hosts_runs),
+        handler=heard.event,
+    )
+    if not heard.begun:
+        raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
+    for host, stand in folder.stands.items():
+        if stand.stand is Stand.WAITING:
+            folder.change(host, stand=Stand.NOT_TOUCHED, reason="a batch before it was stopped")
+
+
+def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, str]:
+    """Return what would change on each host that could say: lines of settings as they are, after a
+    '-', and as they would be, after a '+'. Changes nothing. Why others couldn't, the folder has."""
+    shown: dict[str, str] = {}
+
+    def hear(event: Mapping[str, Any]) -> None:
+        data, news = event.get("event_data"), news_of(event)
+        if news is not None and news.what in (What.FAILED, What.UNREACHABLE):
+            if folder.stands[news.host].stand is Stand.WAITING:
+                folder.change(news.host, stand=Stand.UNKNOWN, reason=news.reason)
+        elif event.get("event") == "runner_on_ok" and isinstance(data, Mapping):
+            host, task = str(data.get("host")), str(data.get("task", ""))
+            if task.endswith(_ASKED):
+                shown[host] = ""
+            if task.endswith(_SHOWN):
+                shown[host] = _difference(data.get("res"))
+
+    play(
+        PLAYBOOK,
+        inventory=how.inventory,
+        limit=folder.record.hosts,
+        forks=how.forks,
+        variables={**_variables(folder, how, hosts_runs), "labctl_serial": ["100%"]},
+        handler=hear,
+        check=True,
+    )
+    return shown
+
+
+def _difference(result: Any) -> str:
+    """Return the lines of Ansible's diff of a file."""
+    lines: list[str] = []
+    diffs = result.get("diff") if isinstance(result, Mapping) else None
+    for diff in diffs if isinstance(diffs, list) else []:
+        if isinstance(diff, Mapping):
+            for sign, key in (("-", "before"), ("+", "after")):
+                lines += [f"{sign}{line}" for line in str(diff.get(key, "")).splitlines()]
+    return "\n".join(lines)
+
+
+def _variables(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, Any]:
+    record = folder.record
+    own = "labctl"
+    found: dict[str, Any] = {
+        "labctl_serial": [len(batch) for batch in record.batches],
+        "labctl_rollout_runs": {host: f"{hosts_runs}/{run}" for host, run in record.runs.items()},
+        "labctl_rollout_first_from": str(folder.path.parents[1] / "hosts"),
+        "labctl_sweep_id": f"rollout-{folder.path.name}",
+        "labctl_sweep_tuning": record.tuning,
+        "labctl_sweep_seed": record.seed,
+        "labctl_sweep_version": record.labctl,
+        "labctl_sweep_fetch_to": str(folder.path / "hosts"),
+        "labctl_sweep_control_command": own,
+        "labctl_gate_command": own,
+        "labctl_gate_tuning": record.tuning,
+        "labctl_host_tune_tuning": record.tuning,
+        "labctl_host_tune_restore_after": record.restore_after,
+        **how.variables,
+    }
+    if record.policy is not None:
+        found["labctl_gate_policy"] = record.policy
+    return found
+
+
+class _Heard:
+    """Keep how the hosts stand with what the playbook tells of them."""
+
+    def __init__(self, folder: RolloutFolder, watching: Watching) -> None:
+        self._folder = folder
+        self._watching = watching
+        self._changing: set[str] = set()
+        """Hosts on which something may be changed and isn't kept."""
+        self.begun: set[str] = set()
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Take an event of ansible-runner."""
+        news = news_of(event)
+        if news is None or news.host not in self._folder.stands:
+            return
+        self.begun.add(news.host)
+        stand = self._folder.change(news.host, **self._changes(news))
+        self._watching(news.host, stand, news)
+
+    def _changes(self, news: HostNews) -> dict[str, Any]:
+        host, before = news.host, self._folder.stands[news.host]
+        match news.what:
+            case What.BEGUN | What.PROGRESS if before.stand is Stand.WAITING:
+                return {"stand": Stand.MEASURING}
+            case What.BEGUN if news.task == CHANGE:
+                self._changing.add(host)
+                return {}
+            case What.CHANGED:
+                return {"stand": Stand.CHANGED}
+            case What.KEPT:
+                was_so = "" if host in self._changing else "it was so already"
+                self._changing.discard(host)
+                return {"stand": Stand.KEPT, "reason": was_so}
+            case What.UNDONE:
+                self._changing.discard(host)
+                return {"stand": Stand.UNDONE}
+            case What.UNREACHABLE:
+                return {"stand": Stand.UNKNOWN, "reason": self._lost(news)}
+            case What.FAILED if news.task == _NOT_CHANGED:
+                return {"stand": Stand.NOT_CHANGED, "reason": _bare(news.reason)}
+            case What.FAILED if news.task == _UNDONE:
+                is_undone = before.stand is Stand.UNDONE
+                stand = Stand.UNDONE if is_undone else Stand.NOT_CHANGED
+                return {"stand": stand, "reason": _bare(news.reason)}
+            case What.FAILED if host in self._changing:
+                return {"reason": f"{news.task}: {news.reason}"}
+            case _:
+                return {}
+
+    def _lost(self, news: HostNews) -> str:
+        if news.host in self._changing:
+            after = self._folder.record.restore_after
+            return f"{news.reason}; it undoes the change itself {after} after it"
+        return f"{news.reason}; nothing had been changed on it by then"
+
+
+def _bare(reason: str) -> str:
+    """Return a reason without what the state says already."""
+    return reason.removeprefix("not changed: ").removeprefix("undone on this host: ")

@@ -1,0 +1,178 @@
+"""`labctl fleet rollout`: each batch measured again, gated, changed by the advice's own steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labctl.analysis.confirmation import evidence
+from labctl.base.errors import ExitCode
+from labctl.store.archive import RunArchive, pack
+from labctl.store.content_digest import archive_digest
+from labctl.store.records.run_record import AdviceVerified
+from labctl.store.run_folder import LoadedRun, RunFolder
+from tests.fleet.conftest import LABCTL, Rig
+from tests.fleet.test_tune import KSM, real_labctl
+from tests.unit.fleet.fleets import FACTS, STUDY_DIGEST
+from tests.unit.synthetic import EFFECTS, synthetic_run, write_run
+
+TUNING = "pinned+fifo"
+ARMS = ("native", "native+fifo", "baseline", "control", "handicap", TUNING)
+SEED = 99
+FILE = f"/etc/tmpfiles.d/90-labctl-{TUNING}.conf"
+RUN = "2026-01-01T000000-pinning"
+
+
+def run_of(seed: int, gain: float, **facts: Any) -> LoadedRun:
+    """A run in which the tuning gains so much; it turns a setting that each host has for itself."""
+    made = synthetic_run(
+        tunings=ARMS, seed=seed, boots=5, primary_only=True, noise=0.01,
+        effects={**EFFECTS, TUNING: gain},
+    )  # fmt: skip
+    known = made.run.but(host=FACTS, tunings={TUNING: {"host": {"ksm": "1"}}}, **facts)
+    return LoadedRun(made.name, known, made.plan, made.trials, ())
+
+
+def packed(target: Path, run: LoadedRun, name: str) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    made = write_run(target.parent / f"{target.name}.unpacked", run)
+    files = {str(p.relative_to(made.path)): p for p in made.path.rglob("*") if p.is_file()}
+    with open(target, "wb") as file:
+        pack(files, file, name)
+    made.remove()
+    return target
+
+
+@dataclass
+class Fleet:
+    """A fleet that was swept: each host's run gains. `fresh`: what hosts measure once more."""
+
+    rig: Rig
+    folder: Path
+    gains: dict[str, float] = field(default_factory=dict)
+
+    def make(self) -> None:
+        hosts = self.rig.hosts
+        content = {
+            "schema": 1,
+            "study": "pinning",
+            "study_digest": STUDY_DIGEST,
+            "seed": 1,
+            "labctl": "",
+            "started": "2026-01-01T00:00:00+00:00",
+            "command": ["labctl", "fleet", "sweep", "pinning"],
+            "inventory": ["/run/rig/hosts.yml"],
+            "serial": "100%",
+            "batches": [list(hosts)],
+        }
+        for number, host in enumerate(hosts, 1):
+            place = self.folder / "hosts" / host
+            first = packed(place / "run.tar.xz", run_of(number, 2.73), RUN)
+            # Hosts have a /tmp of their own.
+            shutil.copyfile(first, self.rig.stand / f"{host}.first.tar.xz")
+            state = {"schema": 1, "status": "done", "batch": 1, "run": RUN, "digest": host}
+            (place / "state.json").write_text(json.dumps(state))
+            loaded = RunFolder.find(self.folder, str(first)).load()
+            verifies = AdviceVerified(run=RUN, tuning=TUNING, evidence=evidence(loaded))
+            again = run_of(SEED, self.gains.get(host, 2.73), verifies=verifies)
+            fresh = packed(self.rig.stand / f"{host}.run.tar.xz", again, "run-1")
+            digest = archive_digest(RunArchive(fresh))
+            (self.rig.stand / f"{host}.digest").write_text(digest)
+        (self.folder / "fleet.json").write_text(json.dumps(content))
+
+    def roll_out(self, *words: str) -> subprocess.CompletedProcess[str]:
+        given = ("labctl_sweep_look_every_s=1", f"labctl_host_tune_command={self._labctl()}")
+        return self.rig.run(
+            LABCTL, "fleet", "rollout", self.folder, "--tuning", TUNING, "--seed", str(SEED),
+            *(word for one in given for word in ("--set", one)), *words,
+        )  # fmt: skip
+
+    def _labctl(self) -> Path:
+        """The real labctl, to which a host's run is the one of it that was fetched."""
+        path = self.rig.stand / "advises"
+        real = real_labctl(self.rig)
+        path.write_text(
+            f'#!/bin/sh\n[ "$1" = advise ] || exec {real} "$@"\nshift 2\n'
+            f'exec {real} advise "{self.rig.stand}/$(hostname).first.tar.xz" "$@"\n'
+        )
+        path.chmod(0o755)
+        return path
+
+    def settings(self) -> dict[str, str]:
+        return {host: self.rig.on(host, "cat", KSM).stdout.strip() for host in self.rig.hosts}
+
+    def has_file(self, host: str) -> bool:
+        return self.rig.on(host, "test", "-e", FILE).returncode == 0
+
+
+@pytest.fixture
+def fleet(rig: Rig, tmp_path: Path) -> Fleet:
+    return Fleet(rig, tmp_path / "fleet-1")
+
+
+def stands(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    assert done.stdout.startswith("{"), done.stderr
+    return {host: one["stand"] for host, one in json.loads(done.stdout)["hosts"].items()}
+
+
+@pytest.mark.hosts(5)
+def test_a_tuning_that_every_host_shows_again_goes_out_and_can_be_undone(fleet: Fleet) -> None:
+    """h5 has a wrong key."""
+    fleet.make()
+    shown = fleet.roll_out("--check", "--serial", "1,100%")
+    assert f"+{KSM}: 1" in shown.stdout, shown.stderr
+    assert FILE in shown.stdout
+    assert fleet.settings() == dict.fromkeys(fleet.rig.hosts, "0")
+    assert not fleet.has_file("h1")
+
+    done = fleet.roll_out("--json", "--serial", "1,1,1,1,1")
+    expected = {**dict.fromkeys(("h1", "h2", "h3", "h4"), "kept"), "h5": "unknown"}
+    assert stands(done) == expected, done.stderr
+    assert done.returncode == ExitCode.FOUND
+    assert fleet.settings() == {**dict.fromkeys(("h1", "h2", "h3", "h4"), "1"), "h5": "0"}
+    assert fleet.has_file("h4")
+    assert any(f"--verify --tuning {TUNING} --seed {SEED}" in c for c in fleet.rig.calls("h1"))
+
+    restored = fleet.rig.on("h1", str(real_labctl(fleet.rig)), "host", "restore")
+    assert restored.returncode == 0, restored.stderr
+    assert fleet.settings()["h1"] == "0"
+    assert not fleet.has_file("h1")
+
+
+@pytest.mark.hosts(5)
+def test_a_batch_with_a_host_that_does_not_show_it_again_stays_as_it_was(fleet: Fleet) -> None:
+    fleet.gains["h3"] = 1.0
+    fleet.make()
+    done = fleet.roll_out("--serial", "1,2,100%")
+    assert done.returncode == ExitCode.FOUND
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith("h")}
+    assert "kept" in rows["h1"]
+    assert "not changed" in rows["h2"]
+    assert "another host of its batch did not pass" in done.stdout
+    assert f"Not confirmed: '{TUNING}'" in done.stdout
+    assert "not touched" in rows["h4"]
+    assert fleet.settings() == {**dict.fromkeys(fleet.rig.hosts, "0"), "h1": "1"}
+    assert not fleet.has_file("h2")
+    assert fleet.rig.calls("h4") == []
+
+
+@pytest.mark.hosts(5)
+def test_a_batch_with_a_host_that_can_not_be_changed_is_undone(fleet: Fleet) -> None:
+    """On h3 something else stands where a file of the advice goes."""
+    fleet.make()
+    assert fleet.rig.on("h3", "mkdir", "-p", FILE).returncode == 0
+    done = fleet.roll_out("--json", "--serial", "1,2,100%")
+    assert stands(done) == {
+        "h1": "kept", "h2": "undone", "h3": "not changed", "h4": "not touched", "h5": "not touched",
+    }  # fmt: skip
+    why = {host: one["reason"] for host, one in json.loads(done.stdout)["hosts"].items()}
+    assert "another host of its batch could not be changed" in why["h2"]
+    assert FILE in why["h3"]
+    assert fleet.settings() == {**dict.fromkeys(fleet.rig.hosts, "0"), "h1": "1"}
+    assert not fleet.has_file("h2")
