@@ -257,26 +257,25 @@ def test_labctl_itself_applies_advice_to_the_daemons_vm_and_undoes_it(
 ) -> None:
     example = Path(__file__).parents[2] / "results"
     asked = ("advise", "example", f"--results={example}", "--tuning=pinned+fifo", "--apply")
-    with unchanged(system, inside):
-        before = system.libvirtd.virsh("dumpxml", "--inactive", VM)
-        unnamed = inside.labctl(*asked)
-        assert (unnamed.returncode, "Name it with --domain" in unnamed.stderr) == (2, True)
-        named = (*asked, f"--domain={VM}")
-        shown = json.loads(inside.labctl(*named, "--check", "--json").stdout)
-        assert [one["name"] for one in shown["would_change"]] == [f"domain {VM}"]
-        assert system.libvirtd.virsh("dumpxml", "--inactive", VM) == before
-        done = inside.labctl(*named)
-        assert done.returncode == 0, done.stderr
-        after = system.libvirtd.virsh("dumpxml", "--inactive", VM)
-        assert "vcpusched" in after
-        again = inside.labctl(*named)
-        assert "nothing to do: the host is so" in again.stdout, again.stdout + again.stderr
-        status = inside.labctl("host", "status").stdout
-        assert f"domain {VM}" in status
-        assert "(advise example)" in status
-        restored = inside.labctl("host", "restore")
-        assert restored.returncode == 0, restored.stderr
-        assert system.libvirtd.virsh("dumpxml", "--inactive", VM) == before
+    before = system.libvirtd.virsh("dumpxml", "--inactive", VM)
+    unnamed = inside.labctl(*asked)
+    assert (unnamed.returncode, "Name it with --domain" in unnamed.stderr) == (2, True)
+    named = (*asked, f"--domain={VM}")
+    shown = json.loads(inside.labctl(*named, "--check", "--json").stdout)
+    assert [one["name"] for one in shown["would_change"]] == [f"domain {VM}"]
+    assert system.libvirtd.virsh("dumpxml", "--inactive", VM) == before
+    done = inside.labctl(*named)
+    assert done.returncode == 0, done.stderr
+    after = system.libvirtd.virsh("dumpxml", "--inactive", VM)
+    assert "vcpusched" in after
+    again = inside.labctl(*named)
+    assert "nothing to do: the host is so" in again.stdout, again.stdout + again.stderr
+    status = inside.labctl("host", "status").stdout
+    assert f"domain {VM}" in status
+    assert "(advise example)" in status
+    restored = inside.labctl("host", "restore")
+    assert restored.returncode == 0, restored.stderr
+    assert system.libvirtd.virsh("dumpxml", "--inactive", VM) == before
 
 
 def test_what_only_reads_sees_the_daemons_vms(inside: Sandbox, system: System) -> None:

@@ -101,26 +101,19 @@ def test_v1_has_shares_of_a_weight_a_budget_for_fifo_and_the_nodes_of_its_root(v
     assert "cpu.rt_runtime_us" not in values(other), "a budget is the real-time policies' alone"
 
 
-@pytest.mark.parametrize("refusals", [3, 10**6])
 def test_the_budget_of_a_group_that_was_just_removed_is_waited_for(
-    refusals: int, v1: Path, monkeypatch: pytest.MonkeyPatch
+    v1: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, asked = runner_program.write_value, []
 
     def refused_at_first(path: str, value: str) -> None:
         if path.endswith("/cpu.rt_runtime_us"):
             asked.append(value)
-            if len(asked) <= refusals:
+            if len(asked) <= 3:
                 raise OSError("Invalid argument")
         write(path, value)
 
     monkeypatch.setattr(runner_program, "write_value", refused_at_first)
-    monkeypatch.setattr(runner_program, "EMPTYING_S", 0.05)
-    if refusals > 3:
-        with pytest.raises(OSError, match="Invalid argument"):
-            runner_program.Cgroup(dict(ASKED), True)
-        assert len(asked) > 1
-        return
     monkeypatch.setattr(runner_program, "EMPTYING_S", 60)
     runner_program.Cgroup(dict(ASKED), True)
     assert (v1 / "cpu/labctl-command-7/cpu.rt_runtime_us").read_text() == "950000"
