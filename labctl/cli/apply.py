@@ -115,15 +115,34 @@ class _Carrying:
         from labctl.host.settings.permanent import ConfigFile, DomainDefinition
 
         found: list[Tunable] = [ConfigFile(step.file.path) for step in self._steps if step.file]
-        if any(command.edits_domain for step in self._steps for command in step.commands):
+        if self._edits_domain():
             found.append(DomainDefinition(self._uri, self._domain))
         return found
+
+    def _edits_domain(self) -> bool:
+        return any(command.edits_domain for step in self._steps for command in step.commands)
+
+    def _check_domain(self) -> None:
+        """Raise HostError where the domain that is to be changed can't be read."""
+        from labctl.base.errors import HostError
+        from labctl.host.settings.permanent import DomainDefinition
+
+        if not self._edits_domain():
+            return
+        try:
+            DomainDefinition(self._uri, self._domain).read()
+        except OSError as error:
+            raise HostError(
+                f"the domain '{self._domain}' can't be read: {error.strerror}",
+                hint=f"'virsh --connect {self._uri} list --all' shows those that are there.",
+            ) from error
 
     def foreseen(self) -> Iterator[Foreseen]:
         """Yield what the steps would change. Only reads."""
         from labctl.host.settings.knobs import Foreseen
         from labctl.host.settings.permanent import ConfigFile, content
 
+        self._check_domain()
         for step in self._steps:
             if step.file is not None:
                 now, then = ConfigFile(step.file.path).read(), content(step.file.text)
