@@ -66,7 +66,9 @@ def start(places: StatePaths, seconds: float) -> Timer | None:
 
 def _launch(name: str, seconds: float, loop: str) -> None:
     if _SYSTEMD.is_dir():
+        # Else it may come a minute late (systemd.timer(5), AccuracySec).
         unit = ("systemd-run", f"--unit={name}", f"--on-active={seconds:g}s", "--quiet")
+        unit += ("--timer-property=AccuracySec=1s",)
         process.run(
             [*unit, "sh", "-c", loop], deadline=Deadline.after(30, "starting a timer of systemd")
         )
