@@ -109,18 +109,20 @@ def command(
             asked, seed=seed, fresh=fresh, detach=detaching, quiet=quiet, as_json=as_json
         )
     if applying:
-        from labctl.cli.apply import apply_advice
-        from labctl.cli.rollout_target import SYSTEM
+        from labctl.cli.apply import Target, apply_advice
+        from labctl.cli.rollout_target import SYSTEM, other_host
 
-        advised = named or _first(advice, "apply")
         apply_advice(
             state_paths(context),
             run.name,
-            advised,
-            domain,
-            disk or advised.rollout.disk,
-            uri=connect or SYSTEM,
-            vcpus=machine.vcpus if machine is not None else None,
+            named or _first(advice, "apply"),
+            Target(
+                domain=domain,
+                disk=disk,
+                uri=connect or SYSTEM,
+                vcpus=machine.vcpus if machine is not None else None,
+                other_host=other_host(run),
+            ),
             restore_after=restore_after,
             check=check,
             as_json=as_json,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -27,45 +28,52 @@ if TYPE_CHECKING:
     from labctl.rollout.steps import Command, Step
     from labctl.run.planning.host_request import HostRequest
 
+_NOT_UNDONE = {
+    "tuned": "tuned turns more than can be put back, and its daemon may have to be started",
+    "c-states": "cpupower also allows idle states that were off before",
+    "cpu-dma-latency": "a service must hold it",
+}
+"""Knobs whose steps change what no journal has, and why."""
+
 _STEP_S = 300.0
 """Seconds for a command of the advice: update-grub looks at every disk for other systems."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Name the domain, its disk and where libvirt has it. `vcpus`: those of the domain, as far as
+    known; `other_host`: this host in words, where the run measured another one."""
+
+    domain: str | None
+    disk: str | None
+    uri: str
+    vcpus: int | None
+    other_host: str
 
 
 def apply_advice(
     places: StatePaths,
     run: str,
     advised: Advised,
-    domain: str | None,
-    disk: str,
+    target: Target,
     *,
-    uri: str,
-    vcpus: int | None,
     restore_after: str | None,
     check: bool,
     as_json: bool,
 ) -> None:
     """Carry out the steps of advice that belong to the host, or with `check` say what they would
-    change. `vcpus`: those of the domain, as far as it is known.
+    change.
 
     What is changed stays until 'labctl host restore': all of it or, where a step fails, none.
-    Raises UsageError where a domain is changed and none is named, HostError where this host can't
-    have it or a step fails.
+    Raises UsageError for a tuning that changes nothing on the host or what can't be undone, and
+    where the domain or disk that is changed isn't named; HostError where this host can't have it
+    or a step fails.
     """
     from labctl.run.commands.host_tuning import Lasting, tune
 
-    rollout = advised.rollout
-    if rollout.edits_domain and domain is None:
-        raise UsageError(
-            f"'{advised.tuning}' changes a virtual machine, and none is named",
-            hint="Name it with --domain; 'virsh list --all' shows them.",
-        )
-    if None not in (vcpus, rollout.vcpus) and vcpus != rollout.vcpus:
-        raise UsageError(
-            f"'{advised.tuning}' was made for {rollout.vcpus} vCPUs, and '{domain}' has {vcpus}",
-            hint="'labctl advise' says in its notes why it could not be fitted.",
-        )
+    _check(advised, target)
     asked = _asked(advised, f"{advised.tuning} (advise {run})")
-    carrying = _Carrying(_host_steps(advised), domain or "", disk, uri)
+    carrying = _Carrying(_host_steps(advised), target)
     found = _foreseen(asked, carrying)
     if check:
         if as_json:
@@ -88,27 +96,76 @@ def apply_advice(
                 "changed": [changed_json(entry) for entry in changed],
                 "refused": refused,
                 "needs_reboot": _after_reboot(advised),
+                "when_started": _when_started(advised),
                 "in_guest": _in_guest(advised),
+                "notes": list(advised.rollout.notes),
             }
         )
         return
     show_tuned(changed, refused)
     for title in _after_reboot(advised):
         click.echo(printable(f"in force after a reboot of the host: {title}"))
+    for title in _when_started(advised):
+        click.echo(printable(f"in force when the virtual machine is started next: {title}"))
     for title in _in_guest(advised):
         click.echo(printable(f"left to do inside the guest: {title}"))
-    for note in rollout.notes:
+    for note in advised.rollout.notes:
         click.echo(printable(f"mind: {note}"))
+
+
+def _check(advised: Advised, target: Target) -> None:
+    """Raise UsageError for what `apply_advice` doesn't take."""
+    from labctl.rollout.steps import DISK
+
+    rollout, tuning = advised.rollout, advised.tuning
+    steps = _host_steps(advised)
+    for knob, why in _NOT_UNDONE.items():
+        if knob in dict(rollout.host):
+            raise UsageError(
+                f"'{tuning}' sets '{knob}', which could not be undone as a whole: {why}",
+                hint=f"'labctl host tune {tuning}' sets it until it is restored; --out writes the "
+                "steps.",
+            )
+    if not steps:
+        raise UsageError(
+            f"'{tuning}' changes nothing on the host",
+            hint="Its steps are inside the guest ('labctl advise' lists them), or the run did not "
+            "record them.",
+        )
+    if rollout.edits_domain and target.domain is None:
+        raise UsageError(
+            f"'{tuning}' changes a virtual machine, and none is named",
+            hint="Name it with --domain; 'virsh list --all' shows them.",
+        )
+    words = [word for step in steps for command in step.commands for word in command.argv]
+    if target.disk is None and any(DISK in word for word in words):
+        raise UsageError(
+            f"'{tuning}' changes a disk, and none is named",
+            hint=f"Name it with --disk; 'virsh domblklist {target.domain}' shows them.",
+        )
+    if target.vcpus is None:
+        if target.other_host:
+            raise UsageError(
+                f"the run measured another host than this one ({target.other_host}), and its CPU "
+                "numbers hold there alone",
+                hint="With --domain the pins are planned for this host.",
+            )
+    elif rollout.vcpus is not None and target.vcpus != rollout.vcpus:
+        raise UsageError(
+            f"'{tuning}' was made for {rollout.vcpus} vCPUs, and '{target.domain}' has "
+            f"{target.vcpus}",
+            hint="'labctl advise' says in its notes why it could not be fitted.",
+        )
 
 
 class _Carrying:
     """Carry out the host's steps of a tuning, for one domain and disk."""
 
-    def __init__(self, steps: Sequence[Step], domain: str, disk: str, uri: str) -> None:
+    def __init__(self, steps: Sequence[Step], target: Target) -> None:
         self._steps = steps
-        self._domain = domain
-        self._disk = disk
-        self._uri = uri
+        self._domain = target.domain or ""
+        self._disk = target.disk or ""
+        self._uri = target.uri
 
     def tunables(self) -> list[Tunable]:
         """Return all that the steps may change, so that it can be put back."""
@@ -237,6 +294,13 @@ def _after_reboot(advised: Advised) -> list[str]:
 
     steps = _host_steps(advised)
     return [step.title for step in steps if step.in_force is InForce.HOST_REBOOT]
+
+
+def _when_started(advised: Advised) -> list[str]:
+    from labctl.rollout.steps import InForce
+
+    steps = _host_steps(advised)
+    return [step.title for step in steps if step.in_force is InForce.GUEST_START]
 
 
 def _in_guest(advised: Advised) -> list[str]:

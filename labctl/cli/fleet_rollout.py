@@ -166,16 +166,17 @@ def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
     click.echo(
         f"\n{counted(len(kept), 'host')} of {len(stands)} keep '{printable(record.tuning)}'."
     )
-    changed = [host for host, one in stands.items() if one.stand in (Stand.CHANGED, Stand.UNKNOWN)]
-    if changed:
+    fine = (Stand.KEPT, Stand.NOT_CHANGED, Stand.UNDONE, Stand.NOT_TOUCHED)
+    open_ = [host for host, one in stands.items() if one.stand not in fine]
+    if open_:
         click.echo(
             printable(
-                f"Changed, or not known: {', '.join(changed)}. What is changed there is undone "
+                f"Changed, or not known: {', '.join(open_)}. What is changed there is undone "
                 f"{record.restore_after} after the change; 'labctl host status' on a host shows it."
             )
         )
-    if len(kept) < len(stands):
-        click.echo("On every other host nothing is changed.")
+    if len(kept) + len(open_) < len(stands):
+        click.echo("Where it says not changed, undone or not touched, nothing is changed.")
     if kept:
         click.echo("To undo it: the playbook labctl.lab.undo, or 'labctl host restore' on a host.")
     return None if len(kept) == len(stands) else ExitCode.FOUND

@@ -11,6 +11,7 @@ from labctl.base.errors import HostError
 from labctl.base.wording import shortened
 from labctl.cli import host_tune
 from labctl.cli.common import Group, console, print_json, state_paths
+from labctl.cli.host_tune import told
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
@@ -53,7 +54,17 @@ def journal(context: click.Context, as_json: bool) -> None:
 
     pending = Journal(state_paths(context).journal).pending()
     if as_json:
-        print_json([{**e.to_json(), "owner_lives": e.owner_lives()} for e in pending])
+        print_json(
+            [
+                {
+                    **e.to_json(),
+                    "old": told(e.old),
+                    "new": told(e.new),
+                    "owner_lives": e.owner_lives(),
+                }
+                for e in pending
+            ]
+        )
         return
     if not pending:
         click.echo("nothing is changed")

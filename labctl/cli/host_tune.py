@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from labctl.rollout.steps import Step
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_MOST_TOLD = 500
+"""Characters of a value in JSON."""
 
 
 @click.command()
@@ -96,9 +100,9 @@ def tune(
 @click.pass_context
 def keep(context: click.Context, as_json: bool) -> None:
     """Keep what 'labctl host tune --restore-after' has set, until 'labctl host restore'."""
-    from labctl.host.settings.restore_timer import stop
+    from labctl.run.commands.host_tuning import keep as carry_out
 
-    kept = stop(state_paths(context))
+    kept = carry_out(state_paths(context), tell)
     if as_json:
         print_json({"schema": 1, "kept": kept})
     elif kept:
@@ -180,21 +184,30 @@ def restore(
     if force and accept:
         raise click.UsageError("--force and --accept contradict each other")
     places = state_paths(context)
-    due = running(places)
-    if timer is not None and (due is None or due.name != timer):
+
+    def spared() -> frozenset[str] | None:
+        due = running(places)
+        if timer is not None and (due is None or due.name != timer):
+            return None
+        if due is not None and (not_kept or timer is not None):
+            return due.spared
+        pending = Journal(places.journal).pending() if not_kept else []
+        return frozenset(entry.id for entry in pending)
+
+    def done(results: Sequence[Restored]) -> None:
+        # A timer tries again what could not be put back.
+        if all(result.outcome.settles for result in results):
+            stop(places)
+
+    if timer is not None and spared() is None:
         return
-    spared: frozenset[str] = frozenset()
-    if due is not None and (not_kept or timer is not None):
-        spared = due.spared
-    elif not_kept:
-        spared = frozenset(entry.id for entry in Journal(places.journal).pending())
-    results = carry_out(places, tell, spared=spared, force=force, accept=accept)
+    results = carry_out(places, tell, spared=spared, done=done, force=force, accept=accept)
     pending = Journal(places.journal).pending()
     if as_json:
         print_json(
             {
-                "results": [result.to_json() for result in results],
-                "pending": [entry.to_json() for entry in pending],
+                "results": [result.to_json() | {"old": told(result.old)} for result in results],
+                "pending": [_entry_json(entry) for entry in pending],
             }
         )
     else:
@@ -205,25 +218,26 @@ def restore(
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
             click.echo(f"left alone: what labctl {pid} changed, as it still runs")
     _fail_unless_settled(results, UndoOutcome.FOREIGN)
-    # Not before: a timer tries again what could not be put back.
-    stop(places)
 
 
 @contextmanager
 def restore_timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
     """Start the timer that puts the host back, before anything is changed: a host that is lost in
-    between is put back as well. Where the block fails, it has changed nothing."""
+    between is put back as well. It goes on where the block fails and there is something that it
+    would put back: what an earlier one was for, or what the block itself could not."""
     if restore_after is None:
         yield
         return
     from labctl.cli.stopping import seconds_of
-    from labctl.host.settings.restore_timer import resume, start
+    from labctl.host.settings.journal import Journal
+    from labctl.host.settings.restore_timer import start, stop
 
-    before = start(places, seconds_of(restore_after, "--restore-after"))
+    timer = start(places, seconds_of(restore_after, "--restore-after"))
     try:
         yield
     except BaseException:
-        resume(places, before)
+        if all(entry.id in timer.spared for entry in Journal(places.journal).pending()):
+            stop(places)
         raise
 
 
@@ -300,13 +314,26 @@ def _show_step(step: Step) -> None:
 
 def changed_json(entry: Entry) -> dict[str, str | None]:
     """Return a change as plain JSON values."""
-    return {"name": entry.name, "before": entry.old, "now": entry.new}
+    return {"name": entry.name, "before": told(entry.old), "now": told(entry.new)}
+
+
+def told(value: str | None) -> str | None:
+    """Return a value as JSON has it: a long one is a domain's definition, with its passwords, or a
+    file, of which a digest is enough."""
+    if value is None or len(value) <= _MOST_TOLD:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()
+    return f"{len(value)} characters, SHA-256 {digest}"
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {**entry.to_json(), "old": told(entry.old), "new": told(entry.new)}
 
 
 def _standing(item: ChangeStanding) -> dict[str, Any]:
     return {
-        **item.entry.to_json(),
-        "present": item.present,
+        **_entry_json(item.entry),
+        "present": told(item.present),
         "state": str(item.state),
         "owner_lives": item.entry.owner_lives(),
     }

@@ -42,7 +42,7 @@ def rollout_target(
             vcpus = own.vcpus if vcpus is None else vcpus
     if vcpus is None:
         return None, name
-    here = _other_host(run)
+    here = other_host(run)
     if here and memory_mib is None:
         raise UsageError(
             f"--vcpus plans pins for this host ({here}), and run {run.name} measured another one",
@@ -52,7 +52,7 @@ def rollout_target(
     return _machine(vcpus, memory_mib, here), name
 
 
-def _other_host(run: LoadedRun) -> str:
+def other_host(run: LoadedRun) -> str:
     """Return this host in words where it isn't the one that was measured, else ""."""
     from labctl.host.facts import read_host_files
     from labctl.host.machine_facts import machine_facts

@@ -56,6 +56,10 @@ _KINDS = {
 }
 
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
+"""What the name of a host's run may be: it becomes a path, and a variable for Ansible, which takes
+braces for a template."""
+
 _GUARD = "Stop where an earlier batch did not pass"
 GATE: Final = "Stop where a rule is not kept"
 _SWEEP: Final = "labctl_sweep"
@@ -65,10 +69,18 @@ _LAST = {
     (_SWEEP, "Verify"): What.FETCHED,
     ("labctl_gate", GATE): What.PASSED,
     (_TUNE, CHANGE): What.CHANGED,
-    (_TUNE, "Keep them"): What.KEPT,
-    (_TUNE, "Put back what is not kept"): What.UNDONE,
+    ("", "Keep it"): What.KEPT,
+    ("", "Put back what is not kept"): What.UNDONE,
 }
-"""Last tasks of roles, by the role's name, and what it means that they went well."""
+"""Tasks of roles, by the role's name, and of playbooks, and what it means that they went well."""
+
+_LACKING = {
+    "needs_reboot": "in force after a reboot of the host",
+    "when_started": "in force when the virtual machine is started next",
+    "in_guest": "left to do inside the guest",
+    "refused": "refused by the kernel",
+}
+"""Keys of what `labctl advise --apply --json` prints, each a list of what isn't in force yet."""
 
 
 def news_of(event: Mapping[str, Any]) -> HostNews | None:
@@ -92,19 +104,39 @@ def news_of(event: Mapping[str, Any]) -> HostNews | None:
         case _:
             role = str(data.get("role", "")).rpartition(".")[2]
             last = _LAST.get((role, task)) if event.get("event") == "runner_on_ok" else None
+            if last is What.UNDONE and result.get("rc"):
+                return HostNews(host=host, what=What.FAILED, task=task, reason=_reason(result))
             if last is not None:
-                return HostNews(host=host, what=last, task=task)
+                lacking = _lacking(result) if last is What.CHANGED else ""
+                return HostNews(host=host, what=last, task=task, reason=lacking)
             return _progress(host, task, result) if role == _SWEEP else None
 
 
-def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
-    """Return what the host's progress.json says, where that is what the task printed."""
+def _lacking(result: Mapping[str, Any]) -> str:
+    """Return what isn't in force though it was applied; "" where all is."""
+    said = printed_json(result)
+    found = [
+        f"{words}: {', '.join(map(str, said[key]))}"
+        for key, words in _LACKING.items()
+        if isinstance(said.get(key), list) and said[key]
+    ]
+    return _short("; ".join(found))
+
+
+def printed_json(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the JSON object that a task's command printed; an empty one where it is none."""
     text = str(result.get("stdout", ""))
     try:
         said = parse_json(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:
-        return None
-    if not isinstance(said, dict) or not isinstance(said.get("run"), str):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
+    """Return what the host's progress.json says, where that is what the task printed."""
+    said = printed_json(result)
+    if not isinstance(said.get("run"), str) or not RUN_NAME.fullmatch(said["run"]):
         return None
     return HostNews(
         host=host,

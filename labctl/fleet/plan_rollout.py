@@ -15,8 +15,10 @@ from labctl.base.errors import UsageError
 from labctl.fleet.ansible import inventory_hosts
 from labctl.fleet.batches import batches_of
 from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.host_news import RUN_NAME
 from labctl.fleet.landing import taken
 from labctl.fleet.rollout_folder import Rollout
+from labctl.rollout.advice import check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,7 @@ class AskedFor:
 def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFor) -> Rollout:
     """Return the plan for the hosts that may take the tuning. Raises UsageError where there is
     none, HostError where Ansible isn't there."""
+    check_name(fleet.name, asked.tuning)
     found = taken(fleet)
     may = hosts_that_may(judge_fleet(found.rows, found.states), asked.tuning)
     if not may.hosts:
@@ -45,9 +48,10 @@ def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFo
             f"{'; '.join(reasons) or 'it was not measured'}",
             hint=f"'labctl fleet advise {fleet.name}' says which tunings they may take.",
         )
-    there = set(inventory_hosts(inventory, asked.limit))
+    # Ansible makes its batches in the order of the inventory.
+    present = inventory_hosts(inventory, asked.limit)
     absent = "not in the inventory" if asked.limit is None else "not within --limit"
-    hosts = [host for host in may.hosts if host in there]
+    hosts = [host for host in present if host in may.hosts]
     if not hosts:
         raise UsageError(
             f"none of the {len(may.hosts)} hosts that may take '{asked.tuning}' is "
@@ -55,6 +59,12 @@ def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFo
             hint="'ansible-inventory -i FILE --graph' shows groups and hosts.",
         )
     runs = {state.host: state.run for state in found.states}
+    for host in hosts:
+        if not RUN_NAME.fullmatch(runs[host]):
+            raise UsageError(
+                f"{host} says that its run is {runs[host]!r}, which is no run's name",
+                hint="Leave it out with --limit, and look at that host.",
+            )
     return Rollout(
         fleet=fleet.name,
         tuning=asked.tuning,
@@ -65,6 +75,6 @@ def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFo
         policy=None if asked.policy is None else str(asked.policy.absolute()),
         restore_after=asked.restore_after,
         runs={host: runs[host] for host in hosts},
-        left_out=dict(may.others) | {host: absent for host in may.hosts if host not in there},
+        left_out=dict(may.others) | {host: absent for host in may.hosts if host not in hosts},
         batches=batches_of(hosts, asked.serial),
     )

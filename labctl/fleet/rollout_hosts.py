@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from labctl.base.errors import BrokenError
 from labctl.fleet.ansible import play
-from labctl.fleet.host_news import CHANGE, HostNews, What, news_of
+from labctl.fleet.host_news import CHANGE, HostNews, What, news_of, printed_json
 from labctl.fleet.rollout_folder import HostStand, RolloutFolder, Stand
 from labctl.fleet.sweep_hosts import HowToReach
 
@@ -42,9 +42,7 @@ def roll_out(folder: RolloutFolder, how: HowToReach, hosts_runs: str, watching: 
     )
     if not heard.begun:
         raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
-    for host, stand in folder.stands.items():
-        if stand.stand is Stand.WAITING:
-            folder.change(host, stand=Stand.NOT_TOUCHED, reason="a batch before it was stopped")
+    heard.close(f"Ansible ended with status {ended.status} before it was done with it")
 
 
 def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, str]:
@@ -54,17 +52,21 @@ def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[st
 
     def hear(event: Mapping[str, Any]) -> None:
         data, news = event.get("event_data"), news_of(event)
+        host = str(data.get("host")) if isinstance(data, Mapping) else ""
+        if host not in folder.stands:
+            return
         if news is not None and news.what in (What.FAILED, What.UNREACHABLE):
-            if folder.stands[news.host].stand is Stand.WAITING:
-                folder.change(news.host, stand=Stand.UNKNOWN, reason=news.reason)
+            if not folder.stands[host].reason:
+                folder.change(host, stand=Stand.UNKNOWN, reason=news.reason)
         elif event.get("event") == "runner_on_ok" and isinstance(data, Mapping):
-            host, task = str(data.get("host")), str(data.get("task", ""))
-            if task.endswith(_ASKED):
+            task, result = str(data.get("task", "")), data.get("res")
+            result = result if isinstance(result, Mapping) else {}
+            if task.endswith(_ASKED) and printed_json(result).get("would_change") == []:
                 shown[host] = ""
             if task.endswith(_SHOWN):
-                shown[host] = _difference(data.get("res"))
+                shown[host] = _difference(result)
 
-    play(
+    ended = play(
         PLAYBOOK,
         inventory=how.inventory,
         limit=folder.record.hosts,
@@ -73,13 +75,17 @@ def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[st
         handler=hear,
         check=True,
     )
+    for host, one in folder.stands.items():
+        if host not in shown and not one.reason:
+            why = f"Ansible ended with status {ended.status}: {ended.said}"
+            folder.change(host, stand=Stand.UNKNOWN, reason=why)
     return shown
 
 
-def _difference(result: Any) -> str:
+def _difference(result: Mapping[str, Any]) -> str:
     """Return the lines of Ansible's diff of a file."""
     lines: list[str] = []
-    diffs = result.get("diff") if isinstance(result, Mapping) else None
+    diffs = result.get("diff")
     for diff in diffs if isinstance(diffs, list) else []:
         if isinstance(diff, Mapping):
             for sign, key in (("-", "before"), ("+", "after")):
@@ -133,32 +139,47 @@ class _Heard:
     def _changes(self, news: HostNews) -> dict[str, Any]:
         host, before = news.host, self._folder.stands[news.host]
         match news.what:
+            case What.STOPPED:
+                return {"stand": Stand.NOT_TOUCHED, "reason": _bare(news.reason)}
             case What.BEGUN | What.PROGRESS if before.stand is Stand.WAITING:
                 return {"stand": Stand.MEASURING}
             case What.BEGUN if news.task == CHANGE:
                 self._changing.add(host)
                 return {}
             case What.CHANGED:
-                return {"stand": Stand.CHANGED}
+                return {"stand": Stand.CHANGED, "reason": news.reason}
             case What.KEPT:
-                was_so = "" if host in self._changing else "it was so already"
+                reason = before.reason if host in self._changing else "it was so already"
                 self._changing.discard(host)
-                return {"stand": Stand.KEPT, "reason": was_so}
+                return {"stand": Stand.KEPT, "reason": reason}
             case What.UNDONE:
+                is_undone = host in self._changing
                 self._changing.discard(host)
-                return {"stand": Stand.UNDONE}
+                return {"stand": Stand.UNDONE if is_undone else Stand.NOT_CHANGED}
             case What.UNREACHABLE:
                 return {"stand": Stand.UNKNOWN, "reason": self._lost(news)}
             case What.FAILED if news.task == _NOT_CHANGED:
                 return {"stand": Stand.NOT_CHANGED, "reason": _bare(news.reason)}
             case What.FAILED if news.task == _UNDONE:
-                is_undone = before.stand is Stand.UNDONE
-                stand = Stand.UNDONE if is_undone else Stand.NOT_CHANGED
-                return {"stand": stand, "reason": _bare(news.reason)}
+                return {"reason": _bare(news.reason)}
             case What.FAILED if host in self._changing:
-                return {"reason": f"{news.task}: {news.reason}"}
+                return {"stand": Stand.CHANGED, "reason": f"{news.task}: {news.reason}"}
             case _:
                 return {}
+
+    def close(self, why: str) -> None:
+        """Say how hosts stand that Ansible was not done with."""
+        fine = (Stand.KEPT, Stand.WAITING)
+        stopped = any(one.stand not in fine for one in self._folder.stands.values())
+        for host, one in self._folder.stands.items():
+            if one.stand is Stand.WAITING:
+                reason = "a batch before it was stopped" if stopped else why
+                self._folder.change(host, stand=Stand.NOT_TOUCHED, reason=reason)
+            elif one.stand is Stand.MEASURING:
+                stand = Stand.UNKNOWN if host in self._changing else Stand.NOT_CHANGED
+                self._folder.change(host, stand=stand, reason=why)
+            elif one.stand is Stand.CHANGED and not one.reason:
+                self._folder.change(host, reason=why)
 
     def _lost(self, news: HostNews) -> str:
         if news.host in self._changing:
@@ -169,4 +190,6 @@ class _Heard:
 
 def _bare(reason: str) -> str:
     """Return a reason without what the state says already."""
-    return reason.removeprefix("not changed: ").removeprefix("undone on this host: ")
+    for known in ("not changed: ", "undone on this host: ", "not touched: "):
+        reason = reason.removeprefix(known)
+    return reason

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from labctl.analysis.answer_record import FEWEST_BOOTS
 from labctl.analysis.cells import scenario_of
 from labctl.analysis.comparison_json import comparison_json
 from labctl.analysis.confirmation import Pair, not_again, pairs_of
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.verdict_table import Verdict, verdict_text
 from labctl.analysis.words import effect_text, shown
-from labctl.base.wording import metric_title, printable
+from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import Advised
 from labctl.rollout.card import NOT_RECORDED, CardFact, holds_while
 from labctl.store.run_folder import LoadedRun
@@ -53,7 +54,8 @@ def verified(
 ) -> Verified:
     """Return what a fresh run says of advice that came from another."""
     pairs = pairs_of(advised.judged, advised.tuning, judgement.standings)
-    confirmed = all(pair.stands for pair in pairs)
+    boots = min((pair.fresh.boots for pair in pairs if pair.fresh), default=0)
+    confirmed = bool(pairs) and all(pair.stands for pair in pairs) and boots >= FEWEST_BOOTS
     moved = tuple(
         Moved(then.name, then.value, now.value)
         for then, now in _both(first, fresh)
@@ -64,7 +66,7 @@ def verified(
         fresh_run=fresh.name,
         tuning=advised.tuning,
         confirmed=confirmed,
-        sentence=_sentence(advised.tuning, confirmed, pairs),
+        sentence=_sentence(advised.tuning, confirmed, pairs, boots),
         pairs=pairs,
         moved=moved,
         warnings=tuple(judgement.warnings),
@@ -77,7 +79,7 @@ def _both(first: LoadedRun, fresh: LoadedRun) -> Iterator[tuple[CardFact, CardFa
     )
 
 
-def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
+def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...], boots: int) -> str:
     if confirmed:
         gains = [
             f"{metric_title(pair.fresh.metric)} {effect_text(pair.fresh)} in "
@@ -88,7 +90,12 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...]) -> str:
         if not gains:
             return f"Confirmed: '{tuning}' is shown again to do no harm; a gain was not shown here."
         return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
-    return f"Not confirmed: '{tuning}' does not do it again in {not_again(pairs)}."
+    if where := not_again(pairs):
+        return f"Not confirmed: '{tuning}' does not do it again in {where}."
+    return (
+        f"Not confirmed: '{tuning}' was measured again with {counted(boots, 'boot')}, and it takes "
+        f"{FEWEST_BOOTS}."
+    )
 
 
 def verified_json(result: Verified) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""Where systemd runs the host: the timer that puts it back, and a unit that an advice installs."""
+"""Where systemd runs the host: the timer that puts it back, and a unit that does after a reboot."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,26 +16,7 @@ from tests.fleet.conftest import HERE, LABCTL
 from tests.fleet.test_tune import KSM
 from tests.guest.conftest import wait_for
 
-UNIT = "labctl-test.service"
-RUN = f"""\
-from pathlib import Path
-from labctl.host.settings.journal import Journal, KnobChange
-from labctl.host.settings.permanent import ConfigFile, content, write_config
-import subprocess, sys
-
-path = Path("/etc/systemd/system/{UNIT}")
-text = "[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=labctl-test.target\\n"
-
-def act():
-    write_config(path, text)
-    for words in (["daemon-reload"], ["enable", "{UNIT}"], ["restart", "{UNIT}"]):
-        subprocess.run(["systemctl", *words], check=True, capture_output=True)
-
-with Journal(Path(sys.argv[1])).changing() as changes:
-    changes.make([KnobChange(tunable=ConfigFile(str(path)))], act=act)
-    for word in ("is-active", "is-enabled"):
-        print(subprocess.run(["systemctl", word, "{UNIT}"], capture_output=True, text=True).stdout)
-"""
+RESTORE = "labctl-restore.service"
 
 
 @dataclass(frozen=True)
@@ -100,9 +80,15 @@ def test_its_timer_puts_the_host_back_unless_it_is_told_to_keep(systemd: Systemd
     assert systemd.run("cat", KSM) == "1"
 
 
-def test_a_unit_that_was_installed_is_stopped_and_removed(systemd: Systemd) -> None:
-    said = systemd.run(sys.executable, "-c", RUN, "/var/lib/journal.jsonl")
-    assert said.split() == ["active", "enabled"], said
-    assert "inactive" in systemd.run("systemctl", "is-active", UNIT)
-    assert "could not be found" in systemd.run("systemctl", "status", UNIT)
-    assert systemd.run("cat", "/var/lib/journal.jsonl") == ""
+def test_what_a_reboot_leaves_is_put_back_by_a_unit(systemd: Systemd) -> None:
+    """It is started here as the next boot would."""
+    systemd.run(LABCTL, "host", "tune", "ksm-on", "--restore-after", "10m")
+    assert systemd.run("systemctl", "is-enabled", RESTORE) == "enabled"
+    systemd.run("systemctl", "start", RESTORE)
+    assert systemd.run("cat", KSM) == "0", systemd.run("systemctl", "status", RESTORE)
+    assert "No such file" in systemd.run("systemctl", "is-enabled", RESTORE)
+
+    systemd.run(LABCTL, "host", "tune", "ksm-on", "--restore-after", "10m")
+    systemd.run(LABCTL, "host", "keep")
+    assert "No such file" in systemd.run("systemctl", "is-enabled", RESTORE)
+    assert systemd.run("cat", KSM) == "1"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import os
+import stat
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,17 +20,14 @@ from labctl.store.jsonfile import write_bytes
 _TOOL_S = 120.0
 """Seconds for a tool: update-grub looks at every disk for other systems."""
 
-_TEXT = "text:"
-"""Begins the value of a file that is there, so that no text is taken for ABSENT."""
-
 _GRUB = "/etc/default/grub.d/"
-_UNITS = "/etc/systemd/system/"
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Read and write a file of /etc as "text:" and its content, or "absent". What reads it only
-    when told (GRUB's menu, systemd) is told so when it is written; nothing is started anew."""
+    """Read and write a file of /etc: "absent", or its mode, owner, group and content
+    ("0644:0:0:text:…", with "base64:" for what is no UTF-8). GRUB's menu is made anew after a
+    file of its own is written."""
 
     kind: ClassVar[str] = "config-file"
     path: str
@@ -40,44 +40,60 @@ class ConfigFile:
     def survives_reboot(self) -> bool:
         return True
 
+    @property
+    def is_told(self) -> bool:
+        """Return whether a tool must read it for it to be in force: then it is written though it
+        has its value already, as the tool may have failed before."""
+        return self.path.startswith(_GRUB)
+
     def arguments(self) -> dict[str, str]:
         return asdict(self)
 
     def read(self) -> str:
         try:
-            return content(Path(self.path).read_text(encoding="utf-8"))
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return ABSENT
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OSError(errno.ELOOP, "it is a link", self.path) from error
+            raise
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            data = file.read()
+        mode = f"{stat.S_IMODE(found.st_mode):04o}:{found.st_uid}:{found.st_gid}:"
+        try:
+            return f"{mode}text:{data.decode()}"
+        except UnicodeDecodeError:
+            return f"{mode}base64:{base64.b64encode(data).decode()}"
 
     def write(self, value: str) -> None:
-        path, unit = Path(self.path), self._unit()
+        path = Path(self.path)
         if value == ABSENT:
-            if unit:
-                _tool("systemctl", "disable", "--now", unit)
             path.unlink(missing_ok=True)
         else:
-            write_config(path, value.removeprefix(_TEXT))
-        if unit:
-            _tool("systemctl", "daemon-reload")
-            if value != ABSENT:
-                _tool("systemctl", "restart", unit)
-        if self.path.startswith(_GRUB):
+            mode, uid, gid, kind, content = value.split(":", 4)
+            data = content.encode() if kind == "text" else base64.b64decode(content)
+            _write(path, data, int(mode, 8))
+            os.chown(path, int(uid), int(gid))
+        if self.is_told:
             _tool("update-grub")
-
-    def _unit(self) -> str:
-        return self.path.removeprefix(_UNITS) if self.path.startswith(_UNITS) else ""
 
 
 def content(text: str) -> str:
-    """Return the value of a ConfigFile with that text."""
-    return _TEXT + text
+    """Return the value of a ConfigFile of root's with that text, which everyone may read."""
+    return f"0644:0:0:text:{text}"
 
 
 def write_config(path: Path, text: str) -> None:
     """Write a file of /etc that everyone may read, and its folder. Raises OSError."""
+    _write(path, text.encode(), 0o644)
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
     os.makedirs(path.parent, mode=0o755, exist_ok=True)
     try:
-        write_bytes(path, text.encode(), mode=0o644, below=path.parent)
+        write_bytes(path, data, mode=mode, below=path.parent)
     except LabctlError as error:
         raise OSError(0, error.message) from error
 

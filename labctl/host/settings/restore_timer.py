@@ -1,8 +1,9 @@
 """Have the host put back what `host tune` changes, unless somebody says in time to keep it.
 
 A host that is tuned over ssh may be lost before anybody can undo it: the timer runs on the host
-itself, from before the first change. It is systemd's where systemd runs the host, else a shell that
-sleeps. A reboot ends it, and with it all that `host tune` has changed.
+itself, from before the first change. It is systemd's where systemd runs the host, with a unit that
+does the same after a reboot, as files and virtual machines stay changed over one. Else it is a
+shell that sleeps, which a reboot ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,10 +22,31 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.paths import StatePaths
+from labctl.host.processes import boot_id
 from labctl.host.settings.journal import Journal
-from labctl.store.jsonfile import read_json, write_json
+from labctl.store.jsonfile import read_json, write_bytes, write_json
 
 _SYSTEMD: Final = Path("/run/systemd/system")
+_AT_BOOT: Final = Path("/etc/systemd/system/labctl-restore.service")
+_BOOT_UNIT: Final = """\
+# Puts back what 'labctl host tune' or 'labctl advise --apply' has changed and nobody has kept.
+[Unit]
+Description=Undo what labctl has changed
+After=libvirtd.service libvirtd.socket virtqemud.service virtqemud.socket
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh {script} {name}
+
+[Install]
+WantedBy=multi-user.target
+"""
+_SCRIPT: Final = """\
+#!/bin/sh
+# Each try asks anew whether the timer of that name is still due.
+for _ in $(seq {tries}); do {restore} --timer "$1" && break; sleep {again_s}; done
+"""
+_SYSTEMD_S: Final = 30.0
 _AGAIN_S: Final = 60
 _TRIES: Final = 60
 """A restore that failed, as the host is being measured, is tried again after so many seconds, so
@@ -39,70 +62,87 @@ class Timer:
     spared: frozenset[str]
 
 
-def start(places: StatePaths, seconds: float) -> Timer | None:
-    """Start the timer in place of one that runs already; returns that one, for `resume`. Where it
-    can't be started, that one goes on. What that one would undo, the new one undoes as well."""
+def start(places: StatePaths, seconds: float) -> Timer:
+    """Start the timer in place of one that runs already, and return it. What that one would undo,
+    the new one undoes as well; where the new one can't be started, that one goes on."""
     before = running(places)
     if before is not None:
         spared = before.spared
     else:
         spared = frozenset(entry.id for entry in Journal(places.journal).pending())
-    name = f"labctl-restore-{secrets.token_hex(6)}"
-    restore = shlex.join(
-        [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
-        + ["host", "restore", "--timer", name]
-    )
-    # Each try asks anew whether it is still due.
-    loop = f"for _ in $(seq {_TRIES}); do {restore} && break; sleep {_AGAIN_S}; done"
+    timer = Timer(f"labctl-restore-{secrets.token_hex(6)}", spared)
+    script = _script(places)
+    _launch(timer.name, seconds, script)
+    # Only now is it the one that is due: where we die before, the earlier one still is.
+    content = {"schema": 1, "name": timer.name, "spared": sorted(spared), "boot_id": boot_id()}
+    write_json(_file(places), content)
+    if _SYSTEMD.is_dir():
+        _install(script, timer.name)
+    return timer
+
+
+def _script(places: StatePaths) -> Path:
+    """Write the script that a timer runs. A file, since systemd reads a command with signs of the
+    shell otherwise once it has been told to reload its units."""
+    python = [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
+    restore = shlex.join([*python, "host", "restore"])
+    text = _SCRIPT.format(tries=_TRIES, restore=restore, again_s=_AGAIN_S)
+    path = places.root / "restore-timer.sh"
     places.root.mkdir(parents=True, exist_ok=True)
-    _write(places, Timer(name, spared))
-    try:
-        _launch(name, seconds, loop)
-    except BaseException:
-        resume(places, before)
-        raise
-    return before
+    write_bytes(path, text.encode(), mode=0o700, below=places.root)
+    return path
 
 
-def _launch(name: str, seconds: float, loop: str) -> None:
+def _launch(name: str, seconds: float, script: Path) -> None:
     if _SYSTEMD.is_dir():
         # Else it may come a minute late (systemd.timer(5), AccuracySec).
-        unit = ("systemd-run", f"--unit={name}", f"--on-active={seconds:g}s", "--quiet")
-        unit += ("--timer-property=AccuracySec=1s",)
+        unit = ["systemd-run", f"--unit={name}", "--timer-property=AccuracySec=1s", "--quiet"]
         process.run(
-            [*unit, "sh", "-c", loop], deadline=Deadline.after(30, "starting a timer of systemd")
+            [*unit, f"--on-active={seconds:g}s", "sh", str(script), name],
+            deadline=Deadline.after(_SYSTEMD_S, "starting a timer of systemd"),
         )
-    else:
-        # It must outlive this process, which `process.running` rules out.
-        subprocess.Popen(
-            ["sh", "-c", f"sleep {seconds:g}; {loop}", name],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        return
+    # It must outlive this process, which `process.running` rules out.
+    subprocess.Popen(
+        ["sh", "-c", 'sleep "$1"; exec sh "$2" "$0"', name, f"{seconds:g}", str(script)],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
-def resume(places: StatePaths, timer: Timer | None) -> None:
-    """Let an earlier timer be the one that is due again; None: no timer."""
-    if timer is None:
-        stop(places)
-    else:
-        _write(places, timer)
+def _install(script: Path, name: str) -> None:
+    """Install the unit that restores after a reboot, in place of an earlier timer's."""
+    # One argument, in which systemd expands nothing (systemd.service(5), "COMMAND LINES").
+    escaped = str(script).replace("\\", "\\\\").replace('"', '\\"')
+    escaped = escaped.replace("$", "$$").replace("%", "%%")
+    text = _BOOT_UNIT.format(script=f'"{escaped}"', name=name)
+    write_bytes(_AT_BOOT, text.encode(), below=_AT_BOOT.parent)
+    _systemctl("daemon-reload")
+    _systemctl("enable", "--quiet", _AT_BOOT.name)
 
 
 def stop(places: StatePaths) -> bool:
     """Stop the timer; returns whether there was one. Its process ends when its time is over, and
     does nothing then."""
     found = running(places) is not None
-    if found:
+    with suppress(FileNotFoundError):
         os.unlink(_file(places))
+    if _SYSTEMD.is_dir() and _AT_BOOT.exists():
+        _systemctl("disable", "--quiet", _AT_BOOT.name)
+        _AT_BOOT.unlink(missing_ok=True)
     return found
 
 
+def _systemctl(*words: str) -> None:
+    process.run(["systemctl", *words], deadline=Deadline.after(_SYSTEMD_S, "systemctl"))
+
+
 def running(places: StatePaths) -> Timer | None:
-    """Return the timer that was neither stopped nor replaced; None: there is none."""
+    """Return the timer that was neither stopped nor replaced; None: there is none, or a reboot has
+    ended it and no unit does its work."""
     try:
         data = read_json(_file(places))
     except BrokenError:
@@ -110,14 +150,11 @@ def running(places: StatePaths) -> Timer | None:
     name = data.get("name") if isinstance(data, dict) else None
     if not isinstance(name, str):
         return None
+    if data.get("boot_id", boot_id()) != boot_id() and not _AT_BOOT.exists():
+        return None
     spared = data.get("spared", [])
     ids = spared if isinstance(spared, list) else []
     return Timer(name, frozenset(one for one in ids if isinstance(one, str)))
-
-
-def _write(places: StatePaths, timer: Timer) -> None:
-    content = {"schema": 1, "name": timer.name, "spared": sorted(timer.spared)}
-    write_json(_file(places), content)
 
 
 def _file(places: StatePaths) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from enum import StrEnum
 from labctl.base.wording import shortened
 from labctl.host.settings.journal_file import Entry, Restored, UndoOutcome
 from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.permanent import ConfigFile
 from labctl.host.settings.tunables import CgroupControllers, StillUsedError, Tunable
 
 _READ_BACK_S = 1.0
@@ -74,7 +76,8 @@ def _restored(entry: Entry, tunable: Tunable) -> Restored:
         return settled(entry, UndoOutcome.DROPPED, "gone with the host's last boot")
     try:
         found = tunable.read()
-        if found == entry.old:
+        is_told = isinstance(tunable, ConfigFile) and tunable.is_told
+        if found == entry.old and not is_told:
             return settled(entry, UndoOutcome.RESTORED, "had its old value already")
         tunable.write(entry.old)
         now = read_until(tunable, entry.old)
@@ -99,11 +102,23 @@ def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | No
     ours = pending[_knob(entry)]
     if not all(e.done for e in ours):
         return None
+    if tunable.survives_reboot and (between := _changed_between(entry, ours)) is not None:
+        return between
     try:
         found = tunable.read()
     except OSError:
         return None
     return None if found in {value for e in ours for value in (e.old, e.new)} else found
+
+
+def _changed_between(entry: Entry, ours: Sequence[Entry]) -> str | None:
+    """Return what someone else made of a knob after this change and before the next one of ours;
+    None where nobody did. `ours`: all changes of the knob, oldest first."""
+    later = ours[ours.index(entry) :]
+    for one, following in itertools.pairwise(later):
+        if one.new != following.old:
+            return following.old
+    return None
 
 
 def standings(pending: Sequence[Entry]) -> list[ChangeStanding]:

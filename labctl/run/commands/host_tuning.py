@@ -10,7 +10,7 @@ from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths, host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.host.lock import host_locked
-from labctl.host.settings import knobs
+from labctl.host.settings import knobs, restore_timer
 from labctl.host.settings.journal import Entry, Journal, KnobChange, Restored
 from labctl.host.settings.tunables import Tunable
 from labctl.run.guests.leftovers import (
@@ -66,12 +66,15 @@ def restore(
     places: StatePaths,
     listener: Listener,
     *,
-    spared: Collection[str] = (),
+    spared: Callable[[], Collection[str] | None] = tuple,
+    done: Callable[[Sequence[Restored]], object] = lambda _: None,
     force: bool = False,
     accept: bool = False,
 ) -> list[Restored]:
-    """Put back what `tune` and labctls that were killed have changed; what became of it. Changes
-    of `tune` whose ids are `spared` stay.
+    """Put back what `tune` and labctls that were killed have changed; what became of it.
+
+    With the host's lock held `spared` says the ids of changes of `tune` that stay, None: nothing is
+    to be put back any more; and `done` gets what became of it.
 
     Waits until no labctl measures here, and ends the guests that a killed one has left. What
     someone else has changed since stays: with `force` it is put back as well, with `accept` it is
@@ -80,16 +83,34 @@ def restore(
     journal = Journal(places.journal)
     left = leftover_guests(places) or leftover_cgroups(places) or _has_work(places)
     if not left and all(_is_owned(entry) for entry in journal.pending()):
+        done([])
         return []
 
     def waiting(busy: BusyError) -> None:
         listener(Note(text=f"Waiting: {busy.message}."))
 
     with host_locked(host_lock(), what="labctl host restore", waiting=waiting):
+        staying = spared()
+        if staying is None:
+            return []
         end_guests(places, listener)
-        restored = journal.restore_all(kept=True, spared=spared, force=force, accept=accept)
+        restored = journal.restore_all(kept=True, spared=staying, force=force, accept=accept)
         remove_work(places)
+        done(restored)
         return restored
+
+
+def keep(places: StatePaths, listener: Listener) -> bool:
+    """Stop the timer that would put back what `tune` has changed; returns whether one was due.
+    Waits until no labctl measures or restores here, so that none is half-way through it."""
+
+    def waiting(busy: BusyError) -> None:
+        listener(Note(text=f"Waiting: {busy.message}."))
+
+    if restore_timer.running(places) is None:
+        return False
+    with host_locked(host_lock(), what="labctl host keep", waiting=waiting):
+        return restore_timer.stop(places)
 
 
 def _has_work(places: StatePaths) -> bool:

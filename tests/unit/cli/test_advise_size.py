@@ -34,7 +34,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host has eight cores, and is the one that was measured."""
     topology = hosts.topology([[n] for n in range(8)])
     monkeypatch.setattr("labctl.host.topology.read_topology", lambda: topology)
-    monkeypatch.setattr(rollout_target, "_other_host", lambda run: "")
+    monkeypatch.setattr(rollout_target, "other_host", lambda run: "")
 
 
 def recorded(results: Path) -> None:

@@ -236,14 +236,14 @@ def test_a_check_names_what_would_change_and_changes_nothing(host: Host) -> None
 
 
 class Started:
-    """What the timer's shell would run, by its name."""
+    """After how many seconds, and with which script, each timer's shell would restore."""
 
     def __init__(self) -> None:
-        self.loops: dict[str, str] = {}
+        self.loops: dict[str, tuple[str, str]] = {}
 
     def __call__(self, argv: list[str], **_: object) -> None:
-        *_, loop, name = argv
-        self.loops[name] = loop
+        *_, name, seconds, script = argv
+        self.loops[name] = (seconds, Path(script).read_text())
 
 
 @pytest.fixture
@@ -256,8 +256,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
 
 def test_a_timer_puts_the_host_back_unless_it_is_told_to_keep(host: Host, started: Started) -> None:
     host("host", "tune", "swappiness-10", "--restore-after", "10m")
-    [(name, loop)] = started.loops.items()
-    assert loop.startswith("sleep 600;")
+    [(name, (seconds, _))] = started.loops.items()
+    assert seconds == "600"
     assert host("host", "keep").out == "kept until 'labctl host restore'\n"
     assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
     assert host("host", "restore", "--timer", name).code == 0
@@ -267,7 +267,7 @@ def test_a_timer_puts_the_host_back_unless_it_is_told_to_keep(host: Host, starte
 def test_a_timer_that_nobody_stopped_restores_once(host: Host, started: Started) -> None:
     host("host", "tune", "swappiness-10", "--restore-after", "10m")
     [name] = started.loops
-    assert f"--timer {name}" in started.loops[name]
+    assert 'host restore --timer "$1"' in started.loops[name][1]
     host("host", "restore", "--timer", "labctl-restore-of-another")
     assert host.swappiness.read_text() == "10"
     host("host", "restore", "--timer", name)
@@ -291,6 +291,43 @@ def test_what_was_kept_before_stays(host: Host, started: Started, by: str) -> No
     assert (host.swappiness.read_text(), ksm.read_text().strip()) == ("10", "0")
     host("host", "restore")
     assert host.swappiness.read_text() == "60"
+
+
+def test_what_was_kept_while_a_timer_waited_for_a_sweep_stays(
+    host: Host, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    [name] = started.loops
+
+    def tell(event: object) -> None:
+        # It waits for the lock by now, and has seen that its timer was due.
+        restore_timer.stop(StatePaths(host.state))
+        released.set()
+
+    released = threading.Event()
+    monkeypatch.setattr(host_tune, "tell", tell)
+    with host_locked(host.lock, what="labctl sweep"):
+        restoring = threading.Thread(target=host, args=("host", "restore", "--timer", name))
+        restoring.start()
+        assert released.wait(20)
+    restoring.join(20)
+    assert host.swappiness.read_text() == "10"
+
+
+def test_a_reboot_ends_a_timer_that_no_unit_takes_over(
+    host: Host, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host("host", "tune", "swappiness-10", "--restore-after", "10m")
+    monkeypatch.setattr(restore_timer, "boot_id", lambda: "another boot")
+    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+
+
+def test_a_long_value_is_a_digest_in_json(host: Host) -> None:
+    assert host_tune.told("60") == "60"
+    assert host_tune.told(None) is None
+    said = host_tune.told("<graphics passwd='secret'/>" * 100)
+    assert said is not None
+    assert said.startswith("2700 characters, SHA-256 ")
 
 
 def test_a_second_timer_undoes_what_the_first_would_have(host: Host, started: Started) -> None:
@@ -317,11 +354,13 @@ def test_the_timer_runs_before_the_first_change(
     assert host("host", "tune", "swappiness-10", "--restore-after", "soon").code == 2
 
 
-def test_a_change_that_failed_leaves_an_earlier_timer_due(host: Host, started: Started) -> None:
+def test_a_change_that_failed_leaves_a_timer_for_an_earlier_one(
+    host: Host, started: Started
+) -> None:
     host("host", "tune", "swappiness-10", "--restore-after", "10m")
-    [name] = started.loops
     with host_locked(host.lock, what="labctl sweep"):
         assert host("host", "tune", "swappiness-10", "--restore-after", "20m").code == 3
+    *_, name = started.loops
     host("host", "restore", "--timer", name)
     assert host.swappiness.read_text() == "60"
 

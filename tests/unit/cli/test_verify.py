@@ -36,7 +36,7 @@ def run_of(gain: float, plan: Mapping[str, Any], **options: Any) -> LoadedRun:
         workloads={"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
         effects=effects,
         noise=0.01,
-        **options,
+        **{"boots": 5, **options},
     )
     asked = {key: plan[key] for key in _SAME}
     return with_run(with_plan(made, **asked), command=COMMAND)
@@ -230,10 +230,12 @@ def test_a_run_names_no_lab_folder_that_the_caller_did_not_name(
     assert swept == []
 
 
-def fresh_run(results: Path, plan: Mapping[str, Any], gain: float, **verifies: str) -> None:
+def fresh_run(
+    results: Path, plan: Mapping[str, Any], gain: float, boots: int = 5, **verifies: str
+) -> None:
     first = RunFolder(results / "r1").load()
     asked = {"run": "r1", "tuning": "pinned+fifo", "evidence": evidence(first), **verifies}
-    made = with_run(run_of(gain, plan, seed=2), verifies=AdviceVerified(**asked))
+    made = with_run(run_of(gain, plan, seed=2, boots=boots), verifies=AdviceVerified(**asked))
     folder = write_run(results / "again", made)
     written = json.loads((folder.path / "plan.json").read_text())
     content = {key: value for key, value in written.items() if key not in ("schema", "digest")}
@@ -256,6 +258,16 @@ def test_a_fresh_run_that_is_there_is_judged_without_measuring(
     assert said.code == code, said.err
     assert json.loads(said.out)["confirmed"] is (code == 0)
     assert swept == []
+
+
+def test_fewer_boots_than_a_report_asks_for_confirm_nothing(
+    labctl: Labctl, results: Path, plan: Mapping[str, Any]
+) -> None:
+    write_run(results / "r1", run_of(1.6, plan))
+    fresh_run(results, plan, 1.5, boots=2)
+    said = labctl("advise", "r1", "--verify", "--fresh", "again")
+    assert said.code == 1
+    assert "was measured again with 2 boots, and it takes 5" in " ".join(said.out.split())
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from labctl.host.settings import permanent
-from labctl.host.settings.journal import Journal, KnobChange
+from labctl.host.settings.journal import Journal, KnobChange, UndoOutcome
 from labctl.host.settings.kinds import rebuild
 from labctl.host.settings.permanent import ConfigFile, DomainDefinition, content
 from labctl.host.settings.tunables import ABSENT, Tunable
@@ -63,24 +65,64 @@ def test_a_file_is_put_back_with_its_text_or_removed(tmp_path: Path, tools: Tool
     assert tools.calls == []
 
 
-def test_what_reads_a_file_only_when_told_is_told(
+def test_a_file_keeps_its_mode_its_bytes_and_its_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "odd.conf"
+    for data in (b"caf\xe9 = 1\r\n", b"a:b:c\r\n"):
+        path.write_bytes(data)
+        path.chmod(0o600)
+        with Journal(tmp_path / "journal.jsonl").changing() as changes:
+            changes.make([KnobChange(tunable=ConfigFile(str(path)), value=content("new\n"))])
+            assert path.read_text() == "new\n"
+        assert path.read_bytes() == data
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.conf").write_text("x")
+    (tmp_path / "link.conf").symlink_to(tmp_path / "there.conf")
+    with pytest.raises(OSError, match="it is a link"):
+        ConfigFile(str(tmp_path / "link.conf")).read()
+
+
+def test_grubs_menu_is_made_anew_until_that_went_well(
     tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(permanent, "_UNITS", f"{tmp_path}/units/")
+    """The file is gone after the first try, and the menu still has its words."""
     monkeypatch.setattr(permanent, "_GRUB", f"{tmp_path}/grub.d/")
-    unit, grub = ConfigFile(f"{tmp_path}/units/x.service"), ConfigFile(f"{tmp_path}/grub.d/x.cfg")
-    for one in (unit, grub):
-        one.write(content("text"))
-        one.write(ABSENT)
-        assert one.read() == ABSENT
-    assert tools.calls == [
-        ("systemctl", "daemon-reload"),
-        ("systemctl", "restart", "x.service"),
-        ("systemctl", "disable", "--now", "x.service"),
-        ("systemctl", "daemon-reload"),
-        ("update-grub",),
-        ("update-grub",),
-    ]
+    grub = ConfigFile(f"{tmp_path}/grub.d/x.cfg")
+    journal = Journal(tmp_path / "journal.jsonl")
+    with journal.changing() as changes:
+        changes.make([KnobChange(tunable=grub, value=content("text"))])
+        changes.keep("x")
+
+    def fails(*_: str) -> str:
+        raise OSError(0, "/boot is full")
+
+    monkeypatch.setattr(permanent, "_tool", fails)
+    assert [one.outcome for one in journal.restore_all(kept=True)] == [UndoOutcome.FAILED]
+    assert grub.read() == ABSENT
+    monkeypatch.setattr(permanent, "_tool", tools)
+    tools.calls.clear()
+    assert [one.outcome for one in journal.restore_all(kept=True)] == [UndoOutcome.RESTORED]
+    assert tools.calls == [("update-grub",)]
+
+
+def test_what_someone_changed_between_two_of_our_changes_is_not_overwritten(
+    tmp_path: Path, tools: Tools
+) -> None:
+    domain = DomainDefinition("qemu:///system", "web1")
+    journal = Journal(tmp_path / "journal.jsonl")
+    for after in ("<one/>", "<two/>"):
+        with journal.changing() as changes:
+            changes.make(
+                [KnobChange(tunable=domain)], act=partial(setattr, tools, "defined", after)
+            )
+            changes.keep("x")
+        if after == "<one/>":
+            tools.defined = "<one><disk/></one>"
+    outcomes = [one.outcome for one in journal.restore_all(kept=True)]
+    assert outcomes == [UndoOutcome.RESTORED, UndoOutcome.FOREIGN]
+    assert tools.defined == "<one><disk/></one>"
 
 
 def test_a_domain_is_defined_as_it_was(tmp_path: Path, tools: Tools) -> None:
