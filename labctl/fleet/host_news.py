@@ -57,8 +57,8 @@ _KINDS = {
 
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
-"""What the name of a host's run may be: it becomes a path, and a variable for Ansible, which takes
-braces for a template."""
+"""Name of a host's run: it becomes a path, and a variable for Ansible, which takes braces for a
+template."""
 
 _GUARD = "Stop where an earlier batch did not pass"
 GATE: Final = "Stop where a rule is not kept"
