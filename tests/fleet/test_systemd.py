@@ -37,7 +37,7 @@ class Systemd:
 
 @pytest.fixture
 def systemd() -> Iterator[Systemd]:
-    stand = Path(f"/var/tmp/labctl-systemd-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    stand = Path(f"/var/tmp/rig-systemd-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     stand.mkdir()
     argv = ["unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "--propagation=private"]
     outer = subprocess.Popen(
