@@ -42,7 +42,6 @@ ExecStart=/bin/sh {script} {name}
 WantedBy=multi-user.target
 """
 _SCRIPT: Final = """\
-#!/bin/sh
 # Each try asks anew whether the timer of that name is still due.
 for _ in $(seq {tries}); do {restore} --timer "$1" && break; sleep {again_s}; done
 """
