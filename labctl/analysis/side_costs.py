@@ -15,6 +15,7 @@ from labctl.trace.threads import HELPERS, VCPU
 NEIGHBOUR = "neighbour"
 """Beginning of what a neighbour is called among those who pay."""
 _DONE = "neighbour_ops_per_s"
+_PER_CPU = "ops_per_cpu_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,16 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     if host[0] and host[1]:
         ratio = host[0] / host[1]
         prices.append(Price("host CPU", change(ratio), ratio=ratio))
-    per_cpu = MetricColumn("", ("ops_per_cpu_s",))
+    per_cpu = MetricColumn("", (_PER_CPU,))
     found = view.comparison(tuning, view.baseline, place, per_cpu)
     if found is not None:
         prices.append(_price("work per host CPU-second", found))
     return prices if len(prices) > 1 else []
+
+
+def is_side_cost(metric: str) -> bool:
+    """Return whether a metric says what neighbours got done, or a second of the host's CPUs."""
+    return base_name(metric) in {_DONE, _PER_CPU}
 
 
 def neighbour_columns(view: View, place: Scenario) -> list[MetricColumn]:

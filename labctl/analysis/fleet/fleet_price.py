@@ -17,11 +17,9 @@ from labctl.analysis.fleet.fleet_model import FleetJudgement, HostRow, Place, Ta
 from labctl.analysis.fleet.host_effects import LEVEL, Where
 from labctl.analysis.hosts import FEWEST_POOLED, Pooled, pool
 from labctl.analysis.model import Role
+from labctl.analysis.side_costs import is_side_cost
 from labctl.analysis.worse import is_felt
-from labctl.store.samples import base_name
 
-_SIDE = ("neighbour_ops_per_s", "ops_per_cpu_s")
-"""Side costs: what neighbours got done, and what the host's CPUs did per second of theirs."""
 _WHERE = tuple(field.name for field in fields(Where))
 
 
@@ -62,7 +60,7 @@ def _exploratory(rows: Iterable[HostRow]) -> Iterator[WorsePlace]:
     found: defaultdict[Place, list[HostRow]] = defaultdict(list)
     for row in rows:
         one = row.effect
-        matters = is_felt(one.metric) or base_name(one.metric) in _SIDE
+        matters = is_felt(one.metric) or is_side_cost(one.metric)
         if one.role == Role.EXPLORATORY and matters:
             where = {name: getattr(one, name) for name in _WHERE}
             found[Place(**where, accelerator=row.facts.accelerator)].append(row)
