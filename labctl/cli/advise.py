@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--restore-after",
     metavar="TIME",
-    help="With --apply: undo it after so long (30m), unless 'labctl host keep' is called before.",
+    help="With --apply: undo it after so long (such as 30m) unless 'labctl host keep' is called.",
 )
 @click.option("--verify", is_flag=True, help="Measure the advised tuning again, in fresh guests.")
 @click.option("--seed", type=click.IntRange(min=0), help="Of --verify (default: drawn).")

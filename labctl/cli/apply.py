@@ -123,8 +123,7 @@ def _check(advised: Advised, target: Target) -> None:
         if knob in dict(rollout.host):
             raise UsageError(
                 f"'{tuning}' sets '{knob}', which could not be undone as a whole: {why}",
-                hint=f"'labctl host tune {tuning}' sets it until it is restored; --out writes the "
-                "steps.",
+                hint="--out FOLDER writes the steps, to be carried out by hand.",
             )
     if not steps:
         raise UsageError(
@@ -252,16 +251,15 @@ class _Carrying:
 
 
 def _asked(advised: Advised, name: str) -> HostRequest:
-    """Return the knobs that can be in force at once; those that a program must hold are left to
-    the service that a step installs."""
+    """Return the knobs, which are in force at once. Raises HostError where this host can't have
+    them."""
     from labctl.base.errors import HostError
     from labctl.host.settings import knobs
     from labctl.host.settings.knob import KnobPlace
     from labctl.run.planning.host_request import HostRequest
 
     rollout = advised.rollout
-    held = knobs.held_by(dict(rollout.host))
-    host = {knob: value for knob, value in rollout.host if knob not in held}
+    host = dict(rollout.host)
     place = KnobPlace(housekeeping=rollout.cpus.others, isolated=rollout.cpus.vcpus)
     if problems := knobs.problems(host, place):
         raise HostError(

@@ -14,7 +14,7 @@ from typing import ClassVar
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
-from labctl.host.settings.tunables import ABSENT
+from labctl.host.settings.tunables import ABSENT, PathTunable
 from labctl.store.jsonfile import write_bytes
 
 _TOOL_S = 120.0
@@ -24,30 +24,18 @@ _GRUB = "/etc/default/grub.d/"
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(PathTunable):
     """Read and write a file of /etc: "absent", or its mode, owner, group and content
     ("0644:0:0:text:…", with "base64:" for what is no UTF-8). GRUB's menu is made anew after a
     file of its own is written."""
 
     kind: ClassVar[str] = "config-file"
-    path: str
-
-    @property
-    def name(self) -> str:
-        return self.path
-
-    @property
-    def survives_reboot(self) -> bool:
-        return True
 
     @property
     def is_told(self) -> bool:
         """Return whether a tool must read it for it to be in force: then it is written though it
         has its value already, as the tool may have failed before."""
         return self.path.startswith(_GRUB)
-
-    def arguments(self) -> dict[str, str]:
-        return asdict(self)
 
     def read(self) -> str:
         try:

@@ -53,7 +53,9 @@ class Tunable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _PathTunable:
+class PathTunable:
+    """Name a setting by its path, which says whether it lasts over a reboot."""
+
     path: str
 
     @property
@@ -69,7 +71,7 @@ class _PathTunable:
 
 
 @dataclass(frozen=True, slots=True)
-class FileValue(_PathTunable):
+class FileValue(PathTunable):
     """Read and write a setting that is one file of /proc/sys or /sys."""
 
     kind: ClassVar[str] = "file-value"
@@ -88,7 +90,7 @@ class FileValue(_PathTunable):
 
 
 @dataclass(frozen=True, slots=True)
-class CpuMask(_PathTunable):
+class CpuMask(PathTunable):
     """Read and write a kernel file that holds CPUs as a hexadecimal mask; read as a CPU list
     ("0-3,8").
     """
@@ -110,7 +112,7 @@ class CpuMask(_PathTunable):
 
 
 @dataclass(frozen=True, slots=True)
-class FileAccess(_PathTunable):
+class FileAccess(PathTunable):
     """Say who may open a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
 
     kind: ClassVar[str] = "file-access"
@@ -131,7 +133,7 @@ class FileAccess(_PathTunable):
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupFolder(_PathTunable):
+class CgroupFolder(PathTunable):
     """Make or remove a cgroup of ours: "present" or "absent". Making it absent kills what is still
     in it.
     """
@@ -172,7 +174,7 @@ class CgroupFolder(_PathTunable):
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupControllers(_PathTunable):
+class CgroupControllers(PathTunable):
     """Set the controllers that a v2 cgroup's children have: its cgroup.subtree_control."""
 
     kind: ClassVar[str] = "cgroup-controllers"
@@ -196,7 +198,7 @@ class CgroupControllers(_PathTunable):
 
 
 @dataclass(frozen=True, slots=True)
-class Hugetlbfs(_PathTunable):
+class Hugetlbfs(PathTunable):
     """Mount or unmount a hugetlbfs of ours, "present" or "absent", and the folder that it is on.
     `size`: of its pages, as mount(8) takes it ("2M")."""
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
-from labctl.host.settings.tunables import ABSENT
+from labctl.host.settings.tunables import ABSENT, PathTunable
 from labctl.store.jsonfile import write_bytes
 
 AUTOMATIC = "auto"
@@ -80,24 +80,12 @@ def chosen(profile: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileFolder:
+class ProfileFolder(PathTunable):
     """Make or remove a profile of ours in tuned's folder: the text of its tuned.conf, or
     "absent".
     """
 
     kind: ClassVar[str] = "tuned-folder"
-    path: str
-
-    @property
-    def name(self) -> str:
-        return self.path
-
-    @property
-    def survives_reboot(self) -> bool:
-        return True
-
-    def arguments(self) -> dict[str, str]:
-        return asdict(self)
 
     def read(self) -> str:
         file = Path(self.path, "tuned.conf")

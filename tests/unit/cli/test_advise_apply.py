@@ -12,7 +12,6 @@ import pytest
 from labctl.analysis.answer_record import Grade
 from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import StatePaths
-from labctl.cli import apply
 from labctl.cli.apply import Target, apply_advice
 from labctl.rollout.advice import Advised
 from labctl.rollout.cost import Cost
@@ -56,6 +55,7 @@ def applied(folder: Path, of: Advised, target: Target = NOWHERE, **options: Any)
         (advised(step(machine=Machine.GUEST)), {}, "changes nothing on the host"),
         (advised(step(), tuned="virtual-host"), {}, "sets 'tuned', which could not be undone"),
         (advised(step(), **{"c-states": "0"}), {}, "sets 'c-states', which could not be undone"),
+        (advised(step(), **{"cpu-dma-latency": "0"}), {}, "a service must hold it"),
         (advised(EDIT), {}, "changes a virtual machine, and none is named"),
         (advised(DISK_EDIT), {"domain": "web1"}, "changes a disk, and none is named"),
         (advised(step()), {"other_host": "another CPU"}, "the run measured another host"),
@@ -114,4 +114,3 @@ def test_a_domain_that_is_not_there_is_said_before_anything_is_done(
     target = Target(domain="web1", disk=None, uri="x:///y", vcpus=2, other_host="")
     with pytest.raises(HostError, match="the domain 'web1' can't be read: no domain 'web1'"):
         applied(tmp_path, advised(EDIT), target)
-    assert apply._NOT_UNDONE.keys() <= {"tuned", "c-states", "cpu-dma-latency"}
