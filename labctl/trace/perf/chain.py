@@ -25,14 +25,17 @@ cache, and with a half the calls themselves take longer than what they do."""
 
 SAMPLE = 9
 _SWITCH = 15  # PERF_RECORD_SWITCH_CPU_WIDE
-_COMPRESSED, _COMPRESSED_2, _AUXTRACE = 81, 83, 71
+_COMPRESSED, _COMPRESSED_2, _AUXTRACE = _REFUSED = 81, 83, 71
+_KIND = 0xFFFFFFFF
 _TYPES = range(1, 128)
 """perf_event.h has them from 1 on, perf's own (tools/lib/perf/include/perf/event.h) from 64 on;
 newer ones are stepped over."""
 
-_SIZE_SHIFT = np.uint64(48)
+_SIZE_SHIFT = 48
 _MOST_PLACES = 1 << 16
 """Numbers of events that a table holds; others are searched for."""
+_FEW = 64
+"""Places in a chunk with other records than usual, up to which one looks at each."""
 _NO_EVENT = np.int16(-1)
 
 _Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
@@ -101,9 +104,9 @@ class _Finder:
         self.head = head
         self.ids, self.events_of_ids = head.ids
         # The kernel numbers one after the other: to look a number up takes a sixth of a search.
-        self.places: NDArray[np.int32] | None = None
+        self.places: NDArray[np.int64] | None = None
         if len(self.ids) and (span := int(self.ids[-1] - self.ids[0])) < _MOST_PLACES:
-            self.places = np.zeros(span + 1, dtype=np.int32)
+            self.places = np.zeros(span + 1, dtype=np.int64)
             self.places[(self.ids - self.ids[0]).view("<i8")] = np.arange(len(self.ids))
         least = 1 + max(head.cpu_word, head.time_word, head.tid_word, head.id_word or 0)
         self.switch_bytes = 8 * (2 + len(head.trailer))
@@ -115,7 +118,86 @@ class _Finder:
     def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
         """Return the records from the chunk's start on, and how many words they take: whole
         ones."""
-        starts, events, ends = self._candidates(words)
+        kinds = words.astype(np.uint32)  # what a header begins with: its lower half
+        found = self._nearly_all_usual(words, kinds, offset)
+        return found if found is not None else self._any(words, kinds, offset)
+
+    def _nearly_all_usual(
+        self, words: NDArray[np.uint64], kinds: NDArray[np.uint32], offset: int
+    ) -> tuple[Chunk, int] | None:
+        """Return what `find` does of a chunk that holds samples of the file's events, records of
+        switches and few others; None of another one.
+
+        Samples and switches are looked for apart, without asking where they lie in what order.
+        There is no other chain of records from the chunk's start on, as each record that was found
+        ends where one begins, and all sizes add up to the place where the last one ends.
+        """
+        is_start = np.zeros(len(words) + 1, dtype=bool)
+        np.equal(kinds, SAMPLE, out=is_start[:-1])
+        samples = np.flatnonzero(is_start)
+        switches = samples[:0]
+        if self.head.has_switches:
+            is_switch = kinds == _SWITCH
+            switches = np.flatnonzero(is_switch)
+            is_start[:-1] |= is_switch
+        used = len(words)
+        last = max((int(found[-1]) for found in (samples, switches) if len(found)), default=0)
+        last_bytes = int(words[last]) >> _SIZE_SHIFT
+        if is_start[last] and last_bytes % 8 == 0 and last + last_bytes // 8 > used:  # it is cut
+            used = last
+            samples = samples[: np.searchsorted(samples, used)]
+            switches = switches[: np.searchsorted(switches, used)]
+        is_start[[used, len(words)]] = True
+        sizes = words.take(samples) >> np.uint64(_SIZE_SHIFT)
+        switch_sizes = words.take(switches) >> np.uint64(_SIZE_SHIFT)
+        if (sizes & np.uint64(7)).any() or (switch_sizes != self.switch_bytes).any():
+            return None
+        lengths = (sizes >> np.uint64(3)).view("<i8")
+        events, are_known = self._events(words, samples)
+        if not are_known.all() or (lengths < self.least_words.take(events)).any():
+            return None
+        ends, switch_ends = samples + lengths, switches + self.switch_bytes // 8
+        if max(ends.max(initial=0), switch_ends.max(initial=0)) > used:
+            return None
+        others: list[Record] = []
+        if not (is_start[0] and is_start.take(ends).all() and is_start.take(switch_ends).all()):
+            every_end = np.concatenate([[0], ends, switch_ends])
+            holes = np.sort(every_end[~is_start.take(every_end)])
+            if len(holes) > _FEW:
+                return None
+            for hole in holes.tolist():
+                at = hole
+                while not is_start[at]:
+                    header = int(words[at])
+                    if not _is_sound(header) or header & _KIND in _REFUSED:
+                        return None
+                    record = self._record(words, at, offset)
+                    if at + record.size > len(words):
+                        if used < len(words):
+                            return None  # two can't be cut
+                        used = at
+                        break
+                    others.append(record)
+                    at += record.size
+        size = int(lengths.sum()) + len(switches) * (self.switch_bytes // 8)
+        size += sum(record.size for record in others)
+        if size != used or max(ends.max(initial=0), switch_ends.max(initial=0)) > used:
+            return None
+        chunk = Chunk(
+            offset=offset,
+            words=words,
+            samples=samples,
+            ends=ends,
+            events=events,
+            switches=switches,
+            others=others,
+        )
+        return chunk, used
+
+    def _any(
+        self, words: NDArray[np.uint64], kinds: NDArray[np.uint32], offset: int
+    ) -> tuple[Chunk, int]:
+        starts, events, ends = self._candidates(words, kinds)
         breaks = np.flatnonzero(ends[:-1] != starts[1:]).tolist()
         breaks.append(len(starts) - 1)
         taken = np.zeros(len(starts), dtype=bool)
@@ -155,14 +237,13 @@ class _Finder:
         )
         return chunk, at
 
-    def _candidates(self, words: NDArray[np.uint64]) -> _Candidates:
+    def _candidates(self, words: NDArray[np.uint64], kinds: NDArray[np.uint32]) -> _Candidates:
         """Return what looks like whole samples, or records of switches, in order."""
-        kinds = words.astype(np.uint32)  # what a header begins with: its lower half
         is_start = kinds == SAMPLE
         if self.head.has_switches:
             is_start |= kinds == _SWITCH
         starts = np.flatnonzero(is_start)
-        sizes = (words[starts] >> _SIZE_SHIFT).view("<i8")
+        sizes = (words[starts] >> np.uint64(_SIZE_SHIFT)).view("<i8")
         ends = starts + (sizes >> 3)
         events, whole = self._events(words, starts)
         if self.head.has_switches:
@@ -171,7 +252,7 @@ class _Finder:
             whole |= is_switch
             whole &= (sizes == self.switch_bytes) | ~is_switch
         whole &= (sizes & 7 == 0) & (ends <= len(words))
-        whole &= ends - starts >= self.least_words[events]
+        whole &= ends - starts >= self.least_words.take(events)
         if whole.all():
             return starts, events, ends
         return starts[whole], events[whole], ends[whole]
@@ -188,16 +269,22 @@ class _Finder:
             places = np.searchsorted(self.ids[1:], ids, side="right")
         else:
             places = self.places.take((ids - self.ids[0]).view("<i8"), mode="clip")
-        return self.events_of_ids[places], self.ids[places] == ids
+        return self.events_of_ids.take(places), self.ids.take(places) == ids
 
     def _record(self, words: NDArray[np.uint64], at: int, offset: int) -> Record:
         header = int(words[at])
-        kind, misc, size = header & 0xFFFFFFFF, header >> 32 & 0xFFFF, header >> 48
+        kind, misc, size = header & _KIND, header >> 32 & 0xFFFF, header >> 48
         where, byte = self.head.where, offset + 8 * at
         if kind in (_COMPRESSED, _COMPRESSED_2):
             refused(where, "holds compressed records, which aren't read here")
         if kind == _AUXTRACE:
             refused(where, "holds hardware traces, which aren't read here")
-        if kind not in _TYPES or size < 8 or size % 8:
+        if not _is_sound(header):
             broken(where, f"there is no record (type {kind}, {size} bytes)", byte)
         return Record(kind=kind, misc=misc, at=at, size=size // 8)
+
+
+def _is_sound(header: int) -> bool:
+    """Return whether a record may begin with this word."""
+    kind, size = header & _KIND, header >> _SIZE_SHIFT
+    return kind in _TYPES and size >= 8 and size % 8 == 0

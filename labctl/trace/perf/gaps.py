@@ -49,7 +49,10 @@ class Gaps:
         """Take the file's next records: losses, and samples at the ascending places `at`."""
         if losses or self._open:
             self._place(losses, at, times, cpus)
-        self._last[cpus] = times
+        if len(cpus) and (cpus == cpus[0]).all():
+            self._last[cpus[0]] = times[-1]
+        else:
+            self._last[cpus] = times  # of equal indices the last one holds
 
     def _place(
         self,

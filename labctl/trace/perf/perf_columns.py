@@ -92,10 +92,10 @@ class Columns:
     ) -> None:
         """Take the chunk's samples `own` of this tracepoint, whose own bytes, after their number,
         are at `raw_word`. Raises BrokenError where those are too few, or garbage."""
-        starts = chunk.samples[own]
-        self._check(chunk, starts, chunk.ends[own], raw_word)
+        starts = chunk.samples.take(own)
+        self._check(chunk, starts, chunk.ends.take(own), raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
-        tids = tids[own]
+        tids = tids.take(own)
         if self.layout.common_pid is not None and tids.min(initial=0) < 0:
             # A thread that has died has no number any more, by which perf would know it.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
@@ -108,8 +108,8 @@ class Columns:
         for name, place in self.places.items():
             if name in self.columns or not np.array_equal(read[place], tids):
                 self._put(name, read[place])
-        self._put(_TIME, times[own])
-        self._put(_CPU, cpus[own])
+        self._put(_TIME, times.take(own))
+        self._put(_CPU, cpus.take(own))
         self._put(_TID, tids)
         self.count += len(own)
         at = chunk.offset + 8 * starts
@@ -143,10 +143,11 @@ class Columns:
     def _check(
         self, chunk: Chunk, starts: NDArray[np.int64], ends: NDArray[np.int64], raw_word: int
     ) -> None:
-        raw_bytes = chunk.words[raw_word:][starts] & np.uint64(0xFFFFFFFF)
+        raw_bytes = chunk.words.view("<u4")[2 * raw_word :].take(2 * starts)
         room = 8 * (ends - starts) - 8 * raw_word - _RAW_HEAD
-        wrong = (raw_bytes < self.least_bytes) | (raw_bytes > room.view("<u8"))
-        if wrong.any():
+        is_short = int(raw_bytes.min(initial=self.least_bytes)) < self.least_bytes
+        if is_short or (raw_bytes > room).any():
+            wrong = (raw_bytes < self.least_bytes) | (raw_bytes > room)
             first = int(np.argmax(wrong))
             broken(
                 self.where,
@@ -261,11 +262,11 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
     places = starts * (8 // unit)
     found: NDArray[Any]
     if unit == field.size:
-        found = parts[at // unit :][places]
+        found = parts[at // unit :].take(places)
     else:
         found = np.zeros(len(starts), dtype=f"<u{field.size}")
         for index in range(field.size // unit):
-            part = parts[at // unit + index :][places].astype(found.dtype)
+            part = parts[at // unit + index :].take(places).astype(found.dtype)
             found |= part << np.array(8 * unit * index, dtype=found.dtype)
     if field.signed:
         found = found.view(f"<i{field.size}")

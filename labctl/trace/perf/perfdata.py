@@ -118,13 +118,16 @@ class _Reading:
     def take(self, chunk: Chunk) -> None:
         halves = chunk.words.view("<u4")
         twice = 2 * chunk.samples
-        pids = halves[2 * self.head.tid_word :][twice].view("<i4")
-        tids = halves[2 * self.head.tid_word + 1 :][twice].view("<i4")
-        times = chunk.words[self.head.time_word :][chunk.samples].view("<i8")
-        cpus = halves[2 * self.head.cpu_word :][twice].view("<i4")
+        pids = halves[2 * self.head.tid_word :].take(twice).view("<i4")
+        tids = halves[2 * self.head.tid_word + 1 :].take(twice).view("<i4")
+        times = chunk.words[self.head.time_word :].take(chunk.samples).view("<i8")
+        cpus = halves[2 * self.head.cpu_word :].take(twice).view("<i4")
         if len(times):
-            self._check(chunk, tids, times, cpus)
-            self.start_ns = min(self.start_ns, int(times.min()))
+            first_ns = int(times.min())
+            most_cpus = int(cpus.view("<u4").max())  # of these, negative ones are the largest
+            if first_ns < 0 or most_cpus >= MAX_CPUS or int(tids.max()) > MAX_TID:
+                self._check(chunk, tids, times, cpus)
+            self.start_ns = min(self.start_ns, first_ns)
             self.end_ns = max(self.end_ns, int(times.max()))
         losses = []
         for record in chunk.others:
@@ -135,9 +138,10 @@ class _Reading:
         self.threads.run_in(tids, pids)
         switches = self.columns.get(SWITCH)
         before = switches.count if switches is not None else 0
+        counts = np.bincount(chunk.events, minlength=len(self.head.attrs)).tolist()
         for index, columns, raw_word in self.wanted:
-            own = np.flatnonzero(chunk.events == index)
-            if len(own):
+            if counts[index]:
+                own = np.flatnonzero(chunk.events == index)
                 columns.take(chunk, own, raw_word, times, cpus, tids, self.threads)
         if self.head.has_switches:
             self.switches.take(chunk, self._told(chunk, cpus, before))
@@ -154,7 +158,8 @@ class _Reading:
             is_own |= chunk.events == index
         own = np.flatnonzero(is_own)
         left, came = columns.column("prev_pid")[before:], columns.column("next_pid")[before:]
-        return Told(chunk.samples[own], cpus[own], left, came, before)
+        at, ends = chunk.samples.take(own), chunk.ends.take(own)
+        return Told(at, ends, cpus.take(own), left, came, before)
 
     def _check(
         self,

@@ -36,6 +36,7 @@ _RUNS, _SLEEPS = 0, 1
 
 _NONE = -1
 _PLACE_BITS = 32
+_ONE_SWITCH = 2  # records of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,46 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Told:
     """Hold the sched_switch events of a chunk in the file's order, as columns. `at`: where each
-    begins, in words; `before`: how many came before the chunk."""
+    begins, in words, `ends`: where the next record does; `before`: how many came before the
+    chunk."""
 
     at: NDArray[np.int64]
+    ends: NDArray[np.int64]
     cpu: NDArray[np.int32]
     left: Numbers
     came: Numbers
     before: int
+
+    @property
+    def nothing(self) -> Told:
+        """Return none of these events."""
+        return Told(
+            self.at[:0], self.ends[:0], self.cpu[:0], self.left[:0], self.came[:0], self.before
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """Hold a chunk's records of switches as columns. `at`: where each begins, in words; `own`: who
+    wrote it, `other`: who left for it or came after it; `misc`: the header's flags."""
+
+    at: NDArray[np.int64]
+    own: NDArray[np.int32]
+    other: NDArray[np.int32]
+    cpu: NDArray[np.uint32]
+    time_ns: Nanoseconds
+    misc: NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def is_out(self) -> Mask:
+        found: Mask = self.misc & _OUT != 0
+        return found
+
+    def rows(self, chosen: slice) -> _Records:
+        return _Records(*(getattr(self, name)[chosen] for name in _Records.__dataclass_fields__))
 
 
 class Switches:
@@ -73,6 +107,7 @@ class Switches:
     def __init__(self, where: str, trailer: Mapping[int, int]) -> None:
         self._where = where
         self._trailer = trailer
+        self._words = 2 + len(trailer)
         self._parts: list[Missing] = []
         # Of each CPU, as of the records that were taken: the switch that the last one was of, where
         # it was written by the thread that left; and that of the last event, if no record of
@@ -86,29 +121,85 @@ class Switches:
     def take(self, chunk: Chunk, told: Told | None) -> None:
         """Take the chunk's records, and its events; None where these don't tell who left and came.
         Raises BrokenError where a record can't be one."""
-        at = chunk.switches
-        self.are_told |= len(at) > 0
+        records = self._read(chunk)
+        self.are_told |= len(records) > 0
+        if told is None:
+            return
+        self._is_told[told.cpu] = True
+        # A chunk may begin between the records of a switch.
+        begun = int(np.searchsorted(records.at, told.at[0])) if len(told.at) else 0
+        rest = records.rows(np.s_[begun:])
+        if begun > _ONE_SWITCH or not self._are_all_told(rest, told):
+            self._take(records, told)
+            return
+        if begun:
+            self._take(records.rows(np.s_[:begun]), told.nothing)
+        cpu, outs = rest.cpu[0], (len(rest) + 1) // 2
+        pairs = _pair(told.left[-1:], told.came[-1:])
+        self._half[cpu] = pairs[0] if rest.is_out[-1] else _NONE
+        self._event[cpu] = pairs[0] if len(told.at) > outs else _NONE
+
+    def _read(self, chunk: Chunk) -> _Records:
         # struct { header, u32 next_prev_pid, next_prev_tid, sample_id { u32 pid, tid, ... } }
+        at = chunk.switches
         halves, twice = chunk.words.view("<u4"), 2 * at
-        words = 2 + len(self._trailer)
-        other = halves[3:][twice].view("<i4")
-        own = halves[2 * (words - self._trailer[TID]) + 1 :][twice].view("<i4")
-        cpu = halves[2 * (words - self._trailer[CPU]) :][twice]
-        time_ns = chunk.words[words - self._trailer[TIME] :][at].view("<i8")
-        wrong = (own > MAX_TID) | (other > MAX_TID) | (cpu >= MAX_CPUS) | (time_ns < 0)
+        words = self._words
+        found = _Records(
+            at=at,
+            own=halves[2 * (words - self._trailer[TID]) + 1 :].take(twice).view("<i4"),
+            other=halves[3:].take(twice).view("<i4"),
+            cpu=halves[2 * (words - self._trailer[CPU]) :].take(twice),
+            time_ns=chunk.words[words - self._trailer[TIME] :].take(at).view("<i8"),
+            misc=halves[1:].take(twice),
+        )
+        most = max(found.own.max(initial=0), found.other.max(initial=0))
+        if (
+            most > MAX_TID
+            or found.cpu.max(initial=0) >= MAX_CPUS
+            or found.time_ns.min(initial=0) < 0
+        ):
+            self._check(chunk, found)
+        return found
+
+    def _check(self, chunk: Chunk, found: _Records) -> None:
+        wrong = (found.own > MAX_TID) | (found.other > MAX_TID)
+        wrong |= (found.cpu >= MAX_CPUS) | (found.time_ns < 0)
         if wrong.any():
             first = int(np.argmax(wrong))
             broken(
                 self._where,
-                f"no switch is between threads {own[first]} and {other[first]} on CPU "
-                f"{cpu[first]} at {time_ns[first]} ns",
-                chunk.byte(at[first]),
+                f"no switch is between threads {found.own[first]} and {found.other[first]} on CPU "
+                f"{found.cpu[first]} at {found.time_ns[first]} ns",
+                chunk.byte(found.at[first]),
             )
-        if told is None:
-            return
-        self._is_told[told.cpu] = True
-        misc = halves[1:][twice]
-        is_out = misc & _OUT != 0
+
+    def _are_all_told(self, records: _Records, told: Told) -> bool:
+        """Return whether these are of one CPU, and of each event's switch, right after it, first
+        the record of who left and then that of who came. Most chunks of a busy CPU are like that
+        where nothing is kept back, and seeing it takes a fifth of what `_take` does."""
+        of = np.s_[: (len(records) + 1) // 2]
+        outs, ins = records.rows(np.s_[::2]), records.rows(np.s_[1::2])
+        more = len(told.at) - len(outs)  # The last one's records may be in the next chunk.
+        if not len(outs) or more not in (0, 1) or (more and len(ins) < len(outs)):
+            return False
+        left, came, ends = told.left[of], told.came[of], told.ends[of]
+        done = np.s_[: len(ins)]
+        cpu = records.cpu[0]
+        are_told: bool = (
+            np.array_equal(outs.at, ends)
+            and np.array_equal(ins.at, ends[done] + self._words)
+            and bool((records.cpu == cpu).all() and (told.cpu == cpu).all())
+            and bool(outs.is_out.all() and not ins.is_out.any())
+            and np.array_equal(outs.own, left)
+            and np.array_equal(outs.other, came)
+            and np.array_equal(ins.own, came[done])
+            and np.array_equal(ins.other, left[done])
+        )
+        return are_told
+
+    def _take(self, records: _Records, told: Told) -> None:
+        at, cpu, time_ns, is_out = records.at, records.cpu, records.time_ns, records.is_out
+        own, other = records.own, records.other
         left, came = np.where(is_out, own, other), np.where(is_out, other, own)
         # A thread that has died has no number any more: with such a one nothing can be put back.
         known = np.flatnonzero((left >= 0) & (came >= 0))
@@ -121,7 +212,7 @@ class Switches:
         new = order[self._untold(key, pair, told)]
         if len(new):
             new = np.sort(new)
-            state = np.where(misc[new] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
+            state = np.where(records.misc[new] & _OUT_RUNNABLE, _RUNS, _SLEEPS)
             self._parts.append(
                 Missing(
                     time_ns[new],
