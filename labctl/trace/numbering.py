@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from labctl.trace.model import Trace
 from labctl.trace.tracepoints import SWITCH, WAKEUPS
 
+_PART = 1 << 16
+"""Events that are looked at a time: it bounds the memory."""
+
 Mask = NDArray[np.bool_]
 
 
@@ -36,7 +39,9 @@ class Numbering:
         is_wanted = np.zeros(highest + 1, dtype=bool)
         if tids is None:
             for column in columns:
-                is_wanted[column] = True
+                for begin in range(0, len(column), _PART):
+                    # NumPy takes half the time for indices of its own type.
+                    is_wanted[column[begin : begin + _PART].astype(np.intp)] = True
         else:
             is_wanted[[tid for tid in tids if 0 < tid <= highest]] = True
         is_wanted[0] = False

@@ -35,7 +35,10 @@ class _Stretches:
 
     def take(self, chosen: NDArray[np.intp]) -> _Stretches:
         return _Stretches(
-            self.tid[chosen], self.start_ns[chosen], self.end_ns[chosen], self.cpu[chosen]
+            self.tid.take(chosen),
+            self.start_ns.take(chosen),
+            self.end_ns.take(chosen),
+            self.cpu.take(chosen),
         )
 
 
@@ -69,14 +72,18 @@ class Preemptors:
         is_aside = waits.start_ns < self._switches.time_ns[rows.start if rows.start < end else -1]
         is_aside &= rows.start > 0
         is_aside[self._moved(waits, until_ns)] = True
-        for cpu in np.unique(near.cpu).tolist():
+        for cpu in _each(near.cpu):
             own = np.flatnonzero(near.cpu == cpu)
             runs = _Runs.of(self._switches, cpu, rows, self._runners, self._came_to(cpu))
-            is_aside[own] |= runs.end_after(near.take(own))
-            for pairs in runs.during(near.take(own[~is_aside[own]]), self._runners):
+            here = near.take(own)
+            places = runs.places(here)
+            is_aside[own] |= runs.end_after(places)
+            now = np.flatnonzero(~is_aside[own])
+            for pairs in runs.during(here.take(now), places.take(now), self._runners):
                 self._sums.add(pairs)
-        here = self._switches.cpu[rows]
-        self._came[here] = self._runners.number_of(self._switches.fields["next_pid"][rows])
+        self._came[self._switches.cpu[rows]] = self._runners.number_of(
+            self._switches.fields["next_pid"][rows]
+        )
         self._row = end
         self._put_aside(near.take(np.flatnonzero(is_aside)))
 
@@ -111,7 +118,7 @@ class Preemptors:
         for cpu in np.unique(np.concatenate([waits.cpu, moved.cpu])).tolist():
             runs = _Runs.of(self._switches, cpu, every, self._runners, _NOBODY)
             for part in chain(_here(waits, cpu, stayed), _here(moved, cpu)):
-                for pairs in runs.during(part, self._runners):
+                for pairs in runs.during(part, runs.places(part), self._runners):
                     self._sums.add(pairs)
             del runs  # before the next CPU's
 
@@ -148,8 +155,20 @@ class _Runners:
         return len(self.tids)
 
     def number_of(self, tids: Numbers) -> NDArray[np.int32]:
-        found: NDArray[np.int32] = self._number_of[tids]
+        found: NDArray[np.int32] = self._number_of.take(tids)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Hold, of each wait, after how many of a CPU's switches it begins, and at how many more it is
+    cut."""
+
+    first: NDArray[np.intp]
+    cuts: NDArray[np.intp]
+
+    def take(self, chosen: NDArray[np.intp]) -> _Places:
+        return _Places(self.first.take(chosen), self.cuts.take(chosen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,22 +201,20 @@ class _Runs:
             who[0] = _UNKNOWN
         return cls(time_ns, who)
 
-    def _places(self, waits: _Stretches) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return after how many switches each begins, and at how many more it is cut."""
+    def places(self, waits: _Stretches) -> _Places:
         first = np.searchsorted(self.switch_ns, waits.start_ns, "right")
         last = np.searchsorted(self.switch_ns, waits.end_ns, "left")
         # Of a wait that lasts no time, any number of switches may be at its moment.
-        return first, np.maximum(last, first) - first
+        return _Places(first, np.maximum(last, first) - first)
 
-    def end_after(self, waits: _Stretches) -> Mask:
+    def end_after(self, places: _Places) -> Mask:
         """Return which end after all of these switches: later ones tell who ran then."""
-        first, cuts = self._places(waits)
-        found: Mask = first + cuts == len(self.switch_ns)
+        found: Mask = places.first + places.cuts == len(self.switch_ns)
         return found
 
-    def during(self, waits: _Stretches, runners: _Runners) -> Iterator[Pairs]:
+    def during(self, waits: _Stretches, places: _Places, runners: _Runners) -> Iterator[Pairs]:
         """Yield who waited, who ran meanwhile, and how long."""
-        first, cuts = self._places(waits)
+        first, cuts = places.first, places.cuts
         waited = runners.number_of(waits.tid)
         whole = np.flatnonzero(cuts == 0)
         length_ns = waits.end_ns[whole] - waits.start_ns[whole]
@@ -221,6 +238,14 @@ class _Runs:
         begin = np.where(is_first, waits.start_ns[wait], self.switch_ns.take(slot - 1, mode="clip"))
         end = np.where(is_last, waits.end_ns[wait], self.switch_ns.take(slot, mode="clip"))
         return end - begin, slot, wait
+
+
+def _each(cpu: Numbers) -> list[int]:
+    """Return each CPU once, in order."""
+    if (cpu == cpu[0]).all():
+        return [int(cpu[0])]
+    found: list[int] = np.unique(cpu).tolist()
+    return found
 
 
 def _rows_of(switches: Events, cpu: int, rows: slice) -> Iterator[NDArray[np.intp]]:

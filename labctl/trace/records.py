@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""
 
 OUT, OUT_RUNNABLE, WAKE, IN, UNSEEN = range(5)
-_LEFT = np.array([OUT, OUT_RUNNABLE], np.int8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +30,13 @@ class Records:
     what: NDArray[np.int8]
     cpu: Numbers
 
-    def take(self, chosen: NDArray[Any]) -> Records:
-        """Return those of a mask, or of indices in their order."""
+    def take(self, rows: NDArray[np.intp]) -> Records:
+        """Return those of indices, in their order."""
         return Records(
-            self.thread[chosen], self.time_ns[chosen], self.what[chosen], self.cpu[chosen]
+            self.thread.take(rows),
+            self.time_ns.take(rows),
+            self.what.take(rows),
+            self.cpu.take(rows),
         )
 
     @property
@@ -45,10 +47,10 @@ class Records:
         return found
 
 
-def batches(trace: Trace, numbering: Numbering) -> Iterator[Records]:
+def batches(trace: Trace, numbering: Numbering) -> Iterator[Sequence[Records]]:
     """Yield the records of a trace that has sched_switch, in batches that follow one another in
-    time; within one they are in no order that one could go by, and -1 stands for threads without a
-    number."""
+    time; each in parts, which are in order of time, in the order in which things happen that have
+    the same time. -1 stands for threads without a number."""
     switches = trace.events[SWITCH]
     last = len(switches)
     wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = []
@@ -64,28 +66,28 @@ def batches(trace: Trace, numbering: Numbering) -> Iterator[Records]:
         time_ns, cpu = switches.time_ns[part], switches.cpu[part]
         stopped = switches.fields["prev_state"][part] & STOPPED
         number_of = numbering.number_of
-        # In the order in which things happen that have the same time.
-        left = number_of[switches.fields["prev_pid"][part]]
-        columns = [Records(left, time_ns, _LEFT[(stopped == 0).view(np.int8)], cpu)]
+        left = number_of.take(switches.fields["prev_pid"][part])
+        out = (stopped == 0).view(np.int8)  # OUT or OUT_RUNNABLE
+        columns = [Records(left, time_ns, out, cpu)]
         for at_ns, pids, to in wakeups:
             of = _slice(at_ns, begin_ns, end_ns)
-            woken = number_of[pids[of]]
+            woken = number_of.take(pids[of])
             columns.append(Records(woken, at_ns[of], np.full(len(woken), WAKE, np.int8), to[of]))
-        came = number_of[switches.fields["next_pid"][part]]
+        came = number_of.take(switches.fields["next_pid"][part])
         columns.append(Records(came, time_ns, np.full(len(came), IN, np.int8), cpu))
-        yield joined(*columns)
+        yield columns
         begin_ns = end_ns
 
 
-def by_thread(held: Records, batch: Records) -> Records:
+def by_thread(held: Records, *batch: Records) -> Records:
     """Return the records of a batch after those that were held back of earlier ones, in order of
     thread and time."""
-    merged = joined(held, batch)
+    merged = joined(held, *batch)
     order = np.flatnonzero(merged.thread >= 0)
     # Twice a stable sort, by time and then by thread. The columns are in order already, which the
     # first makes use of; of numbers of 16 bits the second is a radix sort.
-    order = order[np.argsort(merged.time_ns[order], kind="stable")]
-    merged = merged.take(order[np.argsort(merged.thread[order], kind="stable")])
+    order = order.take(np.argsort(merged.time_ns.take(order), kind="stable"))
+    merged = merged.take(order.take(np.argsort(merged.thread.take(order), kind="stable")))
     came_and_left = _came_and_left_at_once(merged)
     if len(came_and_left):
         order = np.arange(len(merged.thread))

@@ -189,7 +189,7 @@ class _Waits:
         # Each wait ends with a switch to its thread.
         most = np.zeros(len(numbering.tids), np.int64)
         for begin in range(0, len(switches), _PART):
-            number = numbering.number_of[switches.fields["next_pid"][begin : begin + _PART]]
+            number = numbering.number_of.take(switches.fields["next_pid"][begin : begin + _PART])
             most += np.bincount(number[number >= 0], minlength=len(most))
         self._begins = np.cumsum(most) - most
         self._ends = self._begins.copy()
@@ -203,7 +203,7 @@ class _Waits:
         """Take waits in order of thread and time."""
         if not len(batch):
             return
-        number = self._numbering.number_of[batch.tid]
+        number = self._numbering.number_of.take(batch.tid)
         firsts = np.append(0, np.flatnonzero(number[1:] != number[:-1]) + 1)
         own, counts = number[firsts], np.diff(firsts, append=len(number))
         places = np.repeat(self._ends[own] - firsts, counts) + np.arange(len(number))

@@ -67,12 +67,13 @@ class Spans:
 
     def where(self, chosen: Mask | NDArray[np.intp]) -> Spans:
         """Return those of a mask, or of indices in their order."""
+        rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         return Spans(
-            tid=self.tid[chosen],
-            start_ns=self.start_ns[chosen],
-            end_ns=self.end_ns[chosen],
-            cpu=self.cpu[chosen],
-            kind=self.kind[chosen],
+            tid=self.tid.take(rows),
+            start_ns=self.start_ns.take(rows),
+            end_ns=self.end_ns.take(rows),
+            cpu=self.cpu.take(rows),
+            kind=self.kind.take(rows),
         )
 
 
@@ -93,12 +94,12 @@ def spans_of(trace: Trace, numbering: Numbering) -> Iterator[Spans]:
     gaps = _Gaps(trace.gaps)
     held = joined(_unseen(trace, numbering), _running_at_start(trace, numbering))
     for records in batches(trace, numbering):
-        merged = by_thread(held, records)
+        merged = by_thread(held, *records)
         told = _told_already(merged, gaps)
         if len(told):
             merged = merged.take(np.delete(np.arange(len(merged.thread)), told))
         yield _between(merged, gaps, numbering.tids, trace.every_switch)
-        held = merged.take(merged.is_last)
+        held = merged.take(np.flatnonzero(merged.is_last))
     yield _at_end(held, trace, gaps, numbering.tids)
 
 
@@ -121,7 +122,7 @@ def _running_at_start(trace: Trace, numbering: Numbering) -> Records:
     began = np.full(len(first), trace.start_ns, np.int64)
     left = numbering.number_of[switches.fields["prev_pid"][first]]
     found = Records(left, began, np.full(len(first), IN, np.int8), cpus)
-    return found.take(left >= 0)
+    return found.take(np.flatnonzero(left >= 0))
 
 
 def _last_of_each(cpu: Numbers) -> NDArray[np.int32]:
@@ -168,14 +169,15 @@ def _kinds(every_switch: bool) -> NDArray[np.int8]:
 
 
 def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
-    kind = _kinds(every_switch)[records.what[:-1] * np.int8(_WHATS) + records.what[1:]]
+    kind = _kinds(every_switch).take(records.what[:-1] * np.int8(_WHATS) + records.what[1:])
     kind[records.thread[1:] != records.thread[:-1]] = _NONE
     at = np.flatnonzero(kind >= (_ASLEEP if gaps else 0))
-    kind = kind[at]
-    start_ns, end_ns, cpu = records.time_ns[at], records.time_ns[at + 1], records.cpu[at]
-    kind[(kind == Kind.RAN) & (cpu != records.cpu[at + 1])] = Kind.UNKNOWN
+    kind, after = kind.take(at), at + 1
+    start_ns, end_ns = records.time_ns.take(at), records.time_ns.take(after)
+    cpu = records.cpu.take(at)
+    kind[(kind == Kind.RAN) & (cpu != records.cpu.take(after))] = Kind.UNKNOWN
     found = Spans(
-        tid=tids[records.thread[at]], start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind
+        tid=tids.take(records.thread.take(at)), start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind
     )
     return _with_gaps(found, gaps) if gaps else found
 

@@ -75,12 +75,13 @@ def _unexplained(trace: Trace, numbering: Numbering) -> Iterator[_Sleeps]:
         none.astype(numbering.number_of.dtype), none, none.astype(np.int8), none.astype(np.int16)
     )
     for batch in batches(trace, numbering):
-        merged = by_thread(held, batch)
-        held = merged.take(merged.is_last)
+        merged = by_thread(held, *batch)
+        held = merged.take(np.flatnonzero(merged.is_last))
         yield _of_batch(merged, known)
         for what, moments in known.items():
             own = np.flatnonzero(_is_what(merged, what))
-            moments[merged.thread[own]] = merged.time_ns[own]  # of equal indices the last one holds
+            # Of equal indices the last one holds.
+            moments[merged.thread[own].astype(np.intp)] = merged.time_ns[own]
 
 
 def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
@@ -93,6 +94,9 @@ def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
         & (thread[1:] == thread[:-1])
         & (time_ns[1:] > time_ns[:-1])
     )
+    if not len(at):
+        nothing = time_ns[:0]
+        return _Sleeps(thread[:0], nothing, nothing, nothing, records.cpu[:0])
     came_ns, left_ns, told_ns = (
         _last_before(records, what, at, known[what]) for what in (IN, OUT, WAKE)
     )
