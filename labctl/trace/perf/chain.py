@@ -129,37 +129,35 @@ class _Finder:
         switches and few others; None of another one.
 
         Samples and switches are looked for apart, without asking where they lie in what order.
-        There is no other chain of records from the chunk's start on, as each record that was found
-        ends where one begins, and all sizes add up to the place where the last one ends.
+        Nothing of what was found lies within another record, as each one ends where one begins,
+        and all sizes add up to the place where the last one ends.
         """
         is_start = np.zeros(len(words) + 1, dtype=bool)
+        is_start[-1] = True
         np.equal(kinds, SAMPLE, out=is_start[:-1])
-        samples = np.flatnonzero(is_start)
-        switches = samples[:0]
-        if self.head.has_switches:
-            is_switch = kinds == _SWITCH
-            switches = np.flatnonzero(is_switch)
-            is_start[:-1] |= is_switch
-        used = len(words)
-        last = max((int(found[-1]) for found in (samples, switches) if len(found)), default=0)
-        last_bytes = int(words[last]) >> _SIZE_SHIFT
-        if is_start[last] and last_bytes % 8 == 0 and last + last_bytes // 8 > used:  # it is cut
-            used = last
-            samples = samples[: np.searchsorted(samples, used)]
-            switches = switches[: np.searchsorted(switches, used)]
-        is_start[[used, len(words)]] = True
+        samples = np.flatnonzero(is_start[:-1])
         sizes = words.take(samples) >> np.uint64(_SIZE_SHIFT)
-        switch_sizes = words.take(switches) >> np.uint64(_SIZE_SHIFT)
-        if (sizes & np.uint64(7)).any() or (switch_sizes != self.switch_bytes).any():
-            return None
         lengths = (sizes >> np.uint64(3)).view("<i8")
-        events, are_known = self._events(words, samples)
-        if not are_known.all() or (lengths < self.least_words.take(events)).any():
-            return None
-        ends, switch_ends = samples + lengths, switches + self.switch_bytes // 8
-        if max(ends.max(initial=0), switch_ends.max(initial=0)) > used:
-            return None
+        ends = samples + lengths
+        events, is_whole = self._events(words, samples)
+        is_whole &= (sizes & np.uint64(7) == 0) & (ends <= len(words))
+        is_whole &= lengths >= self.least_words.take(events)
+        if not is_whole.all():
+            is_start[samples[~is_whole]] = False
+            own = np.flatnonzero(is_whole)
+            samples, ends, events = samples.take(own), ends.take(own), events.take(own)
+        switches = samples[:0]
+        switch_words = self.switch_bytes // 8
+        if self.head.has_switches:
+            switches = np.flatnonzero(kinds == _SWITCH)
+            is_whole = words.take(switches) >> np.uint64(_SIZE_SHIFT) == self.switch_bytes
+            is_whole &= switches + switch_words <= len(words)
+            if not is_whole.all():
+                switches = switches[is_whole]
+            is_start[switches] = True
+        switch_ends = switches + switch_words
         others: list[Record] = []
+        used = len(words)
         if not (is_start[0] and is_start.take(ends).all() and is_start.take(switch_ends).all()):
             every_end = np.concatenate([[0], ends, switch_ends])
             holes = np.sort(every_end[~is_start.take(every_end)])
@@ -179,9 +177,8 @@ class _Finder:
                         break
                     others.append(record)
                     at += record.size
-        size = int(lengths.sum()) + len(switches) * (self.switch_bytes // 8)
-        size += sum(record.size for record in others)
-        if size != used or max(ends.max(initial=0), switch_ends.max(initial=0)) > used:
+        size = int((ends - samples).sum()) + len(switches) * switch_words
+        if size + sum(record.size for record in others) != used:
             return None
         chunk = Chunk(
             offset=offset,

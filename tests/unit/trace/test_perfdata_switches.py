@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from labctl.base.errors import BrokenError
 from labctl.trace.model import Events, Trace
 from labctl.trace.perf import chain
 from labctl.trace.perf.perfdata import read_trace
+from labctl.trace.perf.switches import Switches
 from labctl.trace.tracepoints import FORK, SWITCH, UNTOLD
 from tests.unit.trace.perfdata_writer import FIXED, FLAGS, fixed, perfdata, switched
 from tests.unit.trace.simulated import Machine, event_sample, sched_perfdata
@@ -185,6 +187,30 @@ def test_where_chunks_end_makes_no_difference(
     whole = completed(*stream)
     for chunk_bytes in (512, 520, 1000, 4096):
         assert completed(*stream, chunk_bytes=chunk_bytes) == whole
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_where_each_event_has_its_records_a_chunk_tells_the_same_unsearched(
+    completed: Completed, monkeypatch: pytest.MonkeyPatch, cpus: int
+) -> None:
+    machine = Machine.started(5, cpus=cpus)
+    machine.play(400)
+    # One CPU's buffer after the other, as perf writes them; of a few events there are no others.
+    told = sorted(enumerate(machine.told), key=lambda one: (one[1].cpu, one[0]))
+    stream = [one.data for at, one in told if not 500 < at < 530 or at % 5]
+    seen: list[bool] = []
+    are_all_told = Switches._are_all_told
+
+    def noted(self: Switches, *arguments: Any) -> bool:
+        seen.append(are_all_told(self, *arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(Switches, "_are_all_told", noted)
+    sizes = (520, 1000, 2056, 1 << 20)
+    found = [completed(*stream, chunk_bytes=size) for size in sizes]
+    assert {True, False} <= {*seen}
+    monkeypatch.setattr(Switches, "_are_all_told", lambda *_: False)
+    assert found == [completed(*stream, chunk_bytes=size) for size in sizes]
 
 
 def test_samples_among_such_records_are_all_read(tmp_path: Path) -> None:
