@@ -171,30 +171,36 @@ def _kinds(every_switch: bool) -> NDArray[np.int8]:
 def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
     kind = _kinds(every_switch).take(records.what[:-1] * np.int8(_WHATS) + records.what[1:])
     kind[records.thread[1:] != records.thread[:-1]] = _NONE
+    if gaps:  # Of sleep only what a gap touches is told.
+        sleeps = np.flatnonzero(kind == _ASLEEP)
+        ends_ns = records.time_ns.take(sleeps + 1)
+        kind[sleeps[~gaps.between(records.time_ns.take(sleeps), ends_ns)]] = _NONE
     at = np.flatnonzero(kind >= (_ASLEEP if gaps else 0))
     kind, after = kind.take(at), at + 1
     start_ns, end_ns = records.time_ns.take(at), records.time_ns.take(after)
     cpu = records.cpu.take(at)
     kind[(kind == Kind.RAN) & (cpu != records.cpu.take(after))] = Kind.UNKNOWN
-    found = Spans(
+    if gaps:
+        _mark_gaps(gaps, start_ns, end_ns, cpu, kind)
+    return Spans(
         tid=tids.take(records.thread.take(at)), start_ns=start_ns, end_ns=end_ns, cpu=cpu, kind=kind
     )
-    return _with_gaps(found, gaps) if gaps else found
 
 
-def _with_gaps(found: Spans, gaps: _Gaps) -> Spans:
-    """Return the spans where those that a gap touches are unknown; sleep is left out, then."""
-    start_ns, end_ns, kind = found.start_ns, found.end_ns, found.kind
-    bridged = gaps.between(start_ns, end_ns)
+def _mark_gaps(
+    gaps: _Gaps, start_ns: Nanoseconds, end_ns: Nanoseconds, cpu: Numbers, kind: NDArray[np.int8]
+) -> None:
+    """Make those spans unknown, in these columns, that a gap touches."""
+    rows = np.flatnonzero(gaps.between(start_ns, end_ns))
+    kinds = kind.take(rows)
     # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
-    ran = kind == Kind.RAN
-    unknown = ran & gaps.between_of(found.cpu, start_ns, end_ns)
-    unknown |= ~ran & bridged
+    ran = rows[kinds == Kind.RAN]
+    ran = ran[gaps.between_of(cpu.take(ran), start_ns.take(ran), end_ns.take(ran))]
     # Who slept at both ends of a gap may have run in it, and nowhere else.
-    sleeps = bridged & (kind == _ASLEEP)
-    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns[sleeps], end_ns[sleeps])
-    kind[unknown] = Kind.UNKNOWN
-    return found.where(np.flatnonzero(kind != _ASLEEP))
+    sleeps = rows[kinds == _ASLEEP]
+    start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns.take(sleeps), end_ns.take(sleeps))
+    kind[rows[kinds != Kind.RAN]] = Kind.UNKNOWN
+    kind[ran] = Kind.UNKNOWN
 
 
 def _at_end(held: Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
@@ -267,9 +273,17 @@ def _touched(
     gaps: tuple[Nanoseconds, Nanoseconds], start_ns: Nanoseconds, end_ns: Nanoseconds
 ) -> Mask:
     starts, ends = gaps
-    if not len(starts):
-        return np.zeros(len(start_ns), dtype=bool)
+    found = np.zeros(len(start_ns), dtype=bool)
+    if not len(found):
+        return found
+    first = int(np.searchsorted(ends, start_ns.min(), "right"))
+    last = int(np.searchsorted(starts, end_ns.max(), "left"))
+    if first >= last:
+        return found
+    # Most spans are short, and far from any gap.
+    near = np.flatnonzero((end_ns > starts[first]) & (start_ns < ends[last - 1]))
     # The first gap that isn't over when the span begins. Gaps lie between two events, both seen.
-    next_gap = np.searchsorted(ends, start_ns, "right")
-    is_any: Mask = next_gap < len(starts)
-    return is_any & (starts[np.minimum(next_gap, len(starts) - 1)] < end_ns)
+    next_gap = np.searchsorted(ends, start_ns.take(near), "right")
+    is_any = next_gap < len(starts)
+    found[near] = is_any & (starts.take(next_gap, mode="clip") < end_ns.take(near))
+    return found
