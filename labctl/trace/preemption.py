@@ -81,7 +81,7 @@ class Preemptors:
             now = np.flatnonzero(~is_aside[own])
             for pairs in runs.during(here.take(now), places.take(now), self._runners):
                 self._sums.add(pairs)
-        self._came[self._switches.cpu[rows]] = self._runners.number_of(
+        self._came[self._switches.cpu[rows].astype(np.intp)] = self._runners.number_of(
             self._switches.fields["next_pid"][rows]
         )
         self._row = end
@@ -182,7 +182,7 @@ class _Runs:
     @classmethod
     def of(cls, switches: Events, cpu: int, rows: slice, runners: _Runners, before: int) -> _Runs:
         """Find the runs of these switches. `before`: the number of who came to the CPU last."""
-        count = sum(len(here) for here in _rows_of(switches, cpu, rows))
+        count = int(np.count_nonzero(switches.cpu[rows] == cpu))
         time_ns = np.empty(count, np.int64)
         # Where the next switch is away from another thread, it isn't known who ran.
         who = np.empty(count + 1, np.int32)

@@ -78,10 +78,19 @@ def _unexplained(trace: Trace, numbering: Numbering) -> Iterator[_Sleeps]:
         merged = by_thread(held, *batch)
         held = merged.take(np.flatnonzero(merged.is_last))
         yield _of_batch(merged, known)
-        for what, moments in known.items():
-            own = np.flatnonzero(_is_what(merged, what))
-            # Of equal indices the last one holds.
-            moments[merged.thread[own].astype(np.intp)] = merged.time_ns[own]
+        _note_last(merged, held, known)
+
+
+def _note_last(records: Records, last: Records, known: dict[int, Nanoseconds]) -> None:
+    """Note when each thread of these came, left and was woken last. `last`: each one's last
+    record."""
+    if not len(last.thread):
+        return
+    begins = np.append(0, np.flatnonzero(records.is_last)[:-1] + 1)
+    for what, moments in known.items():
+        time_ns = np.where(_is_what(records, what), records.time_ns, _NEVER)
+        latest = np.maximum.reduceat(time_ns, begins)
+        moments[last.thread] = np.maximum(moments[last.thread], latest)
 
 
 def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
