@@ -20,6 +20,8 @@ from labctl.trace.timeline.lane_spans import Holes
 from labctl.trace.tracepoints import SWITCH, WAKEUP, WAKING
 
 _NEVER = np.iinfo(np.int64).min
+_FEW_OF = 8
+"""Share of all requests up to which those during the sleeps are looked through: an eighth."""
 
 
 def with_inferred_wakeups(trace: Trace) -> Trace:
@@ -104,8 +106,9 @@ def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
         & (time_ns[1:] > time_ns[:-1])
     )
     if not len(at):
-        nothing = time_ns[:0]
-        return _Sleeps(thread[:0], nothing, nothing, nothing, records.cpu[:0])
+        # By copies: a view would keep the batch in memory.
+        nothing = time_ns[:0].copy()
+        return _Sleeps(thread[:0].copy(), nothing, nothing, nothing, records.cpu[:0].copy())
     came_ns, left_ns, told_ns = (
         _last_before(records, what, at, known[what]) for what in (IN, OUT, WAKE)
     )
@@ -133,8 +136,17 @@ def _is_what(records: Records, what: int) -> NDArray[np.bool_]:
 
 def _first_requests(waking: Events, numbering: Numbering, sleeps: _Sleeps) -> Nanoseconds:
     """Return when each of these threads was first asked to wake up since it had been answered;
-    int64's largest where it wasn't. `sleeps` are in order of thread."""
+    int64's largest where it wasn't before it came. `sleeps` are in order of thread."""
     found = np.full(len(sleeps.thread), np.iinfo(np.int64).max)
+    begins = np.searchsorted(waking.time_ns, sleeps.since_ns, "right")
+    counts = np.maximum(np.searchsorted(waking.time_ns, sleeps.end_ns, "left") - begins, 0)
+    if int(counts.sum()) * _FEW_OF <= len(waking):
+        sleep = np.repeat(np.arange(len(counts)), counts)
+        row = np.arange(len(sleep)) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        own = waking.fields["pid"].take(row) == numbering.tids.take(sleeps.thread.take(sleep))
+        which, firsts = np.unique(sleep[own], return_index=True)
+        found[which] = waking.time_ns.take(row[own][firsts])
+        return found
     threads, firsts = np.unique(sleeps.thread, return_index=True)
     place = np.full(len(numbering.tids) + 1, -1, numbering.number_of.dtype)  # and for none: -1
     place[threads] = np.arange(len(threads))
