@@ -22,8 +22,8 @@ from tests.guest.conftest import Sandbox, runs, sandboxed, wait_for
 STUDY = Path(__file__).with_name("conditions.yaml")
 CGROUPS = Path("/sys/fs/cgroup")
 WORDS = ("sweep", str(STUDY), "--accel=tcg", "--quiet", "--seed=1")
-LIMITED = "labctl-neighbour-0-0"
-"""Cgroup of the first neighbour of a condition's first kind."""
+LIMITED = "labctl-neighbour-0-0-{}"
+"""Cgroup of the first neighbour of a condition's first kind, by labctl's process id."""
 
 
 @dataclass
@@ -45,20 +45,20 @@ def below(pattern: str) -> list[Path]:
         return []
 
 
-def used_ns() -> int | None:
-    for path in below(f"{LIMITED}/cpuacct.usage"):
+def used_ns(group: str) -> int | None:
+    for path in below(f"{group}/cpuacct.usage"):
         return _number(path)
-    for path in below(f"{LIMITED}/cpu.stat"):
+    for path in below(f"{group}/cpu.stat"):
         found = _text(path)
         if found.startswith("usage_usec"):
             return int(found.split()[1]) * 1000
     return None
 
 
-def quota() -> tuple[int, int] | None:
+def quota(group: str) -> tuple[int, int] | None:
     """The quota and the weight of the cpu cgroup: microseconds in each tenth of a second, and v2's
     weight."""
-    for folder in below(LIMITED):
+    for folder in below(group):
         if (folder / "cpu.cfs_quota_us").exists():
             shares = _number(folder / "cpu.shares")
             limit = _number(folder / "cpu.cfs_quota_us")
@@ -81,14 +81,15 @@ def _number(path: Path) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
-def look(seen: Seen) -> None:
+def look(seen: Seen, labctl: int) -> None:
     """Sample what is there now of a neighbour with a quota."""
-    limits, used = quota(), used_ns()
+    group = LIMITED.format(labctl)
+    limits, used = quota(group), used_ns(group)
     if limits is None or used is None:
         return
     seen.quotas.add(limits)
     seen.samples.append((time.monotonic(), used))
-    members = (_text(path).split() for path in below(f"{LIMITED}/cgroup.procs"))
+    members = (_text(path).split() for path in below(f"{group}/cgroup.procs"))
     for pid in {pid for pids in members for pid in pids}:
         status = _text(Path("/proc", pid, "status"))
         if "stress-ng" in status.partition("\n")[0]:
@@ -129,7 +130,7 @@ def run(image: object, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     with sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
         process, seen = sandbox.start(*WORDS), Seen()
         while process.poll() is None:
-            look(seen)
+            look(seen, process.pid)
             time.sleep(0.05)
         out, _ = process.communicate()
         assert process.returncode == 0, out
@@ -200,8 +201,8 @@ def test_nothing_of_it_is_left(run: Run) -> None:
     assert run.leftovers == []
 
 
-def neighbour_groups() -> list[Path]:
-    return below("labctl-neighbour-*")
+def neighbour_groups(labctl: int) -> list[Path]:
+    return below(f"labctl-neighbour-*-{labctl}")
 
 
 def test_neighbours_of_a_run_that_is_killed_end_with_it_and_the_next_command_clears_up(
@@ -209,7 +210,7 @@ def test_neighbours_of_a_run_that_is_killed_end_with_it_and_the_next_command_cle
 ) -> None:
     process = sandbox.start(*WORDS, "--duration=900", "--condition=messages")
     wait_for(sandbox.measured_trials, 600, "a measured trial", process)
-    groups = wait_for(neighbour_groups, 60, "a neighbour", process)
+    groups = wait_for(lambda: neighbour_groups(process.pid), 60, "a neighbour", process)
     pids = {int(pid) for path in groups for pid in _text(path / "cgroup.procs").split()}
     assert pids
     process.send_signal(signal.SIGKILL)
@@ -217,6 +218,6 @@ def test_neighbours_of_a_run_that_is_killed_end_with_it_and_the_next_command_cle
     wait_for(lambda: not any(map(runs, pids)), 20, "the end of the neighbours")
     done = sandbox.labctl("host", "restore")
     assert done.returncode == 0, done.stderr
-    assert neighbour_groups() == []
+    assert neighbour_groups(process.pid) == []
     left = [one for one in sandbox.leftovers() if "/running/" not in one]
     assert left == []

@@ -252,7 +252,7 @@ def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHos
                 group(
                     lab.layout,
                     lab.journal,
-                    f"neighbour-{kind}-{number}",
+                    f"neighbour-{kind}-{number}-{os.getpid()}",
                     memory_bytes=declared.memory_mib * MIB,
                     limits=_limits(declared),
                     accounted=True,
