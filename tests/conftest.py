@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
+
+from tests.lanes import Lane
 
 # The same examples each time, and no clock: a failure is the change's doing. To search further:
 # pytest --hypothesis-profile=search
@@ -21,6 +24,20 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Lab folders that a group can write to are not believed, and some umasks would make them so.
     os.umask(0o022)
+
+
+_lane = Lane()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    _lane.before(item)
+    try:
+        return (yield)
+    finally:
+        _lane.after(item, nextitem)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -20,7 +20,8 @@ trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-setsid .venv/bin/pytest tests/guest tests/fleet >"$log" 2>&1 &
+lanes=(--dist=loadfile --no-loadscope-reorder --tx "2*popen//python=$PWD/tools/lane.sh")
+setsid .venv/bin/pytest tests/guest tests/fleet "${lanes[@]}" >"$log" 2>&1 &
 guests=$!
 # A session's processes are one group to the scheduler, whose own niceness weighs it against the
 # others (sched(7), "The autogroup feature"): QEMU and the workloads are in sessions of their own.

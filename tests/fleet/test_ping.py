@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.fleet.conftest import PROGRAMS, Rig, hosts_up, left_behind
 
 PING = """
@@ -55,6 +57,7 @@ def test_hosts_have_a_name_and_settings_of_their_own(rig: Rig) -> None:
     assert Path(knob).read_text() != "1234\n"
 
 
+@pytest.mark.alone
 def test_nothing_is_left_of_the_hosts(packages: Path) -> None:
     before = left_behind()
     with hosts_up(packages, 2) as rig:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from labctl.guest.recipe import load_recipe
 from labctl.host import guest_cgroups
 from labctl.run.guests.leftovers import leftover_cgroups
 from labctl.study.williams import block_order
+from tests.guest import kept_boots
 
 LABCTL = (sys.executable, "-m", "labctl.cli.main")
 STUDY = Path(__file__).parent / "small.yaml"
@@ -90,6 +91,10 @@ class Sandbox:
 
     state: Path
     results: Path
+    boots: Path | None = field(default=None, kw_only=True)
+    """Folder of the boots that guests come from; None: each boots for itself."""
+    pids: set[int] = field(default_factory=set, kw_only=True)
+    """Processes of labctl that were started here."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,10 +102,12 @@ class Sandbox:
             **os.environ,
             "LABCTL_STATE_DIR": str(self.state),
             "LABCTL_RESULTS": str(self.results),
+            kept_boots.FOLDER: str(self.boots),
         }
 
     def argv(self, *words: str) -> list[str]:
-        return [*LABCTL, *words]
+        program = LABCTL if self.boots is None else (sys.executable, "-m", kept_boots.__name__)
+        return [*program, *words]
 
     def labctl(
         self,
@@ -110,18 +117,24 @@ class Sandbox:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """`lab`: a lab folder whose files shadow labctl's own; `environment`: what is other."""
-        shadowed = {"LABCTL_LAB": str(lab)} if lab else {}
-        return subprocess.run(
-            self.argv(*words),
+        argv, shadowed = self.argv(*words), {"LABCTL_LAB": str(lab)} if lab else {}
+        with subprocess.Popen(
+            argv,
             env={**self.environment, **shadowed, **(environment or {})},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=seconds,
-            check=False,
-        )
+        ) as process:
+            self.pids.add(process.pid)
+            try:
+                out, err = process.communicate(timeout=seconds)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.argv(*words),
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -131,6 +144,8 @@ class Sandbox:
             # go on ignoring it (as nohup has it).
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+        self.pids.add(process.pid)
+        return process
 
     @property
     def libvirt_cache(self) -> Path:
@@ -179,8 +194,7 @@ class Sandbox:
         found = [f"process {pid}" for pid in self.qemu_pids()]
         # Not glob: it stumbles over what others take away meanwhile.
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
-            left = (n for n in names if n.startswith("labctl-") and not _has_owner(n))
-            found += [f"{folder}/{name}" for name in left]
+            found += [f"{folder}/{name}" for name in names if self._is_left(name)]
         found += map(str, leftover_cgroups(StatePaths(self.state)))
         mounts = Path("/proc/mounts").read_text()
         found += [
@@ -195,6 +209,11 @@ class Sandbox:
             found.append(f"journal: {journal.read_text()}")
         return found
 
+    def _is_left(self, cgroup: str) -> bool:
+        """Whether a labctl of this sandbox, which has ended, has made a cgroup of that name."""
+        pid = cgroup.rpartition("-")[2] if cgroup.startswith("labctl-") else ""
+        return pid.isdigit() and int(pid) in self.pids and not Path("/proc", pid).exists()
+
     def qemu_pids(self) -> list[int]:
         """QEMU processes whose files lie in this sandbox."""
         found = []
@@ -206,12 +225,6 @@ class Sandbox:
             if b"qemu-system" in arguments and str(self.state).encode() in arguments:
                 found.append(int(path.parent.name))
         return found
-
-
-def _has_owner(cgroup: str) -> bool:
-    """Whether the labctl that a cgroup of such a name is of still runs: another one's."""
-    pid = cgroup.rpartition("-")[2]
-    return pid.isdigit() and Path("/proc", pid).exists()
 
 
 def native_pids(name: str, of: subprocess.Popen[str]) -> list[int]:
@@ -277,12 +290,14 @@ def wait_for(
 
 @pytest.fixture(scope="session")
 def kept() -> Iterator[Path]:
-    """What a host keeps from run to run, and no test need make for itself: the data disk, half a
-    gigabyte that a run takes for dirty, and what libvirt knows of QEMU."""
-    folder = Path(f"/var/tmp/labctl-kept-{os.getpid()}")
+    """What no test need make for itself: what a host keeps from run to run (images, the data disk,
+    half a gigabyte that a run takes for dirty, and what libvirt knows of QEMU), and booted guests.
+
+    Beside the host's own state: layers of an image are hard links."""
+    folder = StatePaths.default().root / f"tests-{os.getpid()}"
     folder.mkdir(mode=0o711)  # QEMU's user passes through
     try:
-        for name in ("data", "libvirt"):
+        for name in ("boots", "data", "images", "libvirt"):
             (folder / name).mkdir()
         yield folder
     finally:
@@ -293,15 +308,15 @@ def kept() -> Iterator[Path]:
 def sandboxed(kept: Path, results: Path, *, is_first: bool = False) -> Iterator[Sandbox]:
     """`is_first`: nothing is known there yet, of QEMU or of programs; only the image is built."""
     # Not below pytest's own folder: paths of unix sockets end at 107 bytes.
-    state = Path(f"/var/tmp/labctl-test-{os.getpid()}-{time.monotonic_ns() % 10**6}")
+    # The same ones again and again: a guest's XML names them, and a kept boot goes by it.
+    names = (Path(f"/var/tmp/labctl-test-{os.getpid()}-{number}") for number in count(1))
+    state = next(path for path in names if not path.exists())
     state.mkdir(mode=0o711)
-    # What is made once per host: images and instruction counts. Everything else is the test's.
-    host = StatePaths.default()
-    for folder in (host.images,) if is_first else (host.images, host.cache):
-        folder.mkdir(exist_ok=True)
+    cache = StatePaths.default().cache
+    cache.mkdir(exist_ok=True)
+    for folder in [kept / "images", kept / "data"] + ([] if is_first else [cache]):
         (state / folder.name).symlink_to(folder)
-    (state / "data").symlink_to(kept / "data")
-    sandbox = Sandbox(state, results)
+    sandbox = Sandbox(state, results, boots=None if is_first else kept / "boots")
     if not is_first:
         sandbox.libvirt_cache.parent.mkdir()
         sandbox.libvirt_cache.symlink_to(kept / "libvirt")
@@ -316,12 +331,16 @@ def sandboxed(kept: Path, results: Path, *, is_first: bool = False) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def built() -> Image:
-    """The host's own image."""
+def built(kept: Path) -> Image:
+    """A copy of the host's own image, as far as QEMU reads it: who may read its files depends on
+    the guest that runs, and guests of another process of tests may run meanwhile."""
     assert os.geteuid() == 0, "guest tests need root"
     found = find(load_recipe("debian-12"), StatePaths.default())
     assert found is not None, "run 'labctl image build' first"
-    return found
+    own = kept / "images" / found.dir.name
+    shutil.copytree(found.dir, own, ignore=lambda folder, names: [found.tree.name])
+    (own / found.tree.name).symlink_to(found.tree)
+    return Image.load(own)
 
 
 @dataclass(frozen=True)

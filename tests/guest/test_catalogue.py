@@ -45,6 +45,8 @@ from labctl.run.resources.qemu_user import account_of_qemu
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 from tests.guest.conftest import huge_page_pools, wait_for
 
+pytestmark = pytest.mark.alone
+
 MEMORY_MIB = 1024
 """A whole page of the largest size. The guests never run: untouched, it costs nothing."""
 COMBINED = (

@@ -16,6 +16,7 @@ def test_a_detached_sweep_ends_by_itself_with_the_digest_of_what_it_exports(
     begun = sandbox.labctl(*tiny("native"), "--tuning=baseline", "--detach", "--json", seconds=60)
     assert begun.returncode == 0, begun.stderr
     said = json.loads(begun.stdout)
+    sandbox.pids.add(said["pid"])
 
     def told() -> dict[str, object]:
         found = json.loads(Path(said["progress"]).read_text())

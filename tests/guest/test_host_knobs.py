@@ -25,6 +25,8 @@ from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import QUIET, Sandbox, changed_study, sandboxed, seed_for, wait_for
 
+pytestmark = pytest.mark.alone
+
 SWAPPINESS = FileValue("/proc/sys/vm/swappiness")
 THP = FileValue("/sys/kernel/mm/transparent_hugepage/enabled")
 KNOBS = "host-knobs.json"

@@ -26,6 +26,8 @@ from labctl.host.settings.tunables import FileValue
 from labctl.run.planning.host_request import asked_for
 from tests.guest.conftest import Sandbox
 
+pytestmark = pytest.mark.alone
+
 KILLS = 100
 CANDIDATES = (
     *("thp-never", "swappiness-10", "ksm-on", "autogroup-off", "timer-migration-off"),

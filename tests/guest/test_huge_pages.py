@@ -13,6 +13,8 @@ import pytest
 from labctl.run.resources.huge_pages import free_pages
 from tests.guest.conftest import Sandbox
 
+pytestmark = pytest.mark.alone
+
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 
 MORE = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -37,10 +38,10 @@ while True:
 """
 
 
-def left_of_links() -> list[str]:
-    """Namespaces and devices of any labctl's."""
-    namespaces = [path.name for path in NAMESPACES.glob("labctl-*")]
-    return namespaces + [path.name for path in Path("/sys/class/net").glob("labctl*")]
+def left_of_links(pids: set[int]) -> list[str]:
+    """Namespaces and devices of these processes' links."""
+    found = [*NAMESPACES.glob("labctl-*"), *Path("/sys/class/net").glob("labctl*")]
+    return [path.name for path in found if {*map(int, re.findall(r"\d+", path.name))} & pids]
 
 
 def _read(folder: Path, name: str) -> Any:
@@ -71,21 +72,26 @@ def test_both_sides_reach_their_peer_and_nothing_of_it_is_left(sandbox: Sandbox)
             live = facts((folder / "live.xml").read_text(), "live")
             assert live["network card 0 type"] == "ethernet"
     assert sandbox.leftovers() == []
-    assert left_of_links() == []
+    assert left_of_links(sandbox.pids) == []
 
 
 def test_what_a_killed_sweep_left_of_its_link_is_put_away_by_restore(sandbox: Sandbox) -> None:
     process = sandbox.start(*SWEEP, "--quiet")
-    wait_for(lambda: left_of_links() and sandbox.qemu_pids(), 600, "a guest with its NIC", process)
+    wait_for(
+        lambda: left_of_links(sandbox.pids) and sandbox.qemu_pids(),
+        600,
+        "a guest with its NIC",
+        process,
+    )
     process.kill()
     process.communicate(timeout=60)
-    assert f"labctl-peer-{process.pid}" in left_of_links()
+    assert f"labctl-peer-{process.pid}" in left_of_links(sandbox.pids)
     for pid in sandbox.qemu_pids():
         os.kill(pid, signal.SIGKILL)
     restored = sandbox.labctl("host", "restore")
     assert restored.returncode == 0, restored.stderr
     assert f"labctl-peer-{process.pid}" in restored.stdout
-    assert left_of_links() == []
+    assert left_of_links(sandbox.pids) == []
     journal = sandbox.state / "journal.jsonl"
     assert Journal(journal).pending() == []
 
@@ -105,7 +111,7 @@ def test_a_link_that_is_killed_at_any_moment_is_put_away(tmp_path: Path) -> None
         assert all(str(result.outcome) in ("restored", "dropped") for result in results), [
             r.note for r in results
         ]
-        assert left_of_links() == []
+        assert left_of_links({process.pid}) == []
     assert Journal(path).pending() == []
 
 
@@ -118,4 +124,4 @@ def test_a_tuning_that_the_host_cannot_have_is_refused_by_name(
     done = sandbox.labctl(*SWEEP, "--tuning", tuning)
     assert done.returncode == 3
     assert "/dev/vhost-net" in done.stderr
-    assert left_of_links() == []
+    assert left_of_links(sandbox.pids) == []

@@ -63,6 +63,21 @@ def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept
     assert {trial: own for trial, own in shares.items() if own >= 0.003} == {}
 
 
+def test_both_sides_have_run_the_same_files_libraries_included(swept: Swept) -> None:
+    (path,) = swept.sandbox.runs()
+    hashed = json.loads((path / "run.json").read_text())["hashed"]
+    native, guest = (hashed[side]["files"] for side in ("native", "guest"))
+    assert hashed["unproven"] == []
+    assert native == guest
+    names = {Path(name).name.partition(".")[0] for name in guest}
+    assert {"sysbench", "libluajit-5", "libc", "ld-linux-x86-64", "python3"} <= names
+    # Natively at the start and before each machine's first trial, in the guest in each boot.
+    natives = {"native", "native+fifo"}
+    machines = [t for t in swept.sandbox.trials(path) if t["cell"]["tuning"] in natives]
+    assert 1 < hashed["native"]["checks"] <= 1 + len(machines)
+    assert hashed["guest"]["checks"] >= 1
+
+
 def test_what_a_run_keeps_is_closed_to_other_users(swept: Swept, image: Image) -> None:
     (run,) = swept.sandbox.runs()
     assert run.stat().st_mode & 0o777 == 0o700

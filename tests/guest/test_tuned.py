@@ -30,6 +30,8 @@ from labctl.host.settings.tuned import TUNED
 from labctl.study.tunings import load_tunings, tuning_names
 from tests.guest.conftest import Sandbox, wait_for
 
+pytestmark = pytest.mark.alone
+
 TUNINGS = [name for name, t in load_tunings(tuning_names()).items() if TUNED in t.host]
 KILLS = 12
 PATTERNS = (
