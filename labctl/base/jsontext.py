@@ -75,9 +75,7 @@ def _brackets(data: bytes) -> bytes:
     """Return the brackets of a text that stand outside of its strings."""
     if b"\\" in data:
         return _STRING.sub(b"", data).translate(None, _ALL_BUT_BRACKETS)
-    # A string without a bracket becomes two quotes in a row: where all quotes come in such pairs,
-    # no bracket is in a string. It takes a third of the time of splitting at every quote.
+    # Quotes side by side have no bracket between them, so without them each bracket is still inside
+    # a string or outside. It takes a quarter of the time of splitting at every quote.
     left = data.translate(None, _ALL_BUT_BRACKETS_AND_QUOTES).replace(b'""', b"")
-    if b'"' not in left:
-        return left
-    return b"".join(data.split(b'"')[::2]).translate(None, _ALL_BUT_BRACKETS)
+    return b"".join(left.split(b'"')[::2])
