@@ -113,16 +113,23 @@ class RunArchive:
     def read_by_reports(self) -> Mapping[str, bytes]:
         """Return the files that reports read, by their names in the run's folder. Raises
         BrokenError naming what is wrong."""
-        found = {}
+        found = dict(self._read_by_reports())
+        if "run.json" not in found:
+            raise self._refused("it holds no run.json")
+        return found
+
+    def _read_by_reports(self) -> Iterator[tuple[str, bytes]]:
         with self._reader() as reader:
             for name, content in reader.files(first=True):
                 if reader.total_bytes > MOST_READ_BYTES:
                     most = f"{MOST_READ_BYTES >> 20:,} MiB"
                     raise self._refused(f"what reports read of it is larger than {most}")
-                found[name] = b"".join(content)
-        if "run.json" not in found:
-            raise self._refused("it holds no run.json")
-        return found
+                yield name, b"".join(content)
+
+    def run_json(self) -> bytes:
+        """Return run.json without reading what comes after it, which may be damaged; b"" where
+        there is none. Raises BrokenError."""
+        return next((data for name, data in self._read_by_reports() if name == "run.json"), b"")
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of that name; raises BrokenError."""

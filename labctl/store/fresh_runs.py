@@ -12,6 +12,8 @@ from labctl.store.run_folder import LoadedRun, RunFolder
 
 _MARK = b'"verifies"'
 """Bytes that run.json of such a run holds: without them it need not be parsed."""
+_NONE = b'"verifies": null'
+"""Bytes that labctl writes into that of any other run."""
 
 
 def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
@@ -29,7 +31,7 @@ def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
 
 def _verifies(other: RunFolder, name: str) -> bool:
     try:
-        if other.archive is None and not _has_mark(other.path / "run.json"):
+        if not _has_mark(other):
             return False
         verifies = other.read_run().verifies
     except (OSError, ValueError, LabctlError):
@@ -37,7 +39,13 @@ def _verifies(other: RunFolder, name: str) -> bool:
     return verifies is not None and verifies.run == name
 
 
-def _has_mark(path: Path) -> bool:
-    with open(open_regular(path), "rb") as file:
+def _has_mark(run: RunFolder) -> bool:
+    return _MARK in _run_json(run).replace(_NONE, b"")
+
+
+def _run_json(run: RunFolder) -> bytes:
+    if run.archive is not None:
+        return run.archive.run_json()
+    with open(open_regular(run.path / "run.json"), "rb") as file:
         check_size(os.fstat(file.fileno()).st_size)
-        return _MARK in file.read()
+        return file.read()

@@ -116,6 +116,17 @@ def test_a_folder_that_is_no_run_is_passed_over(results: Path) -> None:
     assert fresh_runs(RunFolder(results / "again")) == []
 
 
+def test_a_fresh_run_in_an_archive_counts_unless_that_is_damaged(
+    labctl: Labctl, results: Path
+) -> None:
+    labctl("run", "export", "again", "--out", str(results / "packed.tar.xz"))
+    shutil.rmtree(results / "again")
+    assert [run.name for run in fresh_runs(RunFolder(results / "one"))] == ["packed"]
+    whole = (results / "packed.tar.xz").read_bytes()
+    (results / "packed.tar.xz").write_bytes(whole[: len(whole) // 4])
+    assert fresh_runs(RunFolder(results / "one")) == []
+
+
 def test_a_fresh_run_in_another_folder_of_runs_counts_as_well(
     labctl: Labctl, results: Path, tmp_path: Path
 ) -> None:
