@@ -144,10 +144,12 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
 
 
 def _print(run: LoadedRun, judgement: Judgement, page: Path | None, *, full: bool) -> None:
-    from labctl.report.terminal.short import print_short
-    from labctl.report.terminal.tables import print_report
+    if full:
+        from labctl.report.terminal.tables import print_report as show
+    else:
+        from labctl.report.terminal.short import print_short as show
 
-    (print_report if full else print_short)(console(), run, judgement, html=page)
+    show(console(), run, judgement, html=page)
 
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
