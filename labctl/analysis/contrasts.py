@@ -23,8 +23,8 @@ from labctl.analysis.factor_model import CellMean, Contrast, FactorAnalysis, Fin
 from labctl.analysis.intervals import Interval, Spread, spread, t_interval
 from labctl.analysis.model import EffectKind, Judgement
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.stopping import FEWEST_BLOCKS
-from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import FactorCell, Factorial
 
 _RESOLUTION = 1e-9

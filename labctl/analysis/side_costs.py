@@ -9,8 +9,7 @@ from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.view import MetricColumn, View, only_label, primary_column
 from labctl.analysis.words import shown
 from labctl.base.notation import change
-from labctl.store.samples import base_name, labels_of, sample_key
-from labctl.trace.threads import HELPERS, VCPU
+from labctl.store.samples import HELPERS, VCPU, base_name, labels_of, sample_key
 
 NEIGHBOUR = "neighbour"
 """Beginning of what a neighbour is called among those who pay."""

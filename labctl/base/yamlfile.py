@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.schemawords import below, needed
 from labctl.base.yamltext import (
     MOST_BYTES,
@@ -37,17 +38,11 @@ _OF_TYPES = frozenset(
 )
 """Pydantic's errors that the model's schema puts into better words."""
 
-_MANY = 30
-"""More choices than an error should list."""
-
 _MOST_TOLD = 20
 """Mistakes of one file that are told at once."""
 
 _MOST_SHOWN = 100
 """Characters of a wrong value that are shown."""
-
-_LONG = 200
-"""No name is nearest to a longer one: comparing takes the square of it."""
 
 
 class FileModel(BaseModel):
@@ -129,20 +124,6 @@ class Placing:
     def _place(self, *keys: str | int) -> str:
         line = line_of(self.mapping, keys)
         return f"{self.path}:{line}" if line else str(self.path)
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
-    import difflib  # commands that find nothing wrong go without
-
-    choices = sorted(set(allowed))
-    name = name if len(name) <= _LONG else ""
-    close = difflib.get_close_matches(name, choices, n=1)
-    question = f"Did you mean '{close[0]}'? " if close else ""
-    if len(choices) > _MANY:
-        near = sorted(difflib.get_close_matches(name, choices, n=_MANY // 2, cutoff=0.3))
-        return f"{question}Allowed, among {len(choices)}: {', '.join(near or choices[:_MANY])}."
-    return f"{question}Allowed: {', '.join(choices) or 'nothing'}."
 
 
 def _told(

@@ -63,7 +63,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0].startswith("-") or args[0] in self.list_commands(context):
             return super().resolve_command(context, args)
-        from labctl.base.yamlfile import nearest
+        from labctl.base.nearest import nearest
 
         raise UsageError(
             f"{context.command_path} has no command '{args[0]}'",

@@ -39,7 +39,7 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         return
     found = list(_meanings(word))
     if not found:
-        from labctl.base.yamlfile import nearest
+        from labctl.base.nearest import nearest
 
         raise UsageError(
             f"no term, metric or tuning '{word}'",

@@ -71,7 +71,7 @@ def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -
 
 def _check(fleet: str, judged: FleetJudgement, tuning: str | None) -> None:
     """Raise UsageError where nothing of the tuning, or of any, was pooled."""
-    from labctl.base.yamlfile import nearest
+    from labctl.base.nearest import nearest
 
     tunings = dict.fromkeys(answer.tuning for answer in judged.answers)
     if not tunings:

@@ -118,7 +118,7 @@ def command(kind: str | None, as_json: bool) -> None:
     Without KIND, list them. 'labctl schema study > study.schema.json' beside a study, and
     '# yaml-language-server: $schema=study.schema.json' as its first line.
     """
-    from labctl.base.yamlfile import nearest
+    from labctl.base.nearest import nearest
     from labctl.cli.common import console, listing, print_json
 
     if kind is None:

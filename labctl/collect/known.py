@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labctl.store.samples import Reading, Sample, base_name, sample_key
-from labctl.trace.threads import HELPERS
+from labctl.store.samples import HELPERS, Reading, Sample, base_name, sample_key
 
 
 class MissingReadingError(Exception):

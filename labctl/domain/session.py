@@ -32,8 +32,8 @@ from lxml import etree
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.jsontext import parse_json
+from labctl.base.nearest import nearest
 from labctl.base.xmldiff import parse
-from labctl.base.yamlfile import nearest
 from labctl.domain.orphans import adopt_orphans
 from labctl.domain.qemu_conf import qemu_conf
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from labctl.base import paths, yamlfile
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
 from labctl.guest.layer import Layer
@@ -164,7 +165,7 @@ def load_recipe(name: str) -> Recipe:
     wrong."""
     files = paths.data_files("guest-images")
     if name not in files:
-        raise UsageError(f"no image recipe '{name}'", hint=yamlfile.nearest(name, files))
+        raise UsageError(f"no image recipe '{name}'", hint=nearest(name, files))
     path = files[name]
     spec = yamlfile.validate(RecipeFile, _whole(path, files), path)
     if problems := list(_problems(spec)):
@@ -189,7 +190,7 @@ def _whole(path: Path, files: Mapping[str, Path]) -> YamlMapping:
     if name is None:
         return mapping
     if name not in files or files[name] == path:
-        hint = yamlfile.nearest(str(name), set(files) - {path.stem})
+        hint = nearest(str(name), set(files) - {path.stem})
         raise UsageError(f"{path}: 'extends': no other image recipe '{name}'", hint=hint)
     base = yamlfile.load_mapping(files[name])
     if "extends" in base:

@@ -14,8 +14,8 @@ from typing import Any
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.limit import Bound, Limit
+from labctl.base.nearest import nearest
 from labctl.base.units import Unit
-from labctl.base.yamlfile import nearest
 from labctl.store.jsonfile import newer, read_json, write_json
 from labctl.store.no_run import DENSITY
 from labctl.store.records.as_made import whole

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labctl.base.errors import UsageError
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 from labctl.store.archive import SUFFIX
 
 DENSITY = "density.json"

@@ -10,6 +10,10 @@ from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better, Unit
 from labctl.store.records.tolerant import Number, Record, Text
 
+VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
+"""Roles of the threads whose CPU time a guest costs its host (METHOD rule 2): values of the label
+`thread`."""
+
 
 def sample_key(metric: str, labels: Mapping[str, str]) -> str:
     """Return a metric with its labels, as reports name it: `host_cpu{thread=vcpu}`."""

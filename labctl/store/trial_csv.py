@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import Place, base_of, cell_name
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialRecord, TrialStatus

@@ -12,8 +12,9 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.paths import data_files
-from labctl.base.yamlfile import FileModel, Placing, load_mapping, nearest, validate
+from labctl.base.yamlfile import FileModel, Placing, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.condition import PER_CPU, PLACES, Condition, Kind, Neighbour
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from labctl.base.errors import UsageError
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 from labctl.store.trial_csv import NEEDED, OPTIONAL
 from labctl.study.factorfile import LEVEL, FactorFile, LevelFile, Value, level_name
 from labctl.study.factors import Declared, Factor, Level

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.tuning import Tuning
-from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import (
     FactorCell,
     Factorial,

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
+from labctl.base.nearest import nearest
 from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, MOST_SPARES, Stopping
-from labctl.base.yamlfile import nearest
 from labctl.store.records.factor_record import PlannedHeatmap, base_of
 from labctl.store.records.plan_record import PublishedSource, ReportRow, ReportTable
 from labctl.study.combine import with_combinations

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.paths import data_files
-from labctl.base.yamlfile import load_mapping, nearest
+from labctl.base.yamlfile import load_mapping
 
 
 def study_names() -> list[str]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.paths import data_files
-from labctl.base.yamlfile import Placing, load_mapping, nearest, validate
+from labctl.base.yamlfile import Placing, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import with_combinations
 from labctl.study.conditionfile import Beside, Conditions

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.paths import data_files
 from labctl.base.tuning import (
     Cpu,
@@ -26,7 +27,7 @@ from labctl.base.tuning import (
     Strategy,
     Tuning,
 )
-from labctl.base.yamlfile import line_of, load_mapping, nearest, validate
+from labctl.base.yamlfile import line_of, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.combine import JOINT, combined, split
 from labctl.study.contradictions import contradictions

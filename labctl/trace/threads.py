@@ -17,9 +17,6 @@ from labctl.trace.process_tree import process_tree
 _LATEST_NS = 2**62
 CYCLICTEST = "cyclictest"
 
-VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
-"""Roles of the threads whose CPU time a guest costs its host (METHOD rule 2)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:

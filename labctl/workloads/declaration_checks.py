@@ -9,9 +9,10 @@ from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.base.expressions import fill_in, names_in
+from labctl.base.nearest import nearest
 from labctl.base.places_inside import brought_folder
 from labctl.base.tuning import Policy
-from labctl.base.yamlfile import Placing, nearest
+from labctl.base.yamlfile import Placing
 from labctl.workloads.commands import TIMEOUT
 from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names

@@ -7,8 +7,8 @@ import re
 
 from labctl.base.errors import UsageError
 from labctl.base.limit import Bound, Limit
+from labctl.base.nearest import nearest
 from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import nearest
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.names import MetricName
 from labctl.workloads.readers.quantity import SCALES, quantity

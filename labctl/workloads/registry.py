@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.paths import data_files, shipped_data
-from labctl.base.yamlfile import nearest
 from labctl.base.yamltext import YamlMapping
 from labctl.store.jsonfile import canonical
 from labctl.workloads import declarations

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from labctl.analysis.gate.gate_facts import ALL, FACTS
-from labctl.base.yamlfile import FileModel, load, nearest
+from labctl.base.nearest import nearest
+from labctl.base.yamlfile import FileModel, load
 from labctl.store.samples import base_name
 
 

@@ -14,7 +14,7 @@ from labctl.analysis.cells import Cell, Cells, Series
 from labctl.analysis.design import Design
 from labctl.analysis.gate.policy import Rule
 from labctl.analysis.words import listed
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 from labctl.store.run_folder import LoadedRun
 
 TWIN = "twin"

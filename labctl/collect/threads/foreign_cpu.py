@@ -30,9 +30,8 @@ from labctl.collect.threads.host_threads import (
     ended_cpu_s,
     read_threads,
 )
-from labctl.store.samples import Reading, Unavailable, sample, sample_key
+from labctl.store.samples import HELPERS, VCPU, Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
-from labctl.trace.threads import HELPERS, VCPU
 
 _READ_BACK = (VCPU, *HELPERS)
 """Roles whose threads are on the trial's CPUs: a guest's CPUs are those that its threads may use,

@@ -15,9 +15,8 @@ from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Here
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.collect.threads.thread_snapshots import OWN, attached
-from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
+from labctl.store.samples import HELPERS, VCPU, Reading, Sample, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
-from labctl.trace.threads import HELPERS, VCPU
 
 NEIGHBOUR = "neighbour"
 ROLES = (VCPU, *HELPERS, NEIGHBOUR, "peer", OWN)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from labctl.base.percentiles import bears_unseen, samples_needed
-from labctl.store.samples import Reading, Unavailable, sample, sample_key
+from labctl.store.samples import HELPERS, VCPU, Reading, Unavailable, sample, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
-from labctl.trace.threads import HELPERS, VCPU, Thread
+from labctl.trace.threads import Thread
 
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

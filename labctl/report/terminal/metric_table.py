@@ -13,9 +13,9 @@ from labctl.analysis.contrasts import explore
 from labctl.analysis.decide import decide
 from labctl.analysis.model import Judgement, Level
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.notation import quantity
 from labctl.base.wording import metric_title
-from labctl.base.yamlfile import nearest
 from labctl.report.parts import bare_table, small, text
 from labctl.report.terminal.factor_tables import factors_explored
 from labctl.store.records.factor_record import base_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from labctl.base.errors import HostError, UsageError
 from labctl.base.kernel_line import booted_with, in_full, is_booted_with
+from labctl.base.nearest import nearest
 from labctl.base.tuning import Kind, Tuning
-from labctl.base.yamlfile import nearest
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.settings import knobs, tuned
 from labctl.host.settings.knob import KnobPlace

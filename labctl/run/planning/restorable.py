@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from labctl.base.errors import UsageError
+from labctl.base.nearest import nearest
 from labctl.base.tuning import Kind
-from labctl.base.yamlfile import nearest
 from labctl.host.topology import read_topology
 from labctl.run.planning.fitting import fits, offers_here
 from labctl.study.study import GuestShape

@@ -12,11 +12,11 @@ import numpy as np
 
 from labctl.base.errors import UsageError
 from labctl.base.wording import counted
-from labctl.store.samples import Reading
+from labctl.store.samples import HELPERS, VCPU, Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace.clocks import ClockMap
 from labctl.trace.model import Gap, Nanoseconds, Trace
-from labctl.trace.threads import HELPERS, VCPU, Thread, Workload
+from labctl.trace.threads import Thread, Workload
 from labctl.trace.timeline.host_lanes import HostSide
 from labctl.trace.timeline.lane_spans import meter
 from labctl.trace.timeline.lanes import Lane, State, Timeline

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from labctl.base.errors import BrokenError
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 from labctl.workloads.readers.declaration import CsvFile, MetricFile, SourceFile
 from labctl.workloads.readers.found import Found
 from labctl.workloads.readers.output import Part

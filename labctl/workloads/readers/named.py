@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.expressions import fill_in
 from labctl.base.latencies import CLOSED, LARGEST
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 from labctl.store.samples import Reading
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import PERCENTILES

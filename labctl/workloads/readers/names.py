@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from labctl.base.expressions import names_in
 from labctl.base.metrics.table import metric_of
 from labctl.base.metrics.workload import WORKLOAD
+from labctl.base.nearest import nearest
 from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import nearest
 from labctl.workloads.histogram import PERCENTILES
 from labctl.workloads.readers import named
 from labctl.workloads.readers.declaration import MetricFile

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.yamlfile import nearest
+from labctl.base.nearest import nearest
 
 _STEP = re.compile(
     r'\.?"(?P<quoted>[^"]*)"'

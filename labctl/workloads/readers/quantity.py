@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
+from labctl.base.nearest import nearest
 from labctl.base.units import Unit
-from labctl.base.yamlfile import nearest
 
 MOST_CHARACTERS = 100
 """Limit for one number's text."""

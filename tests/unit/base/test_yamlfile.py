@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.base.yamlfile import FileModel, line_of, load, load_mapping, nearest
+from labctl.base.nearest import nearest
+from labctl.base.yamlfile import FileModel, line_of, load, load_mapping
 
 
 class Inner(FileModel):
