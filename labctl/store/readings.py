@@ -86,7 +86,7 @@ class Kinds:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[object, ...], Kind] = {}
-        self._absences: dict[Unavailable, Unavailable] = {}
+        self._absences: dict[tuple[str, str], Unavailable] = {}
         self._alike: dict[tuple[Kind | Unavailable, ...], tuple[Kind | Unavailable, ...]] = {}
 
     def kind(
@@ -101,8 +101,10 @@ class Kinds:
         return kind
 
     def absence(self, metric: str, reason: str) -> Unavailable:
-        absence = Unavailable(metric=metric, reason=reason)
-        return self._absences.setdefault(absence, absence)
+        name = (metric, reason)
+        if name not in self._absences:
+            self._absences[name] = Unavailable(metric=metric, reason=reason)
+        return self._absences[name]
 
     def alike(self, kinds: tuple[Kind | Unavailable, ...]) -> tuple[Kind | Unavailable, ...]:
         """Return the same kinds in the same order, as the one tuple that all trials alike share."""

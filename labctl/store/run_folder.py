@@ -254,7 +254,7 @@ class RunFolder:
         return self._trial(f"{number:04d}{suffix}")
 
     def _trial(self, name: str) -> TrialFolder:
-        return TrialFolder(self.path / "trials" / name, self.archive)
+        return TrialFolder(self.path.joinpath("trials", name), self.archive)
 
     def new_trial(self, number: int, attempt: int) -> TrialFolder:
         """Return an empty folder for an attempt; what an interrupted one left there is removed."""
