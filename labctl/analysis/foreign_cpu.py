@@ -10,9 +10,10 @@ from labctl.analysis.cells import cell_of
 from labctl.analysis.words import listed
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.wording import counted
+from labctl.store.readings import Kind, Kinds
 from labctl.store.records.run_record import RecordedTuning
 from labctl.store.run_folder import LoadedRun
-from labctl.store.samples import Reading, Sample, sample_key
+from labctl.store.samples import Unavailable, sample_key
 from labctl.store.trial import TrialStatus
 
 OTHER = sample_key("host_cpu", {"thread": "other"})
@@ -25,12 +26,13 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
     """Warn that valid trials of arms with fewer CPUs than their neighbours may have been disturbed:
     they were recorded before foreign CPU time was counted per CPU."""
     narrow = {name for name, tuning in run.run.tunings.items() if _has_fewer_cpus(run, tuning)}
+    kinds = Kinds()
     blind: Counter[str] = Counter()
     for trial in run.trials:
         cell = cell_of(trial.record.cell)
         if cell is None or trial.record.status is not TrialStatus.DONE:
             continue
-        if cell.tuning in narrow and _is_blind(trial.readings):
+        if cell.tuning in narrow and _is_blind(kinds.pack(trial.readings).kinds):
             blind[cell.tuning] += 1
     if blind:
         total = counted(sum(blind.values()), "valid trial")
@@ -43,14 +45,14 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
         )
 
 
-def _is_blind(readings: Iterable[Reading]) -> bool:
+def _is_blind(readings: Iterable[Kind | Unavailable]) -> bool:
     """Return whether something ran beside it that may have been elsewhere, and wasn't counted by
     CPU."""
-    keys = {one.key if isinstance(one, Sample) else one.metric: one for one in readings}
+    keys = {one.key if isinstance(one, Kind) else one.metric: one for one in readings}
     other = keys.get(OTHER)
     if other is None or not keys.keys() & _ROAMED:
         return False
-    return not isinstance(other, Sample) or _BY_CPU not in keys
+    return not isinstance(other, Kind) or _BY_CPU not in keys
 
 
 def _has_fewer_cpus(run: LoadedRun, tuning: RecordedTuning) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 from labctl.analysis.cells import Scenario, scenario_of
@@ -46,6 +47,7 @@ class MetricColumn:
     primary: bool = False
 
 
+@cache  # each is asked for by every cell and comparison
 def series_name(metric: str) -> str:
     """Return the metric's key without its `source`: `ipc{source=pmu}` is a series of "ipc", while
     `latency_p95{direction=read}` is one of its own."""
@@ -56,10 +58,10 @@ def series_name(metric: str) -> str:
 def only_label(metric: str, base: str, name: str) -> str | None:
     """Return the value of a label of a `base` that has no other: exits by reason are
     "exits{reason=HLT}", and "exits{reason=HLT,vcpu=0}" is a part of them."""
-    labels = labels_of(metric)
-    if base_name(metric) != base or len(labels) != 1:
+    if base_name(metric) != base:
         return None
-    return labels.get(name)
+    labels = labels_of(metric)
+    return labels.get(name) if len(labels) == 1 else None
 
 
 class View:
