@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -158,11 +158,11 @@ def spread_over(
     groups = _sharing(numbers.blocks, tuple(map(_Same, sides)))
     boots = len(groups.blocks)
     if not 1 < boots < plain.n:
-        return replace(plain, boots=boots)
+        return Spread(plain.n, plain.mean, plain.sd, boots)
     values = numbers.array[groups.order]
     found = _mean_squares(values, groups.sizes)
     # Boots that tie have no spread of their own to tell, as blocks that tie have none (METHOD 16).
     tied = float(np.ptp(_means(values, groups.sizes))) <= resolution
     apart = 0.0 if tied else found.standard_error
     error = max(apart, floor / math.sqrt(plain.n)) if plain.sd else 0.0
-    return replace(plain, boots=boots, boot_error=error)
+    return Spread(plain.n, plain.mean, plain.sd, boots, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from labctl.analysis.quantification import Limits, limits
 from labctl.base.wording import place_in_words
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.run_folder import LoadedRun, LoadedTrial
-from labctl.store.samples import Sample, Unavailable
+from labctl.store.samples import Sample, Unavailable, sample_key
 from labctl.store.trial import TrialStatus
 
 BIN_WIDTH = "bin_width"
@@ -247,14 +247,14 @@ class _Gathered:
     refusal: str | None
     pieces: list[ByBlock] = field(default_factory=list)
 
-    def add(self, blocks: tuple[int, ...], values: Floats) -> int:
-        """Keep what is usable; returns how many values are not."""
+    def add(self, blocks: tuple[int, ...], values: Floats, *, whole: bool) -> int:
+        """Keep what is usable; returns how many values are not. `whole`: all of them are finite."""
         if self.refusal is not None:
             return len(values)
-        finite = np.isfinite(values)
-        if finite.all():
+        if whole:
             self.pieces.append(ByBlock(blocks, values))
             return 0
+        finite = np.isfinite(values)
         kept = tuple(block for block, good in zip(blocks, finite, strict=True) if good)
         if kept:
             self.pieces.append(ByBlock(kept, values[finite]))
@@ -312,24 +312,26 @@ def _gather(
     group.sort(key=itemgetter(0))
     blocks = tuple(block for block, _ in group)
     columns = np.array([readings.values for _, readings in group]).T.copy()
-    for kind, values in zip(group[0][1].kinds, columns, strict=True):
+    are_whole = np.isfinite(columns).all(axis=1).tolist()
+    for kind, values, whole in zip(group[0][1].kinds, columns, are_whole, strict=True):
         if isinstance(kind, Unavailable):
             continue
         slot = _slot(kind, slots, first)
-        unusable = slot.add(blocks, values)
+        unusable = slot.add(blocks, values, whole=whole)
         if unusable and not slot.aside:
             refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += unusable
 
 
 def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
     """Return where the values of a kind go in a cell."""
-    if (of := _beside(kind)) is not None:
-        return slots.setdefault(of, _Gathered(kind, of[1], of[0], None))
-    like = first.setdefault(kind.key, kind)
+    aside, key = _beside(kind) or ("", kind.key)
+    like = kind if aside else first.setdefault(key, kind)
     if (kind.unit, kind.better) != (like.unit, like.better):
         why = "has another unit or direction than elsewhere"
-        return _Gathered(kind, kind.key, "", why)
-    return slots.setdefault(("", kind.key), _Gathered(kind, kind.key, "", None))
+        return _Gathered(kind, key, "", why)
+    if (aside, key) not in slots:
+        slots[aside, key] = _Gathered(kind, key, aside, None)
+    return slots[aside, key]
 
 
 def _by_key(
@@ -365,8 +367,7 @@ def _beside(kind: Kind) -> tuple[str, str] | None:
     if kind.metric == BATCH_ERROR and not (batches.isdecimal() and len(batches) < 4):
         return None
     others = {n: value for n, value in kind.labels.items() if n not in ("of", "batches")}
-    of = replace(kind.sample(0.0), metric=kind.labels["of"], labels=others)
-    return f"{kind.metric}{batches}", of.key
+    return f"{kind.metric}{batches}", sample_key(kind.labels["of"], others)
 
 
 @dataclass(slots=True)
