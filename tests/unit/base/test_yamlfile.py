@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.base.nearest import nearest
 from labctl.base.yamlfile import FileModel, line_of, load, load_mapping
 
 
@@ -115,14 +114,3 @@ def test_the_line_is_that_of_the_innermost_key_that_is_there(tmp_path: Path) -> 
     assert line_of(mapping, ("a", "b", 1)) == 4
     assert line_of(mapping, ("a", "none")) == 1
     assert line_of(mapping, ("none",)) is None
-
-
-def test_the_nearest_name_is_offered_with_all_that_is_allowed() -> None:
-    assert nearest("pined", ["pinned", "native"]) == (
-        "Did you mean 'pinned'? Allowed: native, pinned."
-    )
-
-
-def test_no_name_is_offered_when_none_is_near() -> None:
-    assert nearest("xyz", ["pinned"]) == "Allowed: pinned."
-    assert nearest("xyz", []) == "Allowed: nothing."
