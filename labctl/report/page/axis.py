@@ -80,6 +80,11 @@ def _short(text: str) -> str:
     return _ZEROS.sub(lambda found: found[1].rstrip("0").rstrip("."), text)
 
 
+def y_of(axis: Axis | None, value: float, height: float) -> float:
+    """Return how far below the top of a picture a value lies; the middle without an axis."""
+    return round(height * (1 - axis.share(value)), 1) if axis else height / 2
+
+
 def axis_of(values: Iterable[float]) -> Axis | None:
     """Return an axis that holds all `values` that a tool can measure, with room at both ends; None
     without any.

@@ -20,7 +20,7 @@ from labctl.base.notation import quantity
 from labctl.base.stream_record import FILE, PHASES, StreamRecord, read_stream
 from labctl.base.units import Unit
 from labctl.base.wording import counted
-from labctl.report.page.axis import Axis, axis_of
+from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.store.trial import TrialStatus
 
 HEIGHT = 130
@@ -112,7 +112,8 @@ def bitrates(view: View, place: Scenario, shown: Collection[str]) -> Bitrates | 
             if arm in shown
         ),
         ticks=tuple(
-            (_y(axis, value), text) for value, text in axis.ticks(Unit.BITS_PER_SECOND, _GAP)
+            (y_of(axis, value, HEIGHT), text)
+            for value, text in axis.ticks(Unit.BITS_PER_SECOND, _GAP)
         )
         if axis
         else (),
@@ -170,12 +171,12 @@ def _panel(arm: str, kinds: dict[str, list[Moment]], axis: Axis | None) -> Cours
     courses, said = [], []
     for colour, (kind, moments) in enumerate(kinds.items()):
         xs = [round(100 * (n + 0.5) / len(moments), 2) for n in range(len(moments))]
-        line = [f"{x:g} {_y(axis, m.mean):g}" for x, m in zip(xs, moments, strict=True)]
+        line = [f"{x:g} {y_of(axis, m.mean, HEIGHT):g}" for x, m in zip(xs, moments, strict=True)]
         spread = [
             (x, m.mean, m.half) for x, m in zip(xs, moments, strict=True) if m.half is not None
         ]
-        upper = [f"{x:g} {_y(axis, mean + half):g}" for x, mean, half in spread]
-        lower = [f"{x:g} {_y(axis, mean - half):g}" for x, mean, half in reversed(spread)]
+        upper = [f"{x:g} {y_of(axis, mean + half, HEIGHT):g}" for x, mean, half in spread]
+        lower = [f"{x:g} {y_of(axis, mean - half, HEIGHT):g}" for x, mean, half in reversed(spread)]
         band = f"M{'L'.join([*upper, *lower])}Z" if len(spread) > 1 else ""
         courses.append(Course(kind, colour, f"M{'L'.join(line)}", band))
         thirds = [moments[n * len(moments) // 3 : (n + 1) * len(moments) // 3] for n in range(3)]
@@ -186,10 +187,6 @@ def _panel(arm: str, kinds: dict[str, list[Moment]], axis: Axis | None) -> Cours
         ]
         said.append(f"{kind} {', '.join(rates)}")
     return CoursePanel(arm, tuple(courses), "; ".join(said))
-
-
-def _y(axis: Axis | None, value: float) -> float:
-    return round(HEIGHT * (1 - axis.share(value)), 1) if axis else HEIGHT / 2
 
 
 def _cell(moment: Moment) -> str:

@@ -19,7 +19,7 @@ from labctl.report.density_words import (
     remarks,
     test_words,
 )
-from labctl.report.page.axis import Axis, axis_of
+from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.report.templating import template
 from labctl.store.density_record import DensityRecord
 
@@ -168,8 +168,10 @@ def _curve(
             for kind, of in kinds
         ),
         x_ticks=_x_ticks(1, most, scale),
-        y_ticks=tuple((_y(axis, v), text) for v, text in axis.ticks(limit.unit, _LABEL / HEIGHT)),
-        limit_y=_y(axis, limit.value),
+        y_ticks=tuple(
+            (y_of(axis, v, HEIGHT), text) for v, text in axis.ticks(limit.unit, _LABEL / HEIGHT)
+        ),
+        limit_y=y_of(axis, limit.value, HEIGHT),
     )
 
 
@@ -181,7 +183,7 @@ def _line(
     axis: Axis,
     scale: Callable[[float], float],
 ) -> _Line:
-    at = [(scale(point.count), _y(axis, of(point))) for point in points]
+    at = [(scale(point.count), y_of(axis, of(point), HEIGHT)) for point in points]
     return _Line(
         name=name,
         colour=colour,

@@ -15,7 +15,7 @@ from labctl.analysis.factor_model import CellMean, FactorAnalysis
 from labctl.base.notation import changes, differences, quantity
 from labctl.base.units import Unit
 from labctl.base.wording import metric_title, place_in_words
-from labctl.report.page.axis import Axis, axis_of
+from labctl.report.page.axis import axis_of, y_of
 
 HEIGHT = 150
 _GAP = 20
@@ -197,7 +197,7 @@ def _lines(grid: _Grid, columns: Sequence[str], colours: Mapping[str, int]) -> L
     lines = []
     for level in grid.levels[1]:
         points = [
-            (_place(n, len(columns)), _y(axis, grid.means[column, level]))
+            (_place(n, len(columns)), y_of(axis, grid.means[column, level], HEIGHT))
             for n, column in enumerate(columns)
             if (column, level) in grid.means
         ]
@@ -208,13 +208,9 @@ def _lines(grid: _Grid, columns: Sequence[str], colours: Mapping[str, int]) -> L
     return LinesPanel(
         name=grid.name,
         lines=tuple(lines),
-        ticks=tuple((_y(axis, value), label) for value, label in ticks),
+        ticks=tuple((y_of(axis, value, HEIGHT), label) for value, label in ticks),
         description=_described(grid),
     )
-
-
-def _y(axis: Axis | None, value: float) -> float:
-    return round(HEIGHT * (1 - axis.share(value)), 1) if axis else HEIGHT / 2
 
 
 def _described(grid: _Grid) -> str:

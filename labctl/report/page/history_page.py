@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
 from labctl.base.wording import counted, metric_title
-from labctl.report.page.axis import Axis, axis_of
+from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.report.templating import template
 from labctl.report.terminal.compare import differing_words
 from labctl.report.terminal.history import (
@@ -113,11 +113,13 @@ def _plot(series: RunSeries) -> _Plot | None:
     count = len(values)
     return _Plot(
         dots="".join(
-            f"M{_x(index + 0.5, count):g} {_y(axis, value):g}h0"
+            f"M{_x(index + 0.5, count):g} {y_of(axis, value, HEIGHT):g}h0"
             for index, value in enumerate(values)
         ),
         levels="".join(_levels(series, axis)),
-        ticks=tuple((_y(axis, v), text) for v, text in axis.ticks(series.unit, _LABEL / HEIGHT)),
+        ticks=tuple(
+            (y_of(axis, v, HEIGHT), text) for v, text in axis.ticks(series.unit, _LABEL / HEIGHT)
+        ),
     )
 
 
@@ -129,7 +131,7 @@ def _levels(series: RunSeries, axis: Axis) -> Iterator[str]:
     starts = [0, *(change.index for change in series.changes), count]
     typical = [series.changes[0].before, *(change.after for change in series.changes)]
     for start, end, value in zip(starts, starts[1:], typical, strict=False):
-        yield f"M{_x(start, count):g} {_y(axis, value):g}H{_x(end, count):g}"
+        yield f"M{_x(start, count):g} {y_of(axis, value, HEIGHT):g}H{_x(end, count):g}"
 
 
 def _x(index: float, count: int) -> float:
