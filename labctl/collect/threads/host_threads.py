@@ -171,11 +171,17 @@ def _vcpu_readings(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
         )
 
 
-def _host_steal(snapshots: Snapshots) -> Sample:
+def _host_steal(snapshots: Snapshots) -> Reading:
     """Share of all CPU time that a hypervisor below this host took (0 on bare metal)."""
     total = snapshots.tick_change("cpu", "total")
-    if total <= 0:
-        raise BrokenError(f"{snapshots.where}: /proc/stat did not advance between the snapshots")
+    if total < 0:
+        raise BrokenError(f"{snapshots.where}: /proc/stat went back between the snapshots")
+    if total == 0:
+        reason = (
+            f"the trial lasted {snapshots.seconds * 1000:.3g} ms, in which no tick of the host's "
+            "clock was counted"
+        )
+        return Unavailable(metric="host_steal", reason=reason)
     return sample("host_steal", max(0, snapshots.tick_change("cpu", "steal")) / total, source=RAW)
 
 

@@ -82,6 +82,15 @@ def test_run_delay_and_switches_are_those_of_the_vcpus(tmp_path: Path) -> None:
     assert altered_[voluntary] == usual[voluntary]
 
 
+def test_a_trial_without_a_tick_of_the_clock_has_no_steal_and_all_else(tmp_path: Path) -> None:
+    def stop_the_clock(data: Any) -> None:
+        data["after"]["proc_stat"] = data["before"]["proc_stat"]
+
+    found = _parse(tmp_path, stop_the_clock)
+    assert "no tick of the host's clock" in reasons(found)["host_steal"]
+    assert "host_cpu{thread=vcpu}" in values(found)
+
+
 def test_natively_the_workload_s_time_is_its_rusage(tmp_path: Path) -> None:
     counts = json.loads(recorded(RUNNER))
     found = list(host_threads.parse(trial(tmp_path, host=altered(TCG, _native), runner=counts)))
