@@ -32,11 +32,14 @@ example: setup
 # On every CPU; more processes than that many would wait for the slowest of the tests.
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-# The unit tests run beside those with guests, which take half of what two CPUs have and judge no
-# times that others could spoil (docs/developing.md has what runs where).
+# In two lanes (docs/developing.md).
+guest_tests = $(bin)/pytest tests/guest tests/fleet --dist=loadfile --no-loadscope-reorder \
+    --tx "2*popen//python=$(CURDIR)/tools/lane.sh"
+
+# Lint and the unit tests run beside those with guests, at the lowest priority.
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint image
-	@tools/test.sh $(unit_tests)
+	@tools/test.sh '$(MAKE) --no-print-directory image && exec $(guest_tests)' \
+	    '$(MAKE) --no-print-directory unit'
 
 # The tests that need KVM, in an emulated host of it, where this one has none;
 # `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.

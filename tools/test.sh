@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run the tests with real guests, and beside them the unit tests at the lowest priority: a sweep
-# waits, or uses one CPU, for half of its time. What is printed is the unit tests' output and then
-# the guests', which ends with pytest's closing line. Usage: tools/test.sh UNIT-TEST-COMMAND...
+# Run the tests with real guests, and beside them the unit tests at the lowest priority. What is
+# printed is the unit tests' output and then the guests', which ends with pytest's closing line.
+# Usage: tools/test.sh COMMAND-OF-GUEST-TESTS COMMAND-OF-UNIT-TESTS, each for sh -c
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -20,13 +20,12 @@ trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-lanes=(--dist=loadfile --no-loadscope-reorder --tx "2*popen//python=$PWD/tools/lane.sh")
-setsid .venv/bin/pytest tests/guest tests/fleet "${lanes[@]}" >"$log" 2>&1 &
+setsid sh -c "$1" >"$log" 2>&1 &
 guests=$!
 # A session's processes are one group to the scheduler, whose own niceness weighs it against the
 # others (sched(7), "The autogroup feature"): QEMU and the workloads are in sessions of their own.
 # shellcheck disable=SC2016
-setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 "$@"' sh "$@" &
+setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 sh -c "$1"' sh "$2" &
 units=$!
 
 status=0

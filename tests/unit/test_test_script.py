@@ -53,7 +53,8 @@ class Checkout:
         path.chmod(0o755)
 
     def start(self) -> subprocess.Popen[str]:
-        argv = [str(self.folder / "tools/test.sh"), str(self.bin / "units")]
+        commands = (f"exec {self.bin / name}" for name in ("guests", "units"))
+        argv = [str(self.folder / "tools/test.sh"), *commands]
         return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -63,27 +64,27 @@ def test_both_run_at_once_and_the_guests_closing_line_is_the_last(
     tmp_path: Path, guests: int, units: int
 ) -> None:
     checkout = Checkout(tmp_path)
-    checkout.command("pytest", awaited="units-began", status=guests)
-    checkout.command("units", awaited="pytest-began", status=units)
+    checkout.command("guests", awaited="units-began", status=guests)
+    checkout.command("units", awaited="guests-began", status=units)
     process = checkout.start()
     out, _ = process.communicate(timeout=60)
     nice = os.nice(0)
     assert out.splitlines() == [
         f"units began, niceness {min(nice + 19, 19)}",
         "closing line of units",
-        f"pytest began, niceness {nice}",
-        "closing line of pytest",
+        f"guests began, niceness {nice}",
+        "closing line of guests",
     ]
     assert process.returncode == max(guests, units)
 
 
 def test_an_interrupt_ends_both(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path)
-    for name in ("pytest", "units"):
+    for name in ("guests", "units"):
         checkout.command(name, awaited="over")
     process = checkout.start()
     try:
-        while not all((tmp_path / f"{name}-began").exists() for name in ("pytest", "units")):
+        while not all((tmp_path / f"{name}-began").exists() for name in ("guests", "units")):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
