@@ -2,7 +2,7 @@
 own (tools/lane.sh).
 
 A test marked `alone` waits for the other lane's test to end, and holds its next one up: it changes
-the host's own settings, or looks for what others would hide. Those of one file wait once.
+the host's own settings, or counts who had how much of its CPUs. Those of one file wait once.
 """
 
 from __future__ import annotations

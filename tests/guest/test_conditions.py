@@ -19,6 +19,8 @@ from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import read_topology
 from tests.guest.conftest import Sandbox, runs, sandboxed, wait_for
 
+pytestmark = pytest.mark.alone
+
 STUDY = Path(__file__).with_name("conditions.yaml")
 CGROUPS = Path("/sys/fs/cgroup")
 WORDS = ("sweep", str(STUDY), "--accel=tcg", "--quiet", "--seed=1")

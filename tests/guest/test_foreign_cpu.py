@@ -23,6 +23,8 @@ from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import read_topology
 from tests.guest.conftest import LATENCY, Sandbox, changed_study
 
+pytestmark = pytest.mark.alone
+
 ARMS = ["native", "native+pinned", "baseline"]
 BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")

@@ -19,6 +19,8 @@ import pytest
 from labctl.base.own_guests import guest_name, neighbour_seat
 from tests.guest.conftest import Sandbox, sandboxed, wait_for
 
+pytestmark = pytest.mark.alone
+
 STUDY = Path(__file__).with_name("noisy_guests.yaml")
 WORDS = ("sweep", str(STUDY), "--accel=tcg", "--quiet", "--seed=1")
 NAMES = {guest_name(neighbour_seat(number)) for number in range(2)}
