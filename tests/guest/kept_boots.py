@@ -50,6 +50,7 @@ def _key(boots: Boots, xml: str) -> str:
 def _keep(boot: _Booting, kept: Path) -> None:
     lab, running = boot.lab, boot.running
     made = kept.with_suffix(".new")
+    shutil.rmtree(made, ignore_errors=True)  # of a labctl that was killed meanwhile
     made.mkdir(parents=True)
     with answering(lab, running, lab.boot_s, is_booting=True, is_paused=False) as channel:
         finish_boot(channel, lab.boot_s)
