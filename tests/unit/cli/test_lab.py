@@ -113,7 +113,7 @@ def test_a_broken_template_of_the_lab_folder_is_no_fault_in_labctl(
             "it takes more than 0.2 s of CPU time ({file}, line 2)",
         ),
         (
-            "{% macro f(n) %}\n{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+            "\n{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(99) }}",
             "it takes more than 0.2 s of CPU time ({file}, line 2)",
         ),
