@@ -1,4 +1,4 @@
-"""Hold the host's end of the channel to a runner (`runner_program.py`), native or in a guest."""
+"""Hold the host's end of the channel to a runner (`labctl/runner`), native or in a guest."""
 
 from __future__ import annotations
 
@@ -54,11 +54,6 @@ class ChannelClosed(BrokenError):
 
 class RefusedError(BrokenError):
     """Report that the runner refused a request."""
-
-
-def runner_program() -> str:
-    """Return the text of the program to put on the machine."""
-    return Path(__file__).with_name("runner_program.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)

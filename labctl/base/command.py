@@ -112,7 +112,7 @@ class CommandResult:
 
     `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait.
     `counts` holds what that machine's kernel counted meanwhile, as the runner read it before and
-    after: see `labctl/base/runner_program.py`.
+    after: see `labctl/runner/execution.py`.
     """
 
     returncode: int

@@ -1,4 +1,4 @@
-"""Put what a runner is to start into the words of its requests (`runner_program.py`)."""
+"""Put what a runner is to start into the words of its requests (`labctl/runner`)."""
 
 from __future__ import annotations
 

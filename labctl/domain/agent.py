@@ -17,7 +17,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.domain.render import RUNNER_PORT
 from labctl.domain.session import AgentSilentError
 
-RUNNER_PATH = "/run/labctl-runner.py"
+RUNNER_PATH = "/run/labctl-runner.pyz"
 """Path of the runner, in memory on every guest with systemd: labctl writes nothing to its disk."""
 
 _NEEDED = (
@@ -105,16 +105,16 @@ class GuestAgent:
                 time.sleep(_PAUSE_S)
 
     def start_runner(
-        self, program: str, workloads: Sequence[str], packages: Sequence[str] = ()
+        self, runner: bytes, workloads: Sequence[str], packages: Sequence[str] = ()
     ) -> None:
-        """Put the runner (its text is `program`) into the guest and start it on its port.
+        """Put the runner, an archive, into the guest and start it on its port.
 
         Raises HostError naming what the guest lacks, `workloads` (programs, by path or name)
         included, and the command that installs it. `packages`: Debian's, which the workloads name.
         """
         self._check_allowed()
         self._check_programs(workloads, packages)
-        self._write(RUNNER_PATH, program.encode())
+        self._write(RUNNER_PATH, runner)
         started = self._run(_START)
         if started.returncode != 0:
             raise BrokenError(

@@ -72,7 +72,7 @@ def native_mismatches(
 
 
 def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
-    """Return a command's threads as its runner has read them (`base.runner_program`, `threads`).
+    """Return a command's threads as its runner has read them (`labctl/runner`, `threads`).
     Those that ended while they were read are left out. Raises LookupError, TypeError or ValueError
     when they aren't what a runner writes: a guest is not trusted."""
     states = []

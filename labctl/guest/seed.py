@@ -15,7 +15,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.jsontext import parse_json
 from labctl.base.templates import lab_template_environment
 
-RUNNER_PATH = "/usr/local/lib/labctl/runner.py"
+RUNNER_PATH = "/usr/local/lib/labctl/runner.pyz"
 RUNNER_PORT = "org.labctl.runner.0"
 """Name of the virtio-serial port that the runner listens on."""
 
@@ -26,8 +26,8 @@ LOG_PATH = "/var/log/cloud-init-output.log"
 _FILES = ("user-data", "meta-data", "network-config")
 
 
-def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -> dict[str, str]:
-    """Return the seed's files by name. `runner_program`: text of the Python program to install."""
+def render(*, hostname: str, instance_id: str, user: str, runner: bytes) -> dict[str, str]:
+    """Return the seed's files by name. `runner`: the archive to install."""
     from jinja2.exceptions import TemplateError
 
     environment = lab_template_environment("cloud-init", escapes=False)
@@ -37,7 +37,7 @@ def render(*, hostname: str, instance_id: str, user: str, runner_program: str) -
         "user": user,
         "runner_path": RUNNER_PATH,
         "runner_port": RUNNER_PORT,
-        "runner_base64": base64.b64encode(runner_program.encode()).decode(),
+        "runner_base64": base64.b64encode(runner).decode(),
     }
     try:
         return {name: environment.get_template(f"{name}.j2").render(values) for name in _FILES}

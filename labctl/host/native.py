@@ -21,7 +21,7 @@ from labctl.host.settings.journal import Journal
 DATA_FOLDER = "/labdata"
 """Path of the data folder in the tree."""
 
-_RUNNER = "/run/runner.py"
+_RUNNER = "/run/runner.pyz"
 _SCRIPT = Path(__file__).with_name("native_root.sh")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LAST_WORDS = 2000
@@ -63,7 +63,7 @@ def in_tree(
 
 @dataclass(frozen=True, slots=True)
 class NativeSession:
-    """Hold a runner (`base.runner_program`) that waits in the tree; `connection` is for a
+    """Hold a runner (`labctl/runner`) that waits in the tree; `connection` is for a
     Channel.
     """
 
@@ -103,7 +103,7 @@ def native_session(
     *,
     data_folder: Path | None,
     memory_bytes: int,
-    runner_program: Path,
+    runner: Path,
     layout: Layout,
     journal: Journal,
     network: Path | None = None,
@@ -119,7 +119,7 @@ def native_session(
     with (
         group(layout, journal, name, memory_bytes=memory_bytes) as members,
         runner_in(
-            tree, members, data_folder=data_folder, runner_program=runner_program, network=network
+            tree, members, data_folder=data_folder, runner=runner, network=network
         ) as session,
     ):
         yield session
@@ -131,7 +131,7 @@ def runner_in(
     members: Cgroup,
     *,
     data_folder: Path | None,
-    runner_program: Path,
+    runner: Path,
     network: Path | None = None,
     isolated: bool = False,
 ) -> Iterator[NativeSession]:
@@ -140,7 +140,7 @@ def runner_in(
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
-        mounts = {runner_program: _RUNNER}
+        mounts = {runner: _RUNNER}
         if data_folder is not None:
             mounts[data_folder] = DATA_FOLDER
         argv = ["/usr/bin/python3", "-I", "-S", _RUNNER, "--fd", str(theirs.fileno())]

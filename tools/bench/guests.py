@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from labctl.base import yamlfile
-from labctl.base.channel import Channel, runner_program
+from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Note
+from labctl.base.runner_archive import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.domain.session import RunningGuest
 from labctl.guest import seed
@@ -131,7 +132,7 @@ def provisioned(lab: Lab, tuning: Tuning) -> tuple[Path, Path]:
         hostname="labctl-guest",
         instance_id="labctl-1",
         user=str(lab.image.manifest["user"]),
-        runner_program=runner_program(),
+        runner=runner_archive(),
     )
     disk = lab.image.prepared_dir / f"{seed.seed_digest(files)[:12]}.qcow2"
     seed_disk = lab.work / "seed.iso"

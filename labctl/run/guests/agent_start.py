@@ -15,15 +15,15 @@ from labctl.run.guests.guest_logs import console_end
 
 def start_runner(
     running: RunningGuest,
-    program: str,
+    runner: bytes,
     paths: Sequence[str],
     packages: Sequence[str],
     console: Path,
     deadline: Deadline,
 ) -> None:
-    """Start labctl's runner in a guest that boots, by its agent. `paths`: what the runner needs to
-    be there; `packages`: Debian's that bring it. Raises HostError with the console's end where the
-    agent doesn't answer."""
+    """Start labctl's runner in a guest that boots, by its agent. `runner`: its archive; `paths`:
+    what it needs to be there; `packages`: Debian's that bring it. Raises HostError with the
+    console's end where the agent doesn't answer."""
     agent = GuestAgent(running.agent)
     try:
         agent.wait(deadline)
@@ -32,4 +32,4 @@ def start_runner(
     except HostError as error:
         message = f"{error.message}{console_end(console)}"
         raise HostError(message, hint=error.hint) from error
-    agent.start_runner(program, paths, packages)
+    agent.start_runner(runner, paths, packages)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import labctl.base.runner_program
 from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.runner_archive import runner_archive
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain.asked import expected_workload
 from labctl.host.cgroups import placement_problems
@@ -19,7 +19,6 @@ from labctl.run.guests.host_side import host_changed, with_cpus_of_now
 from labctl.run.guests.lab import Lab
 
 MIB = 1024 * 1024
-RUNNER = Path(labctl.base.runner_program.__file__)
 
 
 @contextmanager
@@ -37,7 +36,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 lab.image.tree,
                 data_folder=lab.data.folder,
                 memory_bytes=lab.memory_mib * MIB,
-                runner_program=RUNNER,
+                runner=runner_file(lab),
                 layout=lab.layout,
                 journal=lab.journal,
                 network=lab.native_network,
@@ -69,11 +68,19 @@ def tree_channel(lab: Lab) -> Iterator[Channel]:
         lab.image.tree,
         data_folder=None,
         memory_bytes=lab.memory_mib * MIB,
-        runner_program=RUNNER,
+        runner=runner_file(lab),
         layout=lab.layout,
         journal=lab.journal,
     ) as session:
         yield runner_channel(session)
+
+
+def runner_file(lab: Lab) -> Path:
+    """Return the runner's archive, which native machines mount; written once in a run."""
+    path = lab.work / "runner.pyz"
+    if not path.exists():
+        path.write_bytes(runner_archive())
+    return path
 
 
 def runner_channel(session: NativeSession, name: str = "the native runner") -> Channel:

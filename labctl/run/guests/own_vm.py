@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labctl.base.channel import Channel, runner_program
+from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.events import Note
+from labctl.base.runner_archive import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.domain.asked import ExpectedThread
 from labctl.domain.foreign import foreign_domain
@@ -70,7 +71,7 @@ class OwnVm:
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
         start_runner(
-            running, runner_program(), self.paths, self.packages, lab.console_log, deadline
+            running, runner_archive(), self.paths, self.packages, lab.console_log, deadline
         )
 
     def quieten(self, channel: Channel) -> None:

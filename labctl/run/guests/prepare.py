@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.channel import Channel, runner_program
+from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import Listener, Note
+from labctl.base.runner_archive import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.domain.asked import ExpectedThread, expected_threads
 from labctl.domain.session import RunningGuest
@@ -94,7 +95,7 @@ def _seed_files(image: Image) -> Mapping[str, str]:
         hostname="labctl-guest",
         instance_id="labctl-1",
         user=str(image.manifest["user"]),
-        runner_program=runner_program(),
+        runner=runner_archive(),
     )
 
 

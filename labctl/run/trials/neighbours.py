@@ -25,7 +25,7 @@ from labctl.host.cgroups import Cgroup, CpuLimits, group
 from labctl.host.native import NativeSession, runner_in
 from labctl.run.guests.clones import OpenRoom
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import RUNNER, runner_channel
+from labctl.run.guests.native_bench import runner_channel, runner_file
 from labctl.run.guests.neighbour_guests import neighbour_guests
 from labctl.run.planning.conditions_here import cpus_of
 from labctl.run.planning.planned_conditions import beside_of
@@ -263,7 +263,7 @@ def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHos
                     lab.image.tree,
                     members,
                     data_folder=None,
-                    runner_program=RUNNER,
+                    runner=runner_file(lab),
                     isolated=True,
                 )
             )

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from labctl.base import channel as module
-from labctl.base.channel import Channel, ChannelClosed, RefusedError, runner_program
+from labctl.base.channel import Channel, ChannelClosed, RefusedError
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
-from tests.unit.base.runners import running_runner
+from tests.unit.runner.runners import running_runner
 
 Answer = Callable[[dict[str, Any]], bytes]
 
@@ -242,8 +242,3 @@ def test_a_channel_waits_for_its_socket_to_appear(tmp_path: Path) -> None:
         with Channel.connected(path, "the guest", soon()) as channel:
             assert channel.name == "the guest"
         timer.join()
-
-
-def test_the_program_that_is_put_on_a_machine_is_the_one_beside_the_channel() -> None:
-    compile(runner_program(), "runner_program.py", "exec")
-    assert '"--port"' in runner_program()

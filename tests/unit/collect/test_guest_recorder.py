@@ -27,8 +27,8 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from tests.unit.base.runners import Runner, running_runner
 from tests.unit.collect.targets import target
+from tests.unit.runner.runners import Runner, running_runner
 
 PERF = """#!/bin/sh
 # Records as perf does: from the moment that it is told to, until it is told to end.

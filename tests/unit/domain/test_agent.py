@@ -98,13 +98,13 @@ class Guest:
 
 
 def start(guest: Guest) -> None:
-    GuestAgent(guest).start_runner("print('runner')", [SYSBENCH])
+    GuestAgent(guest).start_runner(b"the runner's archive", [SYSBENCH])
 
 
 def test_the_runner_is_written_and_started_on_its_port() -> None:
     guest = Guest()
     start(guest)
-    assert guest.files == {RUNNER_PATH: b"print('runner')"}
+    assert guest.files == {RUNNER_PATH: b"the runner's archive"}
     assert guest.open_files == 0
     check, started = guest.executed
     assert check[0] == "sh"

@@ -12,7 +12,7 @@ import yaml
 from labctl.base.errors import BrokenError, HostError
 from labctl.guest import seed
 
-PROGRAM = "import os\nprint('\u00e9 {{ not a template }}')\n"
+RUNNER = b"PK\x03\x04 \xff\n{{ not a template }}\n"
 
 # /run/cloud-init/result.json and the log of cloud-init 22.4.2 on Debian 12.
 DONE = (Path(__file__).parent / "cloud-init-22.4.2-result-done.json").read_text()
@@ -20,9 +20,8 @@ FAILED = (Path(__file__).parent / "cloud-init-22.4.2-result-failed.json").read_t
 FAILED_LOG = (Path(__file__).parent / "cloud-init-22.4.2-output-failed.log").read_text()
 
 
-def render(**changes: str) -> dict[str, str]:
-    values = {"hostname": "guest", "instance_id": "i-1", "user": "lab", "runner_program": PROGRAM}
-    return seed.render(**{**values, **changes})
+def render(runner: bytes = RUNNER) -> dict[str, str]:
+    return seed.render(hostname="guest", instance_id="i-1", user="lab", runner=runner)
 
 
 def parsed(text: str) -> Any:
@@ -34,7 +33,7 @@ def test_the_user_data_is_a_cloud_config_that_installs_the_runner_unchanged() ->
     assert text.startswith("#cloud-config\n")
     files = {entry["path"]: entry for entry in parsed(text)["write_files"]}
     runner = files[seed.RUNNER_PATH]
-    assert base64.b64decode(runner["content"]).decode() == PROGRAM
+    assert base64.b64decode(runner["content"]) == RUNNER
     assert runner["permissions"] == "0755"
 
 
@@ -52,7 +51,7 @@ def test_meta_data_names_instance_and_host() -> None:
 
 def test_another_runner_makes_another_seed() -> None:
     assert seed.seed_digest(render()) == seed.seed_digest(render())
-    assert seed.seed_digest(render()) != seed.seed_digest(render(runner_program="pass\n"))
+    assert seed.seed_digest(render()) != seed.seed_digest(render(b"another"))
 
 
 def test_the_seed_reads_back_as_it_was_rendered(tmp_path: Path) -> None:

@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from labctl.base import runner_program
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import run
+from labctl.base.runner_archive import runner_archive
 from labctl.host import cgroups
 from labctl.host.link import native_network
 from labctl.host.native import NativeSession, check_tree, in_tree, native_session
 from labctl.host.settings.journal import Journal
 
-RUNNER = Path(runner_program.__file__)
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or "memory" not in cgroups.detect().controllers,
     reason="needs root and memory cgroups",
@@ -65,12 +64,13 @@ def session(tmp_path: Path, network: Path | None = None) -> Any:
     journal = Journal(tmp_path / "journal.jsonl")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/data.img").write_text("data")
+    (tmp_path / "runner").write_bytes(runner_archive())
     # The host's own root serves as the tree: it too is a Debian with python3.
     return native_session(
         Path("/"),
         data_folder=tmp_path / "data",
         memory_bytes=128 << 20,
-        runner_program=RUNNER,
+        runner=tmp_path / "runner",
         layout=cgroups.detect(),
         journal=journal,
         network=network,

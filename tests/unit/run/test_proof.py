@@ -21,7 +21,7 @@ from labctl.base.tuning import Kind
 from labctl.run.trials import proof as module
 from labctl.run.trials.proof import Proof
 from labctl.store.records.run_record import Hashed
-from tests.unit.base.runners import running_runner
+from tests.unit.runner.runners import running_runner
 
 PROGRAM = "/usr/bin/sysbench"
 LIBRARY = "/lib/libluajit.so"

@@ -20,7 +20,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.runner_answers import EndedServer
 from labctl.workloads.copies import START, Left, copies_of, left_by
-from tests.unit.base.runners import Runner, running_runner
+from tests.unit.runner.runners import Runner, running_runner
 
 PATH = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
 

@@ -1,4 +1,4 @@
-"""The real runner program, as a process at the other end of a real channel."""
+"""The real runner, as a process at the other end of a real channel."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-import labctl.base.runner_program
 from labctl.base.channel import Channel
+from labctl.base.runner_archive import runner_archive
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,14 @@ class Runner:
 
 @contextmanager
 def running_runner() -> Iterator[Runner]:
-    program = labctl.base.runner_program.__file__
     ours, theirs = socket.socketpair()
     # What it was doing when it is killed stays in its folder for temporary files.
-    with ours, tempfile.TemporaryDirectory() as scratch:
+    with ours, tempfile.TemporaryDirectory() as scratch, tempfile.NamedTemporaryFile() as program:
+        program.write(runner_archive())
+        program.flush()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", program, "--fd", str(theirs.fileno())],
+                [sys.executable, "-I", "-S", program.name, "--fd", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "TMPDIR": scratch},
             )
@@ -39,3 +42,15 @@ def running_runner() -> Iterator[Runner]:
         finally:
             process.kill()
             process.wait()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within a few seconds; a zombie has ended."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False

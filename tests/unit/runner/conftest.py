@@ -1,4 +1,4 @@
-"""The runner program with a working folder of the test's own."""
+"""The runner with a working folder of the test's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labctl.base.runner_requests
-from tests.unit.base.runners import Runner, running_runner
+from tests.unit.runner.runners import Runner, running_runner
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The runner program itself, driven by the channel that labctl drives it with."""
+"""The runner itself, driven by the channel that labctl drives it with."""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import labctl.base.runner_program
 from labctl.base.channel import ChannelClosed, RefusedError
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Policy, Sched
-from tests.unit.base.runners import Runner, running_runner
+from tests.unit.runner.runners import Runner, is_gone, running_runner
 
 SOON_S = 20.0
 
@@ -31,18 +29,6 @@ def soon() -> Deadline:
 def runner() -> Iterator[Runner]:
     with running_runner() as found:
         yield found
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process ends within a few seconds; a zombie has ended."""
-    for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_a_commands_output_status_and_files_come_back(runner: Runner) -> None:
@@ -190,17 +176,6 @@ def test_the_runner_ends_when_labctl_closes_the_channel(runner: Runner) -> None:
     runner.channel.wait_ready(soon())
     runner.connection.close()
     assert runner.process.wait(SOON_S) == 0
-
-
-def test_the_runner_needs_nothing_but_the_standard_library() -> None:
-    tree = ast.parse(Path(labctl.base.runner_program.__file__).read_text())
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(str(node.module).partition(".")[0])
-    assert names <= set(sys.stdlib_module_names)
 
 
 def scheduled(thread: dict[str, str]) -> tuple[str, str]:

@@ -17,8 +17,7 @@ from labctl.base.channel import RefusedError
 from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
 from labctl.base.places_inside import NOBODY
-from tests.unit.base.runners import Runner
-from tests.unit.base.test_runner_program import is_gone
+from tests.unit.runner.runners import Runner, is_gone
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")
 PATH = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}

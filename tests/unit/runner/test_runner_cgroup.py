@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from labctl.base import runner_answers, runner_program
+from labctl.base import runner_answers
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, CommandCgroup, CommandResult
 from labctl.base.runner_requests import cgroup_name
-from tests.unit.base.runners import Runner
+from labctl.runner import cgroup
+from tests.unit.runner.runners import Runner
 
 CGROUPS = "#subsys_name\thierarchy\tnum_cgroups\tenabled\n"
 V1 = (
@@ -36,7 +37,7 @@ class Proc:
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
-        self.read = runner_program.read_text
+        self.read = cgroup.read_text
 
     def __call__(self, path: str) -> str | None:
         return self.texts.get(path) if path.startswith("/proc/") else self.read(path)
@@ -60,7 +61,7 @@ def v1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "/proc/self/mountinfo": mounts,
         "/proc/self/cgroup": "4:memory:/labctl-native-7\n1:cpu,cpuacct:/\n",
     }
-    monkeypatch.setattr(runner_program, "read_text", Proc(texts))
+    monkeypatch.setattr(cgroup, "read_text", Proc(texts))
     return tmp_path
 
 
@@ -77,16 +78,16 @@ def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "/proc/self/mountinfo": f"30 29 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n",
         "/proc/self/cgroup": "0::/labctl-native-7\n",
     }
-    monkeypatch.setattr(runner_program, "read_text", Proc(texts))
+    monkeypatch.setattr(cgroup, "read_text", Proc(texts))
     return tmp_path
 
 
-def values(made: runner_program.Cgroup) -> dict[str, str]:
+def values(made: cgroup.Cgroup) -> dict[str, str]:
     return {path.rpartition("/")[2]: value for path, value in made.values.items()}
 
 
 def test_v1_has_shares_of_a_weight_a_budget_for_fifo_and_the_nodes_of_its_root(v1: Path) -> None:
-    made = runner_program.Cgroup(dict(ASKED), True)
+    made = cgroup.Cgroup(dict(ASKED), True)
     assert values(made) == {
         "cpu.shares": "512",
         "cpu.cfs_period_us": "100000",
@@ -97,14 +98,14 @@ def test_v1_has_shares_of_a_weight_a_budget_for_fifo_and_the_nodes_of_its_root(v
         "cpuset.cpus": "0",
     }
     assert (v1 / "cpu/labctl-command-7/cpu.shares").read_text() == "512"
-    other = runner_program.Cgroup({**ASKED, "name": "labctl-command-8"}, False)
+    other = cgroup.Cgroup({**ASKED, "name": "labctl-command-8"}, False)
     assert "cpu.rt_runtime_us" not in values(other), "a budget is the real-time policies' alone"
 
 
 def test_the_budget_of_a_group_that_was_just_removed_is_waited_for(
     v1: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, asked = runner_program.write_value, []
+    write, asked = cgroup.write_value, []
 
     def refused_at_first(path: str, value: str) -> None:
         if path.endswith("/cpu.rt_runtime_us"):
@@ -113,14 +114,14 @@ def test_the_budget_of_a_group_that_was_just_removed_is_waited_for(
                 raise OSError("Invalid argument")
         write(path, value)
 
-    monkeypatch.setattr(runner_program, "write_value", refused_at_first)
-    monkeypatch.setattr(runner_program, "EMPTYING_S", 60)
-    runner_program.Cgroup(dict(ASKED), True)
+    monkeypatch.setattr(cgroup, "write_value", refused_at_first)
+    monkeypatch.setattr(cgroup, "EMPTYING_S", 60)
+    cgroup.Cgroup(dict(ASKED), True)
     assert (v1 / "cpu/labctl-command-7/cpu.rt_runtime_us").read_text() == "950000"
 
 
 def test_v2_has_one_group_whose_memory_is_no_more_than_its_runner_has(v2: Path) -> None:
-    made = runner_program.Cgroup(dict(ASKED), True)
+    made = cgroup.Cgroup(dict(ASKED), True)
     assert {*made.folders.values()} == {str(v2 / "labctl-command-7")}
     assert values(made) == {
         "cpu.weight": "50",
@@ -133,14 +134,14 @@ def test_v2_has_one_group_whose_memory_is_no_more_than_its_runner_has(v2: Path) 
 
 def test_a_v2_group_for_cpus_alone_does_not_leave_the_limit_of_its_runner(v2: Path) -> None:
     asked = {"name": "labctl-command-7", "cpus": "0"}
-    assert values(runner_program.Cgroup(asked, False)) == {
+    assert values(cgroup.Cgroup(asked, False)) == {
         "memory.max": str(32 << 20),
         "cpuset.cpus": "0",
     }
 
 
 def test_without_a_quota_there_is_none(v1: Path) -> None:
-    made = runner_program.Cgroup({**ASKED, "quota_percent": None}, False)
+    made = cgroup.Cgroup({**ASKED, "quota_percent": None}, False)
     assert values(made)["cpu.cfs_quota_us"] == "-1"
 
 
@@ -153,9 +154,9 @@ def test_a_machine_without_the_controller_says_so(
         "/proc/cgroups": V1.replace("cpuset\t3\t1\t1\n", ""),
         "/proc/self/mountinfo": f"30 29 0:26 / {v1} rw - cgroup2 cgroup2 rw\n",
     }
-    monkeypatch.setattr(runner_program, "read_text", Proc(texts))
+    monkeypatch.setattr(cgroup, "read_text", Proc(texts))
     with pytest.raises(OSError, match=f"no cgroup controller '{missing}'"):
-        runner_program.hierarchy(missing)
+        cgroup.hierarchy(missing)
 
 
 def test_a_controller_that_v1_does_not_have_is_found_though_the_kernel_lists_v1_s_alone(
@@ -165,8 +166,8 @@ def test_a_controller_that_v1_does_not_have_is_found_though_the_kernel_lists_v1_
         "/proc/cgroups": CGROUPS + "pids\t0\t9\t1\n",
         "/proc/self/mountinfo": f"30 29 0:26 / {v2} rw - cgroup2 cgroup2 rw\n",
     }
-    monkeypatch.setattr(runner_program, "read_text", Proc(texts))
-    assert runner_program.hierarchy("memory") == (2, str(v2))
+    monkeypatch.setattr(cgroup, "read_text", Proc(texts))
+    assert cgroup.hierarchy("memory") == (2, str(v2))
 
 
 def test_a_value_that_is_refused_removes_what_was_made(
@@ -175,9 +176,9 @@ def test_a_value_that_is_refused_removes_what_was_made(
     def refused(path: str, value: str) -> None:
         raise OSError(f"cannot set {path} to {value}: Invalid argument")
 
-    monkeypatch.setattr(runner_program, "write_value", refused)
+    monkeypatch.setattr(cgroup, "write_value", refused)
     with pytest.raises(OSError, match=r"cpu\.weight to 50: Invalid argument"):
-        runner_program.Cgroup({"name": "labctl-command-7", "weight": 50}, False)
+        cgroup.Cgroup({"name": "labctl-command-7", "weight": 50}, False)
     assert not (v2 / "labctl-command-7").exists()
 
 
