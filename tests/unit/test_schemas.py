@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,13 @@ FOLDERS = {
 }
 
 
+@cache
+def schema_of(kind: str) -> dict[str, Any]:
+    return KINDS[kind][0]()
+
+
 def refused(kind: str, text: str) -> list[str]:
-    schema = KINDS[kind][0]()
+    schema = schema_of(kind)
     return list(misfits(parse_yaml(text), schema, schema))
 
 
@@ -48,7 +54,7 @@ def test_a_file_s_first_line_names_its_schema_and_it_fits(path: Path) -> None:
     kind = FOLDERS[str(path.parent.relative_to(ROOT))]
     named = (path.parent / first.removeprefix(FIRST_LINE)).resolve()
     assert named == FOLDER / f"{kind}.json"
-    schema: dict[str, Any] = KINDS[kind][0]()
+    schema = schema_of(kind)
     assert list(misfits(load_mapping(path), schema, schema)) == []
 
 
