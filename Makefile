@@ -33,7 +33,7 @@ example: setup
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 # In two lanes (docs/developing.md).
-guest_tests = $(bin)/pytest tests/guest tests/fleet --dist=loadfile --no-loadscope-reorder \
+guest_tests = $(bin)/pytest tests/fleet tests/guest --dist=loadfile --no-loadscope-reorder \
     --tx "2*popen//python=$(CURDIR)/tools/lane.sh"
 
 # Lint and the unit tests run beside those with guests, at the lowest priority.

@@ -9,7 +9,7 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-from tests.lanes import Lane
+from tests.lanes import Lane, alone_first
 
 # The same examples each time, and no clock: a failure is the change's doing. To search further:
 # pytest --hypothesis-profile=search
@@ -24,6 +24,10 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Lab folders that a group can write to are not believed, and some umasks would make them so.
     os.umask(0o022)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    alone_first(items)
 
 
 _lane = Lane()

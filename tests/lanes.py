@@ -2,7 +2,8 @@
 own (tools/lane.sh).
 
 A test marked `alone` waits for the other lane's test to end, and holds its next one up: it changes
-the host's own settings, or counts who had how much of its CPUs. Those of one file wait once.
+the host's own settings, or counts who had how much of its CPUs. Those of one file wait once, and
+files of such tests come first, while unit tests have the CPUs that they leave.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ class Lane:
         if self._holds is not None and not (_is_alone(item) and goes_on):
             os.close(self._holds)
             self._holds = None
+
+
+def alone_first(items: list[pytest.Item]) -> None:
+    """Put the tests of files in which each is alone before all others."""
+    shared = {item.path for item in items if not _is_alone(item)}
+    items.sort(key=lambda item: item.path in shared)
 
 
 def _is_alone(item: pytest.Item) -> bool:

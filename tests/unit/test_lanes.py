@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lanes import Lane
+from tests.lanes import Lane, alone_first
 
 A_WHILE_S = 0.2
 """Longer than a thread takes to do what it needn't wait for; one that has to wait waits on."""
@@ -90,3 +90,12 @@ def test_what_is_in_no_lane_waits_for_nothing(lanes: tuple[Lane, Lane, Lane], it
     first, second, _ = lanes
     first.before(ALONE)
     assert Waiting(second, item).has_begun()
+
+
+def test_files_of_tests_that_are_alone_come_first_and_others_keep_their_order() -> None:
+    shared, partly = an_item("guest"), an_item("guest", "alone", file="test_two.py")
+    rest = an_item("guest", file="test_two.py")
+    first, second = (an_item("guest", "alone", file="test_three.py") for _ in range(2))
+    items = [shared, partly, rest, first, second]
+    alone_first(items)
+    assert items == [first, second, shared, partly, rest]
