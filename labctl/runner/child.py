@@ -20,6 +20,11 @@ POLICIES = {
 PR_SET_CHILD_SUBREAPER = 36
 
 
+def adopt_orphans() -> None:
+    """Become the parent of what descendants leave behind; it outlives exec (prctl(2))."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def start_child(
     request: dict[str, Any],
     folder: str,
@@ -59,8 +64,8 @@ def start_child(
         os.sched_setscheduler(0, POLICIES[policy], parameter)
         become(request)
         if request.get("keeps_orphans"):
-            # A server's are its own, and not what a command has left behind. It outlives exec.
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            # A server's are its own, and not what a command has left behind.
+            adopt_orphans()
         os.close(ready_read)
         os.close(ready_write)
         os.close(go_write)

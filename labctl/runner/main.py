@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import argparse
 import base64
-import ctypes
 import os
 import subprocess
 import sys
 import time
 from typing import Any
 
-from labctl.runner.child import PR_SET_CHILD_SUBREAPER
+from labctl.runner.child import adopt_orphans
 from labctl.runner.connection import Connection
 from labctl.runner.execution import execute
 from labctl.runner.proc import read_text
@@ -46,7 +45,7 @@ def main() -> None:
     where.add_argument("--port", help="virtio-serial port to serve")
     where.add_argument("--fd", type=int, help="inherited socket to serve until it is closed")
     options = parser.parse_args()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     if options.port:
         while not os.path.exists(options.port):
             time.sleep(0.1)

@@ -160,7 +160,7 @@ def servers_ticks() -> int:
 
 def children() -> set[int]:
     """Return this program's children but for its servers. What a command leaves in a session of its
-    own becomes one (PR_SET_CHILD_SUBREAPER)."""
+    own becomes one (`adopt_orphans`)."""
     own = {pid for pid, parent in parents().items() if parent == os.getpid()}
     return own - {server.pid for server in SERVERS}
 
