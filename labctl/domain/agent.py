@@ -39,6 +39,7 @@ done
 """Prints what is missing. The runner's language is Python 3.9's; programs without a path are looked
 for as workloads' environments have it."""
 
+_OWN_FILE = ("install", "--mode=600", "/dev/null", RUNNER_PATH)
 _START = (
     *("systemd-run", "--quiet", "--unit=labctl-runner", "--property=Restart=always"),
     # What workloads print must not reach the guest's disk: /tmp may lie there.
@@ -114,13 +115,10 @@ class GuestAgent:
         """
         self._check_allowed()
         self._check_programs(workloads, packages)
+        # What the agent makes itself anyone may write to (qga/commands-posix.c).
+        self._run_well(_OWN_FILE)
         self._write(RUNNER_PATH, runner)
-        started = self._run(_START)
-        if started.returncode != 0:
-            raise BrokenError(
-                f"the guest does not start labctl's runner: {started.stderr.strip()}",
-                hint="Where SELinux confines the guest's agent, it may not start services.",
-            )
+        self._run_well(_START)
 
     def _check_allowed(self) -> None:
         known = {c["name"]: c["enabled"] for c in self._ask("guest-info")["supported_commands"]}
@@ -163,6 +161,14 @@ class GuestAgent:
             _decoded(status.get("out-data")),
             _decoded(status.get("err-data")),
         )
+
+    def _run_well(self, argv: Sequence[str]) -> None:
+        done = self._run(argv)
+        if done.returncode != 0:
+            raise BrokenError(
+                f"the guest does not start labctl's runner: {done.stderr.strip()}",
+                hint="Where SELinux confines the guest's agent, it may not start services.",
+            )
 
     def _write(self, path: str, data: bytes) -> None:
         handle = self._ask("guest-file-open", path=path, mode="w")

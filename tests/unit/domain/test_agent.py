@@ -106,7 +106,8 @@ def test_the_runner_is_written_and_started_on_its_port() -> None:
     start(guest)
     assert guest.files == {RUNNER_PATH: b"the runner's archive"}
     assert guest.open_files == 0
-    check, started = guest.executed
+    check, own_file, started = guest.executed
+    assert own_file == ["install", "--mode=600", "/dev/null", RUNNER_PATH]
     assert check[0] == "sh"
     assert check[-1] == SYSBENCH
     assert started[0] == "systemd-run"
