@@ -17,6 +17,7 @@ from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.host_side import host_changed, with_cpus_of_now
 from labctl.run.guests.lab import Lab
+from labctl.store.jsonfile import write_bytes
 
 MIB = 1024 * 1024
 
@@ -76,10 +77,10 @@ def tree_channel(lab: Lab) -> Iterator[Channel]:
 
 
 def runner_file(lab: Lab) -> Path:
-    """Return the runner's archive, which native machines mount; written once in a run."""
+    """Return the runner's archive, which native machines mount; the first of a run writes it."""
     path = lab.work / "runner.pyz"
     if not path.exists():
-        path.write_bytes(runner_archive())
+        write_bytes(path, runner_archive(), mode=0o600, below=lab.work)
     return path
 
 
