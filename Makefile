@@ -32,7 +32,7 @@ example: setup
 # On every CPU; more processes than that many would wait for the slowest of the tests.
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
-# In two lanes (docs/developing.md).
+# In two lanes (docs/developing.md); the last files are short ones, so that both end at once.
 guest_tests = $(bin)/pytest tests/fleet tests/guest --dist=loadfile --no-loadscope-reorder \
     --tx "2*popen//python=$(CURDIR)/tools/lane.sh"
 

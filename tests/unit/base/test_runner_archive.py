@@ -36,8 +36,11 @@ def test_every_module_is_in_it() -> None:
     assert packed == {"__main__.py", "labctl/__init__.py", *MODULES}
 
 
-def test_the_same_runner_is_the_same_bytes() -> None:
+def test_the_same_runner_is_the_same_bytes_on_any_day_and_none_is_compressed() -> None:
     assert runner_archive() == runner_archive()
+    with zipfile.ZipFile(io.BytesIO(runner_archive())) as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
 
 
 def test_it_needs_nothing_but_itself_and_the_standard_library() -> None:

@@ -1,4 +1,4 @@
-"""Servers, users and limits of a workload's commands, by the runner program itself."""
+"""Servers, users and limits of a workload's commands, by the runner itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Copies of a command wait, start at once, and end when they are told to, with what each left: by
-the runner program itself, as in a guest."""
+the runner itself, as in a guest."""
 
 from __future__ import annotations
 
