@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -59,8 +60,10 @@ def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept
         (own,) = [s["value"] for s in samples if s["labels"] == {"thread": "labctl"}]
         shares[trial.parent.name] = own
     assert len(shares) >= 6
-    # CPU seconds per second: 3 ms of a window of one second.
-    assert {trial: own for trial, own in shares.items() if own >= 0.003} == {}
+    # CPU seconds per second: 3 ms of a window of one second, and in a single one twice that, as the
+    # same work takes longer where another test has just had the caches. A poll took 13 ms.
+    assert median(shares.values()) < 0.003
+    assert {trial: own for trial, own in shares.items() if own >= 0.006} == {}
 
 
 def test_both_sides_have_run_the_same_files_libraries_included(swept: Swept) -> None:
