@@ -2,8 +2,9 @@
 own (tools/lane.sh).
 
 A test marked `alone` waits for the other lane's test to end, and holds its next one up: it changes
-the host's own settings, or counts who had how much of its CPUs. Those of one file wait once, and
-files of such tests come first, while unit tests have the CPUs that they leave.
+the host's own settings, or counts who had how much of its CPUs, labctl itself included. Those of
+one file wait once, and files of such tests come first, while unit tests have the CPUs that they
+leave.
 """
 
 from __future__ import annotations

@@ -10,12 +10,15 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from labctl.guest.images import Image
 from tests.guest.conftest import TINY, Sandbox, Swept, sandboxed, tiny, wait_for
+
+ALONE = pytest.mark.alone
+"""Of the tests that make the run in whose windows labctl's own CPU time is counted: beside the
+other lane the same work takes longer."""
 
 BUSY = ("--condition=neighbour", "--duration=900", "--quiet")
 """A trial that lasts until it is interrupted, with everything that may run beside it."""
@@ -37,6 +40,7 @@ def _threads(pid: int) -> dict[str, tuple[str, int, str]]:
     return found
 
 
+@ALONE
 def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept) -> None:
     report = swept.report
     assert report["accelerator"] == "tcg"
@@ -52,6 +56,7 @@ def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept)
     assert swept.leftovers == []
 
 
+@ALONE
 def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept) -> None:
     (run,) = swept.sandbox.runs()
     shares = {}
@@ -60,10 +65,8 @@ def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept
         (own,) = [s["value"] for s in samples if s["labels"] == {"thread": "labctl"}]
         shares[trial.parent.name] = own
     assert len(shares) >= 6
-    # CPU seconds per second: 3 ms of a window of one second, and in a single one twice that, as the
-    # same work takes longer where another test has just had the caches. A poll took 13 ms.
-    assert median(shares.values()) < 0.003
-    assert {trial: own for trial, own in shares.items() if own >= 0.006} == {}
+    # CPU seconds per second: 3 ms of a window of one second.
+    assert {trial: own for trial, own in shares.items() if own >= 0.003} == {}
 
 
 def test_both_sides_have_run_the_same_files_libraries_included(swept: Swept) -> None:

@@ -45,7 +45,7 @@ COUNTERS = (
 
 TRACES = ("sched-perf-6.1.data", "switches-perf-6.1.data", "svm-perf-6.1.data")
 
-MANY = 20
+MANY = 40
 """Examples of each workload; there are some twenty."""
 
 Damage = Callable[[bytes], bytes]
