@@ -14,6 +14,7 @@ from labctl.cli.common import (
     html_option,
     results_option,
     runs_folder,
+    state_paths,
 )
 from labctl.report.export.formats import FORMATS
 
@@ -83,12 +84,18 @@ def command(
         raise click.UsageError("--factors chooses what pictures show: give '--html FILE' as well")
     if workloads and not metrics:
         raise click.UsageError("--workload narrows what --metric shows: name a metric")
+    place = runs_folder(results)
+    if not chosen and html_file is None and pictures is None:
+        from labctl.cli.report_printed import print_kept
+
+        kept = state_paths(click.get_current_context()).kept_reports
+        print_kept(kept, place, run_name, metrics, workloads, full=full)
+        return
     from labctl.analysis.judge import judge
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
-    from labctl.store.run_folder import PAGE, RunFolder
+    from labctl.store.run_folder import RunFolder
 
-    place = runs_folder(results)
     folder = RunFolder.find(place, run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
@@ -99,21 +106,13 @@ def command(
         with folder.unpacked("xml") as unpacked:
             shown = _picturing(judge(run, fresh), pictured)
             write_page(run, shown, unpacked.path, html_file)
-    if metrics:
-        from labctl.report.terminal.metric_table import print_metrics
-
-        print_metrics(console(), run, judge(run, fresh), metrics, workloads)
-        return
     if pictures is not None:
         _write_pictures(run, _picturing(judge(run, fresh), pictured), pictures)
-    if not chosen and html_file is None and pictures is None:
-        page = folder.path / PAGE
-        _print(run, judge(run, fresh), page if page.is_file() else None, full=full)
-    elif chosen and out is None:
+    if chosen and out is None:
         for piece in chosen[0].pieces(run, fresh):
             sys.stdout.buffer.write(piece)
         return
-    elif chosen and out is not None:
+    if chosen and out is not None:
         with output_file(out) as file:
             file.writelines(chosen[0].pieces(run, fresh))
     for written in filter(None, (html_file, out)):
@@ -143,19 +142,11 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
         click.echo("        On Debian: apt install librsvg2-bin", err=True)
 
 
-def _print(run: LoadedRun, judgement: Judgement, page: Path | None, *, full: bool) -> None:
-    if full:
-        from labctl.report.terminal.tables import print_report as show
-    else:
-        from labctl.report.terminal.short import print_short as show
-
-    show(console(), run, judgement, html=page)
-
-
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its answer or JSON; returns what it says."""
     from labctl.analysis.answer_file import write_answer
     from labctl.analysis.judge import judge
+    from labctl.cli.report_printed import print_answer
     from labctl.report.export.json_report import report_pieces
     from labctl.report.page.report_page import write_page
     from labctl.store.fresh_runs import fresh_runs
@@ -168,5 +159,5 @@ def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
         for piece in report_pieces(run, judgement):
             click.echo(piece, nl=False)
     else:
-        _print(run, judgement, page, full=False)
+        print_answer(console(), run, judgement, page)
     return judgement

@@ -17,9 +17,9 @@ from labctl.base.limit import Bound, Limit
 from labctl.base.nearest import nearest
 from labctl.base.units import Unit
 from labctl.store.jsonfile import newer, read_json, write_json
-from labctl.store.no_run import DENSITY
 from labctl.store.records.as_made import whole
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
+from labctl.store.run_places import DENSITY
 from labctl.store.trial import TrialFolder
 
 GUESTS = "guests"

@@ -19,6 +19,7 @@ from labctl import __version__
 from labctl.base.errors import HostError
 from labctl.base.jsontext import parse_json
 from labctl.store.jsonfile import canonical, replacing
+from labctl.store.kept_text import looked_at
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.samples import Unavailable
 from labctl.store.trial import TrialRecord
@@ -66,8 +67,10 @@ class Fingerprint:
         for folder in folders:
             found.update(f"{folder}\n".encode())
             for name in sorted(_FILES):
+                path = f"{trials}/{folder}/{name}"
+                looked_at(path)
                 try:
-                    s = os.stat(f"{trials}/{folder}/{name}")
+                    s = os.stat(path)
                 except OSError as error:
                     found.update(f"{name} {error.errno}\n".encode())
                     continue
@@ -97,6 +100,7 @@ class AttemptRow:
 def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
     """Return the rows of a run's index; None without one that was made of these very files."""
     path = run / NAME
+    looked_at(path)
     if not path.is_file():
         return None
     import pyarrow as pa

@@ -22,7 +22,6 @@ from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import read_json, reading_many, write_json
-from labctl.store.no_run import not_found, refuse_no_run
 from labctl.store.readings import Kinds
 from labctl.store.records.as_made import (
     PLAN_SCHEMA,
@@ -37,6 +36,7 @@ from labctl.store.records.as_made import (
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole
+from labctl.store.run_places import candidates, not_found, refuse_no_run, run_folders
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
@@ -108,16 +108,15 @@ class RunFolder:
     def find(cls, results: Path, name: str) -> RunFolder:
         """Return the run of that name in `results`, or at that path, which has a '/' in it. Where
         no run has the name, 'latest' is the newest, and a number is that of `labctl run list`.
-        Raises UsageError with the nearest name. A bare name never leads into the present
-        folder, where another user may have put a run of that name."""
-        candidates = [results / name] if "/" not in name else [Path(name), results / name]
-        for candidate in candidates:
+        Raises UsageError with the nearest name."""
+        places = candidates(results, name)
+        for candidate in places:
             if (candidate / "run.json").is_file():
                 return cls(candidate.resolve())
             for packed in (candidate, candidate.with_name(candidate.name + SUFFIX)):
                 if packed.name.endswith(SUFFIX) and packed.is_file():
                     return cls._packed(packed.resolve())
-        for candidate in candidates:
+        for candidate in places:
             refuse_no_run(candidate)
         if name == LATEST or name.isdecimal():
             return cls._by_number(results, name)
@@ -139,7 +138,7 @@ class RunFolder:
     def all(cls, results: Path) -> list[RunFolder]:
         """Return every run in `results`, sorted by name (names begin with the time of the start).
         An archive that lies beside the folder of its run is not listed."""
-        found = {path.parent.name: cls(path.parent) for path in results.glob("*/run.json")}
+        found = {path.name: cls(path) for path in run_folders(results)}
         for path in results.glob(f"*{SUFFIX}"):
             if path.is_file():
                 packed = cls._packed(path)

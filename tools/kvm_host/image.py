@@ -22,7 +22,7 @@ PACKAGES = Path(__file__).parents[1] / "apt-packages.txt"
 LEFT_OUT = frozenset(
     {
         *("chromium", "gcc", "libvirt-dev", "pkg-config", "python3-dev", "shellcheck", "virtinst"),
-        "librsvg2-bin",
+        *("librsvg2-bin", "strace"),
     }
 )
 """Packages of apt-packages.txt that make or check the checkout, whose .venv comes along, or that no

@@ -10,8 +10,8 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.density_record import DensityFolder
-from labctl.store.no_run import DENSITY
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import DENSITY
 from tests.unit.density_records import record
 
 NAME = "20261124T100000Z-density-frame-loop"

@@ -1,4 +1,4 @@
-"""Say why a name is no run of a study, and what it is."""
+"""Know where runs may lie, and say why a name is none and what it is."""
 
 from __future__ import annotations
 
@@ -9,9 +9,26 @@ from pathlib import Path
 from labctl.base.errors import UsageError
 from labctl.base.nearest import nearest
 from labctl.store.archive import SUFFIX
+from labctl.store.kept_text import looked_at
 
 DENSITY = "density.json"
 """Record of a density run (`store.density_record`)."""
+
+
+def candidates(results: Path, name: str) -> list[Path]:
+    """Return where a run of that name may lie. A bare name never leads into the present folder,
+    where another user may have put a run of that name."""
+    found = [results / name] if "/" not in name else [Path(name), results / name]
+    for path in found:
+        looked_at(path)
+    return found
+
+
+def run_folders(results: Path) -> list[Path]:
+    """Return the folders in `results` that are runs."""
+    for folder in results.glob("*/"):
+        looked_at(folder)  # its run.json may be yet to come
+    return [path.parent for path in results.glob("*/run.json")]
 
 
 def refuse_no_run(folder: Path) -> None:

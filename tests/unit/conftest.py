@@ -1,0 +1,16 @@
+"""What every unit test has: a state folder of its own worker's, so that the user's stays as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if "LABCTL_STATE_DIR" not in os.environ:
+            patch.setenv("LABCTL_STATE_DIR", str(tmp_path_factory.mktemp("state")))
+        yield
