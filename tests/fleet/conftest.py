@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -173,22 +175,25 @@ def child(process: subprocess.Popen[str]) -> int:
     return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
 
 
-def stand_in_run(stand: Path) -> None:
-    """A run of the study with the seed, as far as its plan goes: a recorded one's trials."""
-    run = stand / "run"
-    run.mkdir()
-    RunArchive(RECORDED).unpack(run)
-    plan = json.loads((run / "plan.json").read_text())
-    study = load_study(str(STUDY), programs=checkers())
-    plan |= {"seed": SEED, "study_digest": study.digest}
-    content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
-    plan["digest"] = hashlib.sha256(canonical(content).encode()).hexdigest()
-    (run / "plan.json").write_text(json.dumps(plan))
-    files = {str(path.relative_to(run)): path for path in run.rglob("*") if path.is_file()}
-    with (stand / "all.run.tar.xz").open("wb") as target:
-        pack(files, target, "run-1")
-    (stand / "all.digest").write_text(archive_digest(RunArchive(stand / "all.run.tar.xz")))
-    shutil.rmtree(run)
+@cache
+def stand_in_run() -> tuple[bytes, str]:
+    """A run of the study with the seed, as far as its plan goes: a recorded one's trials. Returns
+    its archive and that one's digest."""
+    with TemporaryDirectory() as made:
+        run = Path(made, "run")
+        run.mkdir()
+        RunArchive(RECORDED).unpack(run)
+        plan = json.loads((run / "plan.json").read_text())
+        study = load_study(str(STUDY), programs=checkers())
+        plan |= {"seed": SEED, "study_digest": study.digest}
+        content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
+        plan["digest"] = hashlib.sha256(canonical(content).encode()).hexdigest()
+        (run / "plan.json").write_text(json.dumps(plan))
+        files = {str(path.relative_to(run)): path for path in run.rglob("*") if path.is_file()}
+        packed = Path(made, "run.tar.xz")
+        with packed.open("wb") as target:
+            pack(files, target, "run-1")
+        return packed.read_bytes(), archive_digest(RunArchive(packed))
 
 
 @contextmanager
@@ -199,7 +204,9 @@ def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator
     stand = Path(f"/var/tmp/labctl-fleet-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     stand.mkdir()
     try:
-        stand_in_run(stand)
+        archive, digest = stand_in_run()
+        (stand / "all.run.tar.xz").write_bytes(archive)
+        (stand / "all.digest").write_text(digest)
         shutil.copytree(packages, stand / "packages")
         program = stand / "packages/usr/local/bin/labctl"
         program.parent.mkdir(parents=True)

@@ -13,6 +13,26 @@ from tests.guest.conftest import Sandbox, wait_for
 
 TWO_ARMS = Path(__file__).parent / "two_arms.yaml"
 
+COUNT = r"""
+description: a shell counts
+operation: one number
+trial: {kind: once, limit_s: 60, warm_up: {runs: 1}}
+command:
+  - /bin/sh
+  - -c
+  - |
+    began=$(date +%s%N)
+    n=0
+    while [ $n -lt 1500 ]; do n=$((n + 1)); done
+    echo "{\"counted\": $n, \"per_s\": $((n * 1000000000 / ($(date +%s%N) - began)))}"
+operations: {json: counted}
+metrics:
+  counted_per_s: {json: per_s, unit: 1/s, better: higher}
+primary: counted_per_s
+times: false
+"""
+"""A workload whose trials take no second."""
+
 
 def killed(sandbox: Sandbox, process: subprocess.Popen[str], done: int) -> dict[int, str]:
     """Kill a run when it has more than so many trials, in the midst of another one's guest.
@@ -35,13 +55,17 @@ def began(sandbox: Sandbox) -> dict[int, str]:
 
 
 def test_a_run_that_is_killed_goes_on_where_it_stopped_ends_by_its_width_and_is_extended_so(
-    sandbox: Sandbox,
+    sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    words = ("sweep", str(TWO_ARMS), "--seed=1", "--accel=tcg", "--quiet")
+    workloads = tmp_path / "lab" / "benchmarks" / "workloads"
+    workloads.mkdir(parents=True)
+    (workloads / "count.yaml").write_text(COUNT)
+    lab = f"--lab={tmp_path / 'lab'}"
+    words = (lab, "sweep", str(TWO_ARMS), "--seed=1", "--accel=tcg", "--quiet")
     first = killed(sandbox, sandbox.start(*words), 0)
     assert 0 < len(first) < 20
     (run,) = sandbox.runs()
-    done = sandbox.labctl("sweep", "--resume", run.name, "--json")
+    done = sandbox.labctl(lab, "sweep", "--resume", run.name, "--json")
     assert done.returncode == 0, done.stderr
     assert sandbox.leftovers() == []
     planned = json.loads(done.stdout)
@@ -55,18 +79,18 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped_ends_by_its_width_and_is_
     before = began(sandbox)
     assert before.items() >= first.items()
 
-    again = sandbox.labctl("sweep", "--resume", run.name)
+    again = sandbox.labctl(lab, "sweep", "--resume", run.name)
     assert again.returncode == 0, again.stderr
     assert "nothing is left to do" in again.stderr
 
-    extending = sandbox.start("sweep", "--extend", run.name, "--blocks=1", "--quiet")
+    extending = sandbox.start(lab, "sweep", "--extend", run.name, "--blocks=1", "--quiet")
     killed(sandbox, extending, len(sandbox.trials(run)))
-    refused = sandbox.labctl("sweep", "--extend", run.name, "--blocks=1")
+    refused = sandbox.labctl(lab, "sweep", "--extend", run.name, "--blocks=1")
     assert refused.returncode == 2
     assert "is not finished (status: running)" in refused.stderr
     assert f"labctl sweep --resume {run.name}" in refused.stderr
 
-    resumed = sandbox.labctl("sweep", "--resume", run.name, "--json")
+    resumed = sandbox.labctl(lab, "sweep", "--resume", run.name, "--json")
     assert resumed.returncode == 0, resumed.stderr
     report = json.loads(resumed.stdout)
     assert (report["trials"]["planned"], report["trials"]["done"]) == (22, 22)

@@ -1,4 +1,4 @@
-"""What every unit test has: a state folder of its own worker's, so that the user's stays as it is."""
+"""What every unit test has: a state folder of its worker's own; the user's stays as it is."""
 
 from __future__ import annotations
 
