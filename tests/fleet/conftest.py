@@ -148,6 +148,8 @@ class Rig:
             "LABCTL_STATE_DIR": str(self.stand / "state"),
             "ANSIBLE_CONFIG": "/run/rig/ansible.cfg",
             "ANSIBLE_HOME": "/run/rig/home",
+            # In memory: on some disks a file takes a millisecond to make after others were removed.
+            "TMPDIR": "/run/rig/tmp",
             "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
             **more,
         }

@@ -83,7 +83,7 @@ trap 'exit 130' INT TERM
 mkdir -p "$RIG_LOCK_FROM"
 mount --bind "$RIG_LOCK_FROM" /mnt
 mount -t tmpfs tmpfs /run
-mkdir -p "$HOSTS"
+mkdir -p "$HOSTS/tmp"
 cp -r "$RIG_PACKAGES" "$HOSTS/packages"
 ip link set lo up
 ip link add br0 type bridge
@@ -140,7 +140,7 @@ private_key_file = $HOSTS/user
 remote_user = root
 interpreter_python = /usr/bin/python3
 gathering = explicit
-timeout = 10
+timeout = 5
 local_tmp = $HOSTS/ansible
 [ssh_connection]
 ssh_args = -F none -o ControlMaster=auto -o ControlPersist=60s -o UserKnownHostsFile=$HOSTS/known_hosts -o StrictHostKeyChecking=yes ${RIG_SSH:--o ServerAliveInterval=5 -o ServerAliveCountMax=3}
