@@ -4,6 +4,7 @@ started."""
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Iterator
@@ -34,12 +35,18 @@ def made_in(tree: Path, *argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def places(built: Image) -> Iterator[StatePaths]:
-    """A state folder on the same file system, so that the layer can share the image's kernel."""
+    """A state folder in memory, as trees have many files; the image's are there as well, so that
+    the layer can share its kernel."""
     with TemporaryDirectory(prefix="layer-test-", dir=StatePaths.default().root) as folder:
-        places = StatePaths(Path(folder))
-        places.images.mkdir()
-        (places.images / built.dir.name).symlink_to(built.dir)
-        yield places
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", folder], check=True)
+        try:
+            places = StatePaths(Path(folder))
+            own = places.images / built.dir.name
+            shutil.copytree(built.dir, own, ignore=lambda folder, names: [built.tree.name])
+            (own / built.tree.name).symlink_to(built.tree.resolve())
+            yield places
+        finally:
+            subprocess.run(["umount", folder], check=True)
 
 
 def test_a_layer_has_its_packages_and_what_was_built_and_starts_nothing(

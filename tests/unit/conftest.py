@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -14,3 +16,10 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if "LABCTL_STATE_DIR" not in os.environ:
             patch.setenv("LABCTL_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder that a reboot leaves; pytest's own may be in memory."""
+    with TemporaryDirectory(prefix="labctl-unit-", dir="/var/tmp") as made:
+        yield Path(made)

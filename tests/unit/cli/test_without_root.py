@@ -31,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
-    """Of nobody; pytest's own folder is root's alone."""
-    made = Path(tempfile.mkdtemp(prefix="labctl-nobody-"))
+    """Of nobody; pytest's own folder is root's alone, and may be in memory, where no guest runs."""
+    made = Path(tempfile.mkdtemp(prefix="labctl-nobody-", dir="/var/tmp"))
     os.chown(made, 65534, 65534)
     yield made
     shutil.rmtree(made)

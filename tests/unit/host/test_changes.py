@@ -31,8 +31,8 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.fixture
-def knobs(tmp_path: Path) -> Path:
-    folder = tmp_path / "knobs"
+def knobs(on_disk: Path) -> Path:
+    folder = on_disk / "knobs"
     folder.mkdir()
     for name, value in BEFORE.items():
         (folder / name).write_text(value)

@@ -25,8 +25,8 @@ def journal(tmp_path: Path) -> Journal:
 
 
 @pytest.fixture
-def setting(tmp_path: Path) -> Path:
-    path = tmp_path / "swappiness"
+def setting(on_disk: Path) -> Path:
+    path = on_disk / "swappiness"
     path.write_text("60")
     return path
 
