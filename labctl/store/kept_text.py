@@ -50,7 +50,7 @@ Look = tuple[int, ...] | None
 
 def looked_at(path: Path | str) -> None:
     """Say that what is made depends on how a file looks: on its being there, its size or times."""
-    sys.audit(_LOOKED_AT, os.path.abspath(path))
+    sys.audit(_LOOKED_AT, path)
 
 
 def kept_text(folder: Path, question: Sequence[str], make: Callable[[], str]) -> str:
@@ -73,8 +73,8 @@ def kept_text(folder: Path, question: Sequence[str], make: Callable[[], str]) ->
 def _digest(question: Sequence[str]) -> str:
     """Return a name for the question, asked here and now."""
     environment = {name: value for name, value in os.environ.items() if name not in _SHELLS_OWN}
-    asked: list[Any] = [_FORMAT, *question, sorted(environment.items()), os.getcwd(), os.geteuid()]
-    asked += [sys.version, sys.executable, sys.path, sys.flags]
+    asked: list[Any] = [_FORMAT, *question, sorted(environment.items())]
+    asked += [_present_folder(), os.geteuid(), sys.version, sys.executable, sys.path, sys.flags]
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         asked += [getattr(stream, "encoding", None), getattr(stream, "errors", None)]
     for descriptor in range(3):
@@ -82,6 +82,13 @@ def _digest(question: Sequence[str]) -> str:
             asked.append((os.isatty(descriptor), *os.get_terminal_size(descriptor)))
         asked.append(None)
     return hashlib.sha256(repr(asked).encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _present_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it is gone
 
 
 def _look(path: str) -> Look:
@@ -109,6 +116,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
+        self._here = _present_folder()
         self._looks: dict[str, Look] = {}
         self._is_beyond_us = False
 
@@ -130,7 +138,9 @@ class _Watch:
                 self._is_beyond_us = True
             elif not isinstance(path, int):  # a descriptor: its opening was told before
                 self._note(path)
-        elif event == _LOOKED_AT or event in _LISTS:
+        elif event == _LOOKED_AT:
+            self._note(os.path.join(self._here, arguments[0]))
+        elif event in _LISTS:
             self._note(arguments[0])
         elif event.startswith(_BEYOND_US) and event not in _HARMLESS:
             self._is_beyond_us = True

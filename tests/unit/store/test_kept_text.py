@@ -137,6 +137,22 @@ def test_a_file_that_was_only_looked_at_counts(
     assert times_made(kept, made, lambda: source.write_text("longer")) == 2
 
 
+def test_where_the_present_folder_is_gone_a_text_is_made(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    def made() -> str:
+        looked_at("relative")
+        return "text"
+
+    assert kept_text(kept, [], made) == "text"
+    assert not kept.exists()
+
+
 def test_a_link_that_leads_elsewhere_makes_it_anew(
     kept: Path, source: Path, tmp_path: Path
 ) -> None:
