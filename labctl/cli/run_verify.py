@@ -38,12 +38,11 @@ def command(
     from labctl.store.run_folder import RunFolder
 
     folder = RunFolder.find(runs_folder(results), run_name)
-    with folder.unpacked() as unpacked:
-        if digest is not None:
-            check_digest(unpacked.path, digest)
-        if study_digest is not None or seed is not None:
-            check_asked(unpacked, study_digest, seed)
-        found = verify(unpacked)
+    if digest is not None:
+        check_digest(folder.path, folder.archive, digest)
+    if study_digest is not None or seed is not None:
+        check_asked(folder, study_digest, seed)
+    found = verify(folder)
     if as_json:
         print_json({"schema": 1, "run": folder.name, "path": str(folder.path), **found.to_json()})
     else:

@@ -7,10 +7,11 @@ digest of their content. Packing the same files gives the same bytes.
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,6 +149,22 @@ class RunArchive:
         """Return the names of all files in the run's folder; raises BrokenError."""
         return frozenset(name for name, _ in self.files())
 
+    @cached_property
+    def sums(self) -> Mapping[str, str]:
+        """Return the SHA-256 of each file, by its name in the run's folder; raises BrokenError."""
+        return {name: _sum(content) for name, content in self.files()}
+
+    @cached_property
+    def sums_by_trial(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the SHA-256 of each file of a trial, by trial and its name there."""
+        found: dict[str, dict[str, str]] = {}
+        for name, digest in self.sums.items():
+            folder, _, inside = name.partition("/")
+            trial, _, file = inside.partition("/")
+            if folder == "trials" and file:
+                found.setdefault(trial, {})[file] = digest
+        return found
+
     def unpack(self, target: Path, under: str = "") -> None:
         """Write the files below the folder `under` into the folder `target`, which nobody else may
         change. Raises BrokenError, and HostError when it can't be written."""
@@ -192,6 +209,13 @@ class RunArchive:
 
     def _refused(self, why: str) -> BrokenError:
         return _refused(self.path, why)
+
+
+def _sum(content: Iterable[bytes]) -> str:
+    made = hashlib.sha256()
+    for piece in content:
+        made.update(piece)
+    return made.hexdigest()
 
 
 def _refused(path: Path, why: str) -> BrokenError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -53,14 +53,16 @@ def folder_digest(folder: Path) -> str:
 def archive_digest(archive: RunArchive) -> str:
     """Return the digest of the run that an archive holds. Raises BrokenError for one that
     `labctl run export` didn't write."""
-    return content_digest({name: _sum(content) for name, content in archive.files()})
+    return content_digest(archive.sums)
 
 
-def check_digest(folder: Path, digest: str) -> None:
-    """Raise BrokenError where a run's folder hasn't that digest."""
-    if (now := folder_digest(folder)) != digest:
+def check_digest(run: Path, archive: RunArchive | None, digest: str) -> None:
+    """Raise BrokenError where a run's folder, or the archive that it is in, hasn't that digest."""
+    now = folder_digest(run) if archive is None else archive_digest(archive)
+    if now != digest:
+        name = run.name if archive is None else archive.name
         raise BrokenError(
-            f"{folder.name} isn't the run that its host had at its end: its files' digest is "
+            f"{name} isn't the run that its host had at its end: its files' digest is "
             f"{now[:12]}…, not {digest[:12]}…",
             hint="Fetch it again.",
         )
@@ -68,13 +70,6 @@ def check_digest(folder: Path, digest: str) -> None:
 
 def _changes_later(name: str) -> bool:
     return "/" not in name and _CHANGES_LATER.fullmatch(name) is not None
-
-
-def _sum(content: Iterable[bytes]) -> str:
-    made = hashlib.sha256()
-    for piece in content:
-        made.update(piece)
-    return made.hexdigest()
 
 
 def _file_digest(path: Path) -> str:

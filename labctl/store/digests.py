@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,14 @@ class Digests:
 def digests_of(folder: Path) -> Digests:
     """Return the digests of the files as they are now. Raises BrokenError naming what can't be
     read, and what is not a regular file, which no trial leaves."""
-    found = {name: _digest(folder / name) for name in sorted(_names(folder))}
-    return Digests(samples=found.pop(SAMPLES, None), raw=found)
+    return digests_from({name: _digest(folder / name) for name in _names(folder)})
+
+
+def digests_from(sums: Mapping[str, str]) -> Digests:
+    """Return the digests of a trial, given the SHA-256 of its files by their names; the record's,
+    which holds the digests, is none of them."""
+    raw = {name: sums[name] for name in sorted(sums) if name not in (RECORD, SAMPLES)}
+    return Digests(samples=sums.get(SAMPLES), raw=raw)
 
 
 def _names(folder: Path) -> Iterator[str]:

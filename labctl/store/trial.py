@@ -16,7 +16,7 @@ from pydantic import ConfigDict, with_config
 from labctl.base.errors import BrokenError
 from labctl.base.held import open_regular
 from labctl.store.archive import RunArchive
-from labctl.store.digests import Digests, digests_of
+from labctl.store.digests import Digests, digests_from, digests_of
 from labctl.store.jsonfile import newer, read_json_and_digest, write_bytes, write_json
 from labctl.store.readings import Kinds, Readings
 from labctl.store.records.tolerant import Flag, Number, Text, Whole, adapter, as_far_as_whole
@@ -173,6 +173,8 @@ class TrialFolder:
     def digests(self) -> Digests:
         """Return the digests of every file but trial.json, as they are now; raises BrokenError
         naming one that can't be read."""
+        if self.archive is not None:
+            return digests_from(self.archive.sums_by_trial.get(self.path.name, {}))
         return digests_of(self.path)
 
     def check_samples(self, digests: Digests | None) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from labctl.store.archive import pack
+from labctl.store.content_digest import folder_digest
 from labctl.store.run_folder import RunFolder
 from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import planned, ran
@@ -59,3 +62,28 @@ def test_a_changed_raw_file_ends_with_1_and_is_named(run: RunFolder, labctl: Lab
     assert told.code == 1
     difference = {"trial": "0001", "file": "stdout.txt", "what": "was changed"}
     assert json.loads(told.out)["differences"] == [difference]
+
+
+def test_an_archive_is_checked_as_its_folder_is_and_nothing_is_unpacked(
+    run: RunFolder, labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("something is unpacked")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    whole = folder_digest(run.path)
+    run.trial(1).write_raw("stdout.txt", "better\n")
+    files = {str(path.relative_to(run.path)): path for path in run.path.rglob("*.*")}
+    packed = tmp_path / "packed.tar.xz"
+    with packed.open("wb") as target:
+        pack(files, target, "r1")
+    by_folder, by_archive = (
+        labctl("run", "verify", str(one), "--json") for one in (run.path, packed)
+    )
+    found = [json.loads(said.out) for said in (by_folder, by_archive)]
+    assert by_folder.code == by_archive.code == 1
+    assert found[0]["differences"] == found[1]["differences"] != []
+    assert labctl("run", "verify", str(packed), "--digest", folder_digest(run.path)).code == 1
+    refusal = labctl("run", "verify", str(packed), "--digest", whole)
+    assert refusal.code == 4
+    assert "packed isn't the run that its host had" in refusal.err
