@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labctl.cli.common import console
-from labctl.store.kept_text import kept_text
+from labctl.store.kept_text import looked_at, show_kept
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,11 +44,17 @@ def print_kept(
                 print_metrics(shown, run, judgement, metrics, workloads)
             else:
                 page = folder.path / PAGE
+                looked_at(page)
                 print_answer(shown, run, judgement, page if page.is_file() else None, full=full)
         return captured.get()
 
     question = ("report", run_name, str(place), repr(metrics), repr(workloads), str(full))
-    sys.stdout.write(kept_text(kept, question, made))
+    show_kept(kept, question, made, _print)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def print_answer(

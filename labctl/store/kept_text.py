@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -26,10 +27,14 @@ _SETTLED_NS: Final = 2_000_000_000
 """Age of the latest change: what changed later may change again within one tick of the file
 system's clock, and look the same (git calls such files "racily clean")."""
 
-_MOST_KEPT: Final = 200
+_BEGAN_NS = time.time_ns()
+"""Time before which what is read has changed: code is loaded before anything is made."""
+
+_MOST_KEPT: Final = 100
 """Texts in a folder; the oldest go first."""
-_MOST_BYTES: Final = 16_000_000
-"""Bytes of a text and the list of what it was made of: 200,000 files or so."""
+_MOST_BYTES: Final = 5_000_000
+"""Bytes of a text and the list of what it was made of: a run of ten thousand trials has 3.5 MB."""
+_NAME = re.compile(r"[0-9a-f]{32}\.json")
 
 _LOOKED_AT: Final = "labctl.looked_at"
 
@@ -41,8 +46,15 @@ _LISTS: Final = frozenset({"os.listdir", "os.scandir"})
 _WRITES: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _KERNELS_OWN: Final = ("/proc/", "/sys/")
 
-_SHELLS_OWN: Final = frozenset({"_", "OLDPWD", "SHLVL"})
-"""Variables that a shell sets for itself from command to command."""
+_SESSIONS_OWN: Final = frozenset(
+    {
+        *("_", "OLDPWD", "SHLVL"),
+        *("SSH_AUTH_SOCK", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "GPG_TTY"),
+        *("STY", "TMUX", "TMUX_PANE", "WINDOW", "WINDOWID"),
+        *("DBUS_SESSION_BUS_ADDRESS", "INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID"),
+    }
+)
+"""Variables that are others in each command, window or session, and say nothing else."""
 
 Look = tuple[int, ...] | None
 """Looks of a path from outside; None where nothing can be looked at."""
@@ -53,28 +65,32 @@ def looked_at(path: Path | str) -> None:
     sys.audit(_LOOKED_AT, path)
 
 
-def kept_text(folder: Path, question: Sequence[str], make: Callable[[], str]) -> str:
-    """Return the text that answers a question: one kept in `folder`, else what `make` returns.
+def show_kept(
+    folder: Path, question: Sequence[str], make: Callable[[], str], show: Callable[[str], object]
+) -> None:
+    """Show the text that answers a question: one kept in `folder`, else what `make` returns.
 
     `question`: what the text depends on beside files, the environment, the terminal, the present
-    folder and the user, which are always part of it. A folder that can't be written to keeps
-    nothing.
+    folder and the user, which are always part of it. A folder that isn't this user's, or that
+    others can change, keeps nothing.
     """
     file = folder / f"{_digest(question)}.json"
     if (kept := _read(file)) is not None:
-        return kept
+        show(kept)
+        return
     with _Watch() as watch:
         text = make()
+    show(text)
     if (sources := watch.sources()) is not None:
         _write(file, text, sources)
-    return text
 
 
 def _digest(question: Sequence[str]) -> str:
     """Return a name for the question, asked here and now."""
-    environment = {name: value for name, value in os.environ.items() if name not in _SHELLS_OWN}
+    environment = {name: value for name, value in os.environ.items() if name not in _SESSIONS_OWN}
     asked: list[Any] = [_FORMAT, *question, sorted(environment.items())]
-    asked += [_present_folder(), os.geteuid(), sys.version, sys.executable, sys.path, sys.flags]
+    asked += [_present_folder(), os.geteuid(), os.getegid(), sorted(os.getgroups())]
+    asked += [sys.version, sys.executable, sys.path, sys.flags]
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         asked += [getattr(stream, "encoding", None), getattr(stream, "errors", None)]
     for descriptor in range(3):
@@ -99,23 +115,28 @@ def _look(path: str) -> Look:
     return (s.st_dev, s.st_ino, s.st_mode, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
 
 
-def _is_device(path: str) -> bool:
-    """Return whether a path is a device, a pipe or a socket, which has no content to vouch for."""
-    look = _look(path)
-    return look is not None and not (stat.S_ISREG(look[2]) or stat.S_ISDIR(look[2]))
+def _is_device(look: tuple[int, ...]) -> bool:
+    """Return whether it is a device, a pipe or a socket, which has no content to vouch for."""
+    return not (stat.S_ISREG(look[2]) or stat.S_ISDIR(look[2]))
 
 
 def _loaded_code() -> list[str]:
-    """Return the file of each module that is loaded, and the folders where more may be found."""
+    """Return the file of each module that is loaded, and the folders in which another of its name
+    would be found before it."""
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return [*filter(None, files), *sys.path]
+    beside = {os.path.dirname(file) for file in files if file}
+    return [*filter(None, files), *beside, *sys.path[:-1]]
+
+
+def _is_bytecode(path: Any) -> bool:
+    """Return whether a path is of bytecode, which Python makes of modules that are looked at."""
+    return isinstance(path, str) and ("__pycache__" in path or ".pyc" in os.path.basename(path))
 
 
 class _Watch:
     """Note what is read inside the block."""
 
     def __init__(self) -> None:
-        self._began_ns = time.time_ns()
         self._here = _present_folder()
         self._looks: dict[str, Look] = {}
         self._is_beyond_us = False
@@ -132,16 +153,20 @@ class _Watch:
 
     def saw(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Note what an audit event tells of."""
+        first: Any = arguments[0] if arguments else None
+        if _is_bytecode(first):
+            return
         if event == "open":
-            path, _, flags = arguments
-            if flags & _WRITES:
+            if arguments[2] & _WRITES:
                 self._is_beyond_us = True
-            elif not isinstance(path, int):  # a descriptor: its opening was told before
-                self._note(path)
+            elif not isinstance(first, int):  # a descriptor: its opening was told before
+                # Its folder as well: other files there may be looked at without a word.
+                self._note(first)
+                self._note(os.path.dirname(first))
         elif event == _LOOKED_AT:
-            self._note(os.path.join(self._here, arguments[0]))
+            self._note(os.path.join(self._here, first))
         elif event in _LISTS:
-            self._note(arguments[0])
+            self._note(first)
         elif event.startswith(_BEYOND_US) and event not in _HARMLESS:
             self._is_beyond_us = True
 
@@ -151,16 +176,11 @@ class _Watch:
             self._is_beyond_us = True
             return
         name = os.fsdecode(path)
-        if name.startswith(_KERNELS_OWN) or _is_device(name):
+        if name.startswith(_KERNELS_OWN):
             self._is_beyond_us = True
-        elif not name.endswith(".pyc"):  # the module's own file is looked at in the end
-            self._add(name)
-
-    def _add(self, name: str) -> None:
-        """Note a path and its folder: what isn't there yet, or is renamed, shows in the folder."""
-        for path in (name, os.path.dirname(name)):
-            if path not in self._looks:
-                self._looks[path] = _look(path)
+        elif name not in self._looks:
+            look = self._looks[name] = _look(name)
+            self._is_beyond_us |= look is not None and _is_device(look)
 
     def sources(self) -> dict[str, Look] | None:
         """Return how everything looks that the text was made of, the loaded code included; None
@@ -168,8 +188,8 @@ class _Watch:
         if self._is_beyond_us:
             return None
         for path in _loaded_code():
-            self._add(path)
-        newest = self._began_ns - _SETTLED_NS
+            self._looks.setdefault(path, _look(path))
+        newest = _BEGAN_NS - _SETTLED_NS
         is_settled = all(max(look[-2:]) < newest for look in self._looks.values() if look)
         return self._looks if is_settled else None
 
@@ -208,17 +228,31 @@ def _read(file: Path) -> str | None:
 
 def _write(file: Path, text: str, sources: dict[str, Look]) -> None:
     from labctl.base.errors import HostError
+    from labctl.base.trust import doubt
     from labctl.store.jsonfile import replacing
 
     data = json.dumps({"text": text, "sources": sources}).encode()
     if len(data) > _MOST_BYTES:
         return
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _made(file.parent) or doubt(file.parent):
+            return
         with replacing(file, mode=0o600) as out:
             out.write(data)
-        kept = sorted(file.parent.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-        for old in kept[:-_MOST_KEPT]:
+        found = (path for path in file.parent.iterdir() if _NAME.fullmatch(path.name))
+        for old in sorted(found, key=lambda path: path.stat().st_mtime_ns)[:-_MOST_KEPT]:
             old.unlink(missing_ok=True)
     except (HostError, OSError):
         pass  # read-only, or full: the next one makes the text again
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder for this user alone, and those that are missing on the way to it; returns
+    whether it is this user's to make. In another user's folder it would be in that one's way."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    there = missing[-1].parent if missing else folder
+    if there.stat().st_uid != os.geteuid():
+        return False
+    for path in reversed(missing):
+        path.mkdir(mode=0o700 if path == folder else 0o755)
+    return True

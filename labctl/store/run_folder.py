@@ -36,7 +36,14 @@ from labctl.store.records.as_made import (
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole
-from labctl.store.run_places import candidates, not_found, refuse_no_run, run_folders
+from labctl.store.run_places import (
+    candidates,
+    is_there,
+    not_found,
+    packed,
+    refuse_no_run,
+    run_folders,
+)
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
@@ -113,9 +120,9 @@ class RunFolder:
         for candidate in places:
             if (candidate / "run.json").is_file():
                 return cls(candidate.resolve())
-            for packed in (candidate, candidate.with_name(candidate.name + SUFFIX)):
-                if packed.name.endswith(SUFFIX) and packed.is_file():
-                    return cls._packed(packed.resolve())
+            for archive in (candidate, packed(candidate)):
+                if archive.name.endswith(SUFFIX) and archive.is_file():
+                    return cls._packed(archive.resolve())
         for candidate in places:
             refuse_no_run(candidate)
         if name == LATEST or name.isdecimal():
@@ -193,7 +200,7 @@ class RunFolder:
         """Return whether the run has a file of that name beside its trials."""
         if self.archive is not None:
             return self.archive.has(name)
-        return (self.path / name).exists()
+        return is_there(self.path / name)
 
     def _json(self, name: str) -> Any:
         if self.archive is not None:

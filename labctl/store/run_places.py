@@ -20,14 +20,27 @@ def candidates(results: Path, name: str) -> list[Path]:
     where another user may have put a run of that name."""
     found = [results / name] if "/" not in name else [Path(name), results / name]
     for path in found:
-        looked_at(path)
+        looked_at(path / "run.json")
+        looked_at(packed(path))
     return found
+
+
+def packed(path: Path) -> Path:
+    """Return where the archive of a run lies that would be a folder at `path`."""
+    return Path(f"{path}{SUFFIX}")
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file or folder."""
+    looked_at(path)
+    return path.exists()
 
 
 def run_folders(results: Path) -> list[Path]:
     """Return the folders in `results` that are runs."""
-    for folder in results.glob("*/"):
-        looked_at(folder)  # its run.json may be yet to come
+    for entry in results.glob("*"):  # a run may be yet to come, or what a link leads to
+        looked_at(entry)
+        looked_at(entry / "run.json")
     return [path.parent for path in results.glob("*/run.json")]
 
 

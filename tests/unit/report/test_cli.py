@@ -53,6 +53,12 @@ def test_an_unknown_run_gets_the_nearest_name(results: str) -> None:
     assert "example" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("name", ["/", "./", "..", "../"])
+def test_a_folder_that_is_no_run_is_refused(results: str, name: str) -> None:
+    with pytest.raises(UsageError, match="no run"):
+        call(report_command, name, "--results", results)
+
+
 def test_json_is_all_that_is_printed(results: str) -> None:
     output = call(report_command, "example", "--results", results, "--json").output
     assert json.loads(output)["run"] == "example"

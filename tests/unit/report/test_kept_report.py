@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -134,8 +135,8 @@ def edited_sample(results: Path) -> None:
     [
         edited_sample,
         lambda results: shutil.rmtree(results / "example/trials/0002"),
-        lambda results: (results / "example/report.html").touch(),
         lambda results: (results / "example/trials/0001/samples.json").unlink(),
+        lambda results: (results.parent / "page").touch(),
     ],
 )
 def test_what_changes_the_report_makes_it_anew(
@@ -145,6 +146,7 @@ def test_what_changes_the_report_makes_it_anew(
     change: Callable[[Path], None],
 ) -> None:
     """Held against labctl with another state folder, which has kept nothing."""
+    (results / "example/report.html").symlink_to(results.parent / "page")
     before = labctl(environment, results, "report", "example")
     change(results)
     after = labctl(environment, results, "report", "example")
@@ -185,6 +187,32 @@ def test_latest_is_the_newest_run_each_time(environment: Mapping[str, str], resu
     before = labctl(environment, results, "report", "latest")
     (results / "example-traced.tar.xz").unlink()
     assert labctl(environment, results, "report", "latest") != before
+
+
+def test_a_run_that_a_link_leads_to_is_seen_when_it_comes(
+    environment: Mapping[str, str], results: Path, tmp_path: Path
+) -> None:
+    (results / "a-link").symlink_to(tmp_path / "elsewhere")
+    before = labctl(environment, results, "report", "1")
+    shutil.copytree(results / "example", tmp_path / "elsewhere")
+    assert "run a-link" not in before
+    run = json.loads((tmp_path / "elsewhere/run.json").read_text())
+    (tmp_path / "elsewhere/run.json").write_text(json.dumps({**run, "started_at": None}))
+    after = labctl(environment, results, "report", "1")
+    fresh = {**environment, "LABCTL_STATE_DIR": f"{tmp_path}/fresh"}
+    assert after == labctl(fresh, results, "report", "1") != before
+
+
+def test_what_is_written_beside_the_results_changes_nothing(
+    environment: Mapping[str, str], results: Path
+) -> None:
+    """As `labctl report example > new.txt` does."""
+    labctl(environment, results, "report", "example")
+    (kept,) = kept_files(environment)
+    before = kept.stat().st_mtime_ns
+    (results.parent / "new.txt").touch()
+    labctl(environment, results, "report", "example")
+    assert kept.stat().st_mtime_ns == before
 
 
 def test_another_width_is_another_report(environment: Mapping[str, str], results: Path) -> None:

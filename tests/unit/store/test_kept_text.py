@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from labctl.store import kept_text as module
-from labctl.store.kept_text import kept_text, looked_at
+from labctl.store.kept_text import looked_at, show_kept
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +36,13 @@ def source(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_text("one")
     return path
+
+
+def kept_text(folder: Path, question: Sequence[str], make: Callable[[], str]) -> str:
+    shown: list[str] = []
+    show_kept(folder, question, make, shown.append)
+    (text,) = shown
+    return text
 
 
 class Maker:
@@ -176,10 +183,18 @@ def test_another_environment_or_folder_has_its_own_text(
     assert times_made(kept, lambda: 1, lambda: monkeypatch.chdir(source.parent)) == 2
 
 
-def test_what_shells_change_by_themselves_is_no_other_environment(
-    kept: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_groups_have_their_own_text(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may read other files."""
+    groups = [*os.getgroups(), 4242]
+    changed = lambda: monkeypatch.setattr(os, "getgroups", lambda: groups)  # noqa: E731
+    assert times_made(kept, lambda: 1, changed) == 2
+
+
+@pytest.mark.parametrize("name", ["OLDPWD", "SSH_CONNECTION", "TMUX_PANE"])
+def test_what_each_session_has_of_its_own_is_no_other_environment(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    assert times_made(kept, lambda: 1, lambda: monkeypatch.setenv("OLDPWD", "/elsewhere")) == 1
+    assert times_made(kept, lambda: 1, lambda: monkeypatch.setenv(name, "another")) == 1
 
 
 def test_changed_code_makes_it_anew(
@@ -191,8 +206,9 @@ def test_changed_code_makes_it_anew(
 
 def test_the_code_is_that_of_every_loaded_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert {module.__file__, json.__file__} <= set(module._loaded_code())
-    assert set(sys.path) <= set(module._loaded_code())
+    code = set(module._loaded_code())
+    assert {module.__file__, json.__file__} <= code
+    assert {os.path.dirname(json.__file__), *sys.path[:-1]} <= code
 
 
 def started(_: Path) -> None:
@@ -265,8 +281,7 @@ def test_what_changes_while_it_is_made_is_not_kept(
     kept: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SETTLED_NS", 0)
-    old = time.time() - 100
-    monkeypatch.setattr(module.time, "time_ns", lambda: int(old * 10**9))
+    monkeypatch.setattr(module, "_BEGAN_NS", time.time_ns() - 100 * 10**9)
     maker = Maker(source.read_text)
     kept_text(kept, [], maker)
     kept_text(kept, [], maker)
@@ -323,6 +338,51 @@ def test_only_its_owner_reads_what_is_kept(kept: Path, source: Path) -> None:
     (file,) = kept.glob("*.json")
     assert kept.stat().st_mode & 0o777 == 0o700
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_folders_on_the_way_are_no_groups_whatever_the_umask(
+    kept: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.umask(0o002)
+    try:
+        assert times_made(kept / "cache" / "reports", source.read_text, nothing) == 1
+    finally:
+        os.umask(before)
+    assert kept.stat().st_mode & 0o777 == 0o755
+
+
+def test_nothing_is_made_in_another_users_folder(
+    kept: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert kept_text(kept, [], source.read_text) == "one"
+    assert not kept.exists()
+
+
+def test_no_file_goes_where_a_link_leads(kept: Path, source: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    victim.chmod(0o777)
+    for number in range(module._MOST_KEPT + 5):
+        (victim / f"{number}.json").touch()
+    kept.symlink_to(victim)
+    kept_text(kept, [], source.read_text)
+    victim.chmod(0o700)
+    kept_text(kept, ["once more"], source.read_text)
+    assert len(list(victim.glob("?*.json"))) == module._MOST_KEPT + 5 + 1
+
+
+def test_bytecode_that_python_makes_meanwhile_is_not_held_against_it(
+    kept: Path, source: Path
+) -> None:
+    def made() -> str:
+        cache = source.parent / "__pycache__"
+        cache.mkdir(exist_ok=True)
+        (cache / "m.cpython-311.pyc.140").write_bytes(b"")
+        (cache / "m.cpython-311.pyc.140").replace(cache / "m.cpython-311.pyc")
+        return "text"
+
+    assert times_made(kept, made, nothing) == 1
 
 
 def test_the_oldest_go_first(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
