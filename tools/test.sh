@@ -15,6 +15,7 @@ free_kib=$(df --output=avail /dev/shm 2>/dev/null | tail -1)
 if [ "$(stat --file-system --format=%T /dev/shm 2>/dev/null)" = tmpfs ] &&
   [ "$free_kib" -gt $((4 << 20)) ] && [ -w /dev/shm ]; then
   memory=$(mktemp -d /dev/shm/labctl-unit.XXXXXX)
+  chmod 711 "$memory" # as /tmp lets others pass
 fi
 
 # Neither is in the terminal's foreground, so that an interrupt reaches them from here alone.

@@ -200,8 +200,8 @@ def stand_in_run() -> tuple[bytes, str]:
 
 @contextmanager
 def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator[Rig]:
-    """So many hosts, until the block ends. `measuring`: they use this machine's lock and cgroups;
-    else they have a lock together."""
+    """So many hosts, until the block ends. `measuring`: they have this machine's
+    lock and cgroups."""
     # Hosts have /tmp and /run of their own, and everything else of this machine's.
     stand = Path(f"/var/tmp/labctl-fleet-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     stand.mkdir()
@@ -233,7 +233,7 @@ def _hosts(stand: Path, count: int, *, measuring: bool) -> Iterator[subprocess.P
             "RIG_SHARED": str(stand),
             "RIG_MEASURES": "yes" if measuring else "no",
             "RIG_LOCK": str(host_lock().parent),
-            "RIG_LOCK_FROM": str(host_lock().parent if measuring else stand / "lock"),
+            "RIG_LOCK_FROM": str(host_lock().parent) if measuring else "",
         },
         stdout=subprocess.PIPE,
         text=True,

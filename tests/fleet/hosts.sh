@@ -16,7 +16,7 @@
 #   RIG_MEASURES           yes: hosts make cgroups of this machine's. Only with its own lock: labctls
 #                          of other process namespaces take each other's for those of the dead
 #   RIG_LOCK               the folder of labctl's lock on a host
-#   RIG_LOCK_FROM          what is in its place on all of them
+#   RIG_LOCK_FROM          what is in its place on all of them; '': each has its own
 set -euo pipefail
 if [ "${RIG:-}" = "" ]; then
   RIG=hub exec unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
@@ -52,7 +52,9 @@ if [ "$RIG" = host ]; then
   mount --bind "$RIG_CHECKOUT" "$root/$RIG_CHECKOUT"
   mount -o remount,bind,ro "$root/$RIG_CHECKOUT"
   mkdir -p "$root/$RIG_LOCK"
-  mount --bind /mnt "$root/$RIG_LOCK"
+  if [ "$RIG_LOCK_FROM" ]; then
+    mount --bind /mnt "$root/$RIG_LOCK"
+  fi
   mount --bind "$RIG_SHARED" "$root/$RIG_SHARED"
   mkdir -p "$root/run/sshd" "$root/root/.ssh"
   cp "$HOSTS/user.pub" "$root/root/.ssh/authorized_keys"
@@ -80,8 +82,10 @@ if [ "$1" = -n ]; then count=$2; shift 2; fi
 export HOSTS=/run/rig
 trap 'exit 130' INT TERM
 # Real sweeps in the hosts share this machine's CPUs, so they share its lock.
-mkdir -p "$RIG_LOCK_FROM"
-mount --bind "$RIG_LOCK_FROM" /mnt
+if [ "$RIG_LOCK_FROM" ]; then
+  mkdir -p "$RIG_LOCK_FROM"
+  mount --bind "$RIG_LOCK_FROM" /mnt
+fi
 mount -t tmpfs tmpfs /run
 mkdir -p "$HOSTS/tmp"
 cp -r "$RIG_PACKAGES" "$HOSTS/packages"
