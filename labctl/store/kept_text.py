@@ -28,7 +28,8 @@ _SETTLED_NS: Final = 2_000_000_000
 system's clock, and look the same (git calls such files "racily clean")."""
 
 _BEGAN_NS = time.time_ns()
-"""Time before which what is read has changed: code is loaded before anything is made."""
+"""Start of it all: what is read has to be older, code as well, which is loaded before a text is
+made."""
 
 _MOST_KEPT: Final = 100
 """Texts in a folder; the oldest go first."""

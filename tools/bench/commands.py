@@ -41,7 +41,9 @@ REPORTS = Figure(
     comparison="at most",
     limit=1.0,
 )
-REPORTS_AT_FIRST = replace(REPORTS, name="labctl report results/example the first time, times virt-install")
+REPORTS_AT_FIRST = replace(
+    REPORTS, name="labctl report results/example the first time, times virt-install"
+)
 DISK_SIZE = Figure(name="built qcow2", value=None, unit="MB", comparison="under", limit=500.0)
 DOCTOR = Figure(name="labctl doctor", value=None, unit="s", comparison="under", limit=3.0)
 CATALOGUE = Figure(

@@ -26,10 +26,15 @@ def daemonize():  # as QEMU's os_daemonize does, and whoever started it waits fo
         os._exit(0)
     os.waitpid(first, 0)
 
+def state(pid):
+    try:
+        return [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it was reaped meanwhile
+
 def states():
-    children = [Path(f"/proc/{pid}/stat") for task in Path("/proc/self/task").iterdir()
-                for pid in (task / "children").read_text().split()]
-    return sorted(file.read_text().rpartition(")")[2].split()[0] for file in children)
+    return sorted(found for task in Path("/proc/self/task").iterdir()
+                  for pid in (task / "children").read_text().split() for found in state(pid))
 
 def switches():
     tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
