@@ -11,7 +11,7 @@ guests='' units=''
 # Unit tests make and remove small files by the ten thousand, which on an ext4 without a journal
 # makes every new file slow for minutes: in memory, where there is room (4 GiB).
 memory=''
-free_kib=$(df --output=avail /dev/shm 2>/dev/null | tail -1)
+free_kib=$(df --output=avail /dev/shm 2>/dev/null | tail -1) || free_kib=0
 if [ "$(stat --file-system --format=%T /dev/shm 2>/dev/null)" = tmpfs ] &&
   [ "$free_kib" -gt $((4 << 20)) ] && [ -w /dev/shm ]; then
   memory=$(mktemp -d /dev/shm/labctl-unit.XXXXXX)

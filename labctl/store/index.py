@@ -19,7 +19,7 @@ from labctl import __version__
 from labctl.base.errors import HostError
 from labctl.base.jsontext import parse_json
 from labctl.store.jsonfile import canonical, replacing
-from labctl.store.kept_text import looked_at
+from labctl.store.kept_text import SETTLED_NS, looked_at
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.samples import Unavailable
 from labctl.store.trial import TrialRecord
@@ -32,10 +32,6 @@ _FORMAT = 2
 _SMALLEST_BYTES = 4_000_000
 """Size of all samples.json files together: below this, reading them is no slower than loading the
 library that reads an index."""
-
-_SETTLED_NS = 2_000_000_000
-"""A file that changed this shortly before it was read may change again within one tick of the
-file system's clock, and look the same (git calls such files "racily clean")."""
 
 _AT_ONCE = 1000
 """Records, while the index is read."""
@@ -84,7 +80,7 @@ class Fingerprint:
     @property
     def is_lasting(self) -> bool:
         """Return whether an index of these files is worth its while, and will not miss a change."""
-        settled = self.newest_ns + _SETTLED_NS < self.taken_ns
+        settled = self.newest_ns + SETTLED_NS < self.taken_ns
         return settled and self.sample_bytes >= _SMALLEST_BYTES
 
 

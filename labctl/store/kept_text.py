@@ -23,7 +23,7 @@ from typing import Any, Final
 
 _FORMAT: Final = 1
 
-_SETTLED_NS: Final = 2_000_000_000
+SETTLED_NS: Final = 2_000_000_000
 """Age of the latest change: what changed later may change again within one tick of the file
 system's clock, and look the same (git calls such files "racily clean")."""
 
@@ -190,7 +190,7 @@ class _Watch:
             return None
         for path in _loaded_code():
             self._looks.setdefault(path, _look(path))
-        newest = _BEGAN_NS - _SETTLED_NS
+        newest = _BEGAN_NS - SETTLED_NS
         is_settled = all(max(look[-2:]) < newest for look in self._looks.values() if look)
         return self._looks if is_settled else None
 

@@ -382,3 +382,17 @@ def _run_json(shape: Shape) -> dict[str, Any]:
         "vcpus": 1,
         "memory_mib": 1024,
     }
+
+
+def one_tuning_run(seed: int, pinned: float = 1.5) -> LoadedRun:
+    """A run under KVM that says that 'pinned' gains so much, or that verifies another that does."""
+    return synthetic_run(
+        seed=seed,
+        noise=0.01,
+        accelerator="kvm",
+        boots=5,
+        tunings=["baseline", "control", "handicap", "pinned"],
+        effects={"handicap": 0.95, "pinned": pinned},
+        workloads={"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
+        primary_only=True,
+    )

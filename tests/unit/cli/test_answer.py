@@ -17,22 +17,9 @@ from labctl.store.fresh_runs import fresh_runs
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_run
 from tests.unit.cli.conftest import Labctl
-from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
+from tests.unit.synthetic import one_tuning_run, write_run
 
 POLICY = "undecided: open\nrules:\n  - {tuning: pinned, grade: %s}\n"
-
-
-def made(seed: int, pinned: float = 1.5) -> LoadedRun:
-    return synthetic_run(
-        seed=seed,
-        noise=0.01,
-        accelerator="kvm",
-        boots=5,
-        tunings=["baseline", "control", "handicap", "pinned"],
-        effects={"handicap": 0.95, "pinned": pinned},
-        workloads={"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
-        primary_only=True,
-    )
 
 
 @pytest.fixture
@@ -41,8 +28,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "results"
     folder.mkdir()
     monkeypatch.setenv("LABCTL_RESULTS", str(folder))
-    first = write_run(folder / "one", made(1))
-    verify(folder, "again", made(2), first.load())
+    first = write_run(folder / "one", one_tuning_run(1))
+    verify(folder, "again", one_tuning_run(2), first.load())
     return folder
 
 
@@ -104,7 +91,7 @@ def test_a_run_whose_trials_were_changed_is_no_longer_confirmed(
 
 def test_where_nothing_can_be_written_the_answer_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    write_answer(RunFolder(tmp_path / "file"), judge(made(1)).decision)
+    write_answer(RunFolder(tmp_path / "file"), judge(one_tuning_run(1)).decision)
 
 
 def test_a_folder_that_is_no_run_is_passed_over(results: Path) -> None:
@@ -141,7 +128,7 @@ def test_a_fresh_run_in_another_folder_of_runs_counts_as_well(
 def test_a_gate_asks_for_a_grade(
     labctl: Labctl, results: Path, tmp_path: Path, pinned: float, grade: str, status: int
 ) -> None:
-    write_run(results / "two", made(3, pinned))
+    write_run(results / "two", one_tuning_run(3, pinned))
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY % grade)
     result = labctl("gate", "two", "--policy", str(policy))

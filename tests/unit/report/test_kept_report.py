@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.confirmation import evidence
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import RunFolder
 from tests.unit.analysis.alter import with_run
-from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
+from tests.unit.synthetic import one_tuning_run, write_run
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 LABCTL = """\
 from labctl.store import kept_text
-kept_text._SETTLED_NS = -3600 * 10**9  # the tests' files are new
+kept_text.SETTLED_NS = -3600 * 10**9  # the tests' files are new
 from labctl.cli.main import main
 main()
 """
@@ -167,23 +167,13 @@ def test_what_changes_the_report_makes_it_anew(
 def test_a_run_that_verifies_it_is_seen_in_a_folder_that_was_there(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    def made(seed: int) -> LoadedRun:
-        return synthetic_run(
-            seed=seed,
-            noise=0.01,
-            accelerator="kvm",
-            boots=5,
-            tunings=["baseline", "control", "handicap", "pinned"],
-            effects={"handicap": 0.95, "pinned": 1.5},
-            workloads={"sysbench-cpu": WORKLOADS["sysbench-cpu"]},
-            primary_only=True,
-        )
-
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     (results / "again").mkdir(parents=True)
-    first = write_run(results / "example", made(1)).load()
+    first = write_run(results / "example", one_tuning_run(1)).load()
     verifies = {"run": first.name, "tuning": "pinned", "evidence": evidence(first)}
-    write_run(elsewhere / "again", replace(with_run(made(2), verifies=verifies), name="again"))
+    write_run(
+        elsewhere / "again", replace(with_run(one_tuning_run(2), verifies=verifies), name="again")
+    )
     before = labctl(environment, results, "report", "example")
     for name in ("trials", "plan.json", "run.json"):
         (elsewhere / "again" / name).rename(results / "again" / name)

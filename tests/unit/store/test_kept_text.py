@@ -19,7 +19,7 @@ from labctl.store.kept_text import looked_at, show_kept
 
 @pytest.fixture(autouse=True)
 def _everything_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SETTLED_NS", -3600 * 10**9)
+    monkeypatch.setattr(module, "SETTLED_NS", -3600 * 10**9)
     # Other tests write beside the code that this process has loaded.
     monkeypatch.setattr(module, "_loaded_code", list)
 
@@ -269,7 +269,7 @@ def test_what_changed_a_moment_ago_is_not_kept(
     kept: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within one tick of the file system's clock it might change again, and look the same."""
-    monkeypatch.setattr(module, "_SETTLED_NS", 2 * 10**9)
+    monkeypatch.setattr(module, "SETTLED_NS", 2 * 10**9)
     maker = Maker(source.read_text)
     source.write_text("one")
     kept_text(kept, [], maker)
@@ -280,7 +280,7 @@ def test_what_changed_a_moment_ago_is_not_kept(
 def test_what_changes_while_it_is_made_is_not_kept(
     kept: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SETTLED_NS", 0)
+    monkeypatch.setattr(module, "SETTLED_NS", 0)
     monkeypatch.setattr(module, "_BEGAN_NS", time.time_ns() - 100 * 10**9)
     maker = Maker(source.read_text)
     kept_text(kept, [], maker)
