@@ -20,8 +20,8 @@ def candidates(results: Path, name: str) -> list[Path]:
     where another user may have put a run of that name."""
     found = [results / name] if "/" not in name else [Path(name), results / name]
     for path in found:
-        looked_at(path / "run.json")
-        looked_at(packed(path))
+        for one in (path, path / "run.json", packed(path)):
+            looked_at(one)
     return found
 
 

@@ -47,11 +47,15 @@ def results(tmp_path: Path, written: RunFolder) -> Path:
 
 
 def labctl(
-    environment: Mapping[str, str], results: Path, *arguments: str, before: Iterable[str] = ()
+    environment: Mapping[str, str],
+    results: Path,
+    *arguments: str,
+    before: Iterable[str] = (),
+    at: Path | None = None,
 ) -> str:
     command = [*before, sys.executable, "-c", LABCTL, *arguments, "--results", str(results)]
     done = subprocess.run(
-        command, env=environment, cwd=results, capture_output=True, text=True, check=True
+        command, env=environment, cwd=at or results, capture_output=True, text=True, check=True
     )
     assert done.stderr == ""
     return done.stdout
@@ -200,6 +204,21 @@ def test_a_run_that_a_link_leads_to_is_seen_when_it_comes(
     after = labctl(environment, results, "report", "1")
     fresh = {**environment, "LABCTL_STATE_DIR": f"{tmp_path}/fresh"}
     assert after == labctl(fresh, results, "report", "1") != before
+
+
+def test_an_archive_that_comes_first_is_seen_when_it_comes(
+    environment: Mapping[str, str], results: Path
+) -> None:
+    """A path is looked for from the present folder first, then from that of the results."""
+    (results / "a").mkdir()
+    (results / "example-traced.tar.xz").rename(results / "a" / "b.tar.xz")
+    at = results.parent / "elsewhere"
+    (at / "a").mkdir(parents=True)
+    before = labctl(environment, results, "report", "a/b.tar.xz", at=at)
+    shutil.copy(RESULTS / "example-kvm.tar.xz", at / "a" / "b.tar.xz")
+    after = labctl(environment, results, "report", "a/b.tar.xz", at=at)
+    fresh = {**environment, "LABCTL_STATE_DIR": str(at / "fresh")}
+    assert after == labctl(fresh, results, "report", "a/b.tar.xz", at=at) != before
 
 
 def test_what_is_written_beside_the_results_changes_nothing(
