@@ -152,11 +152,21 @@ def detect(root: Path = Path("/")) -> Layout:
     if cpu.version == 1:
         knob = root / cpu.folder.relative_to("/") / "cpu.rt_runtime_us"
         return Layout(layout.controllers, layout.unified, knob.exists())
-    # v2 has no budget file; only the kernel's configuration tells.
+    return Layout(layout.controllers, layout.unified, _groups_have_budgets(root))
+
+
+def _groups_have_budgets(root: Path) -> bool:
+    """Tell whether this kernel gives cpu cgroups budgets of real-time policies. v2 has no file of
+    them; the kernel's configuration tells, and since 6.16 its command line as well
+    (kernel-parameters.txt, "rt_group_sched")."""
     release = _text(root / "proc/sys/kernel/osrelease").strip()
     config = read_config(release, root) or ""
-    rt_group_sched = config_value(config, "CONFIG_RT_GROUP_SCHED") == "y"
-    return Layout(layout.controllers, layout.unified, rt_group_sched)
+    if config_value(config, "CONFIG_RT_GROUP_SCHED") != "y":
+        return False
+    asked = re.findall(r"\brt_group_sched=(\w)", _text(root / "proc/cmdline"))
+    if asked:
+        return asked[-1] in "1yYtT"
+    return config_value(config, "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED") != "y"
 
 
 def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
@@ -182,16 +192,57 @@ def mount_points(root: Path = Path("/")) -> list[Path]:
 
 
 def libvirt_controllers(layout: Layout) -> list[str]:
-    """Return what `cgroup_controllers` of qemu.conf should name here.
+    """Return what `cgroup_controllers` of qemu.conf should name here; [] for no cgroups of guests.
 
     "cpu" is left out with CONFIG_RT_GROUP_SCHED, where `vcpusched` would fail in libvirt's cpu
-    cgroup with "Cannot set scheduler parameters … Operation not permitted". "devices" is no
+    cgroup with "Cannot set scheduler parameters … Operation not permitted". On v2 nothing is left
+    then: without systemd, libvirt (seen with 9.0) takes a guest's group for one with all that the
+    root has, whatever is named, and fails to enable "cpu" for the guest's threads. "devices" is no
     controller of v2 (libvirt uses BPF there) but is named all the same.
     """
+    cpu = layout.controllers.get("cpu")
+    if cpu is not None and cpu.version == 2 and layout.rt_group_sched:
+        return []
     wanted = [name for name in _LIBVIRT_CONTROLLERS if name == "devices" or _has(layout, name)]
     if _has(layout, "cpu") and not layout.rt_group_sched:
         wanted.insert(0, "cpu")
     return wanted
+
+
+def why_no_realtime(layout: Layout, root: Path = Path("/")) -> str | None:
+    """Return why nothing in a group can have a real-time policy on this host; None where it can.
+    v2 has no budget to give; outside of cpu cgroups none is asked for, but there the controller is
+    one for all groups below the root, or for none (cgroup-v2.rst, "CPU")."""
+    cpu = layout.controllers.get("cpu")
+    if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
+        return None
+    file = cpu.folder / "cgroup.subtree_control"
+    if "cpu" not in _text(root / file.relative_to("/")).split():
+        return None
+    return (
+        "the kernel refuses real-time policies in cpu cgroups of v2 (CONFIG_RT_GROUP_SCHED), and "
+        f"every group is in one: {file} has 'cpu'"
+    )
+
+
+def realtime_remedy(layout: Layout) -> str:
+    """Return what an administrator can do about `why_no_realtime`."""
+    return (
+        "Boot with 'rt_group_sched=0' (Linux 6.16 or newer). Or, where no group needs its weight "
+        f"or quota of CPUs, which are lost: echo -cpu > {layout.unified}/cgroup.subtree_control"
+    )
+
+
+def check_realtime(layout: Layout) -> None:
+    """Raise HostError, with the remedy, for `why_no_realtime`."""
+    if why := why_no_realtime(layout):
+        raise HostError(why, hint=realtime_remedy(layout))
+
+
+def libvirt_setting(layout: Layout) -> str:
+    """Return the line of a daemon's qemu.conf that says so."""
+    named = ", ".join(f'"{name}"' for name in libvirt_controllers(layout))
+    return f"cgroup_controllers = [{named}]"
 
 
 def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
@@ -351,9 +402,9 @@ def _accounting(layout: Layout) -> Path | None:
     return None if layout.unified is None else layout.unified / _V2_USAGE
 
 
-def placement(pid: int, root: Path = Path("/")) -> dict[str, str]:
+def placement(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
     """Return where a process is, as /proc says: hierarchy to path, and "autogroup" where there is
-    one.
+    one. `pid`: or "self".
 
     The v2 hierarchy's name is "unified". Raises BrokenError when the process is gone.
     """
@@ -380,8 +431,7 @@ def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
     """
     cpu = layout.controllers.get("cpu")
     by_cgroup = cpu is not None and not layout.rt_group_sched
-    name = "unified" if cpu is not None and cpu.version == 2 else "cpu"
-    path = next((p for names, p in found.items() if name in names.split(",")), None)
+    path = cpu_group(layout, found)
     problems = []
     if by_cgroup and path == "/":
         problems.append("it is in the root cpu cgroup and not in one of its own")
@@ -391,6 +441,24 @@ def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
     if not by_cgroup and autogroup is not None and not autogroup.endswith("nice 0"):
         problems.append(f"its autogroup is '{autogroup}' and not at nice 0")
     return problems
+
+
+def cpu_group(layout: Layout, found: Mapping[str, str], root: Path = Path("/")) -> str | None:
+    """Return the cpu cgroup of a process from its `placement`; None where it has none. On v2 that
+    is the nearest group, from its own upwards, that has the controller (cgroup-v2.rst,
+    "Controlling Controllers")."""
+    cpu = layout.controllers.get("cpu")
+    if cpu is None or cpu.version == 1:
+        return next((path for names, path in found.items() if "cpu" in names.split(",")), None)
+    if "unified" not in found:
+        return None
+    group = Path("/", found["unified"])
+    mount = root / cpu.folder.relative_to("/")
+    while group != Path("/"):
+        if "cpu" in _text(mount / group.relative_to("/") / "cgroup.controllers").split():
+            break
+        group = group.parent
+    return str(group)
 
 
 def oom_kill_count(text: str, path: Path) -> int:

@@ -144,8 +144,8 @@ def _configure(system: Libvirtd) -> None:
     system.file("/etc/libvirt/libvirtd.conf").write_text('auth_unix_rw = "none"\n')
     layout = cgroups.detect()
     if layout.rt_group_sched:
-        named = ", ".join(f'"{name}"' for name in cgroups.libvirt_controllers(layout))
-        system.file("/etc/libvirt/qemu.conf").write_text(f"cgroup_controllers = [{named}]\n")
+        setting = cgroups.libvirt_setting(layout)
+        system.file("/etc/libvirt/qemu.conf").write_text(f"{setting}\n")
 
 
 def _network(pid: int | str) -> str:

@@ -358,10 +358,10 @@ def test_a_domain_that_libvirt_knows_is_swept_by_name_and_keeps_its_definition(
     xml.write_text(direct(image, disk, data, image.kernel, image.initrd))
     theirs = sandbox.state / "theirs"
     (theirs / "etc").mkdir(parents=True)
-    controllers = ", ".join(f'"{c}"' for c in cgroups.libvirt_controllers(cgroups.detect()))
+    controllers = cgroups.libvirt_setting(cgroups.detect())
     (theirs / "etc/qemu.conf").write_text(
         'user = "root"\ngroup = "root"\nsecurity_driver = "none"\nnamespaces = []\n'
-        f'stdio_handler = "file"\ncgroup_controllers = [{controllers}]\n'
+        f'stdio_handler = "file"\n{controllers}\n'
     )
     uri = f"qemu:///embed?root={theirs}"
     subprocess.run([sys.executable, "-c", _DEFINE, uri, str(xml)], check=True)

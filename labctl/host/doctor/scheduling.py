@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from labctl.base.errors import BrokenError
 from labctl.base.tuning import Tuning
 from labctl.host import cgroups
 from labctl.host.doctor.check import Check, Result, Scope, block, fine, some, unknown, warn
@@ -12,7 +13,6 @@ GROUP = "scheduling"
 _KERNEL = "/proc/sys/kernel"
 _RT_PERIOD_US = 1_000_000
 _CAP_SYS_NICE = 23
-_LIBVIRT_CONF = 'cgroup_controllers = [ "cpuset", "memory", "devices" ]'
 
 
 def control_groups(reader: Reader, scope: Scope) -> Result:
@@ -40,11 +40,14 @@ def rt_groups(reader: Reader, scope: Scope) -> Result:
     layout = cgroups.detect(reader.root)
     if not layout.rt_group_sched:
         return fine("real-time policies are not bound to a cgroup's budget", False)
-    inside = _own_cpu_cgroup(reader)
+    if why := cgroups.why_no_realtime(layout, reader.root):
+        return block(why, cgroups.realtime_remedy(layout), True)
+    inside = _own_cpu_cgroup(reader, layout)
     where = f"; labctl itself is in the cpu cgroup {inside}" if inside not in ("/", "") else ""
+    setting = cgroups.libvirt_setting(layout)
     return warn(
         f"CONFIG_RT_GROUP_SCHED: a cpu cgroup without a budget refuses FIFO and RR{where}",
-        f"echo '{_LIBVIRT_CONF}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system'",
+        f"echo '{setting}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system'",
         True,
     )
 
@@ -112,13 +115,12 @@ def _is_realtime(tuning: Tuning) -> bool:
     return any(sched is not None and sched.policy.realtime for sched in scheds)
 
 
-def _own_cpu_cgroup(reader: Reader) -> str:
-    """Return our path in the v1 hierarchy of the cpu controller, else in v2's: cgroups(7)."""
-    for line in (reader.text("/proc/self/cgroup") or "").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(",") or (number == "0" and not controllers):
-            return path
-    return ""
+def _own_cpu_cgroup(reader: Reader, layout: cgroups.Layout) -> str:
+    try:
+        found = cgroups.placement("self", reader.root)
+    except BrokenError:
+        return ""
+    return cgroups.cpu_group(layout, found, reader.root) or ""
 
 
 CHECKS = (

@@ -15,7 +15,7 @@ from labctl.base.tuning import Tuning
 from labctl.domain.render import guest_data_paths
 from labctl.domain.session import RunningGuest
 from labctl.domain.usb_addresses import with_usb_addresses
-from labctl.host.cgroups import libvirt_controllers, placement, placement_problems
+from labctl.host.cgroups import libvirt_setting, placement, placement_problems
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run.contained import foreseen
 from labctl.run.guests import guest_nic
@@ -282,11 +282,10 @@ def _check_place(lab: Lab, running: RunningGuest) -> None:
     invalid: its qemu.conf is the administrator's."""
     problems = placement_problems(lab.layout, placement(running.pid))
     if problems and not lab.session.is_embedded:
-        named = ", ".join(f'"{name}"' for name in libvirt_controllers(lab.layout))
         raise HostError(
             f"the guests of {lab.session.uri} would not share the CPU fairly with other cgroups: "
             f"{'; '.join(problems)}",
-            hint=f"Add 'cgroup_controllers = [{named}]' to /etc/libvirt/qemu.conf and restart the "
+            hint=f"Add '{libvirt_setting(lab.layout)}' to /etc/libvirt/qemu.conf and restart the "
             "daemon, or leave out --connect.",
         )
 

@@ -81,6 +81,44 @@ def test_libvirt_uses_what_a_unified_host_has() -> None:
     assert libvirt_controllers(layout) == ["cpu", "cpuset", "memory", "devices"]
 
 
+def test_libvirt_makes_no_groups_on_a_unified_host_whose_cpu_groups_refuse_real_time_policies() -> (
+    None
+):
+    layout = with_rt(layout_from(UNIFIED, UNIFIED_CONTROLLERS))
+    assert libvirt_controllers(layout) == []
+    assert cgroups.libvirt_setting(layout) == "cgroup_controllers = []"
+
+
+@pytest.mark.parametrize(
+    ("version", "refuses", "enabled", "says"),
+    [
+        (2, True, "cpu memory", "every group is in one"),
+        (2, True, "cpuset memory", None),
+        (2, False, "cpu memory", None),
+        (1, True, "cpu memory", None),
+    ],
+)
+def test_a_unified_host_refuses_real_time_policies_where_every_group_is_a_cpu_group(
+    tmp_path: Path, version: int, refuses: bool, enabled: str, says: str | None
+) -> None:
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "sys/cgroup.subtree_control").write_text(f"{enabled}\n")
+    layout = Layout({"cpu": Hierarchy(version, Path("/sys"))}, Path("/sys"), refuses)
+    found = cgroups.why_no_realtime(layout, tmp_path)
+    assert found is None if says is None else says in (found or "")
+    assert "echo -cpu > /sys/cgroup.subtree_control" in cgroups.realtime_remedy(layout)
+
+
+def test_a_run_is_refused_where_no_trial_could_have_its_policy(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
+    layout = Layout({"cpu": Hierarchy(2, tmp_path)}, tmp_path, rt_group_sched=True)
+    with pytest.raises(HostError, match="refuses real-time policies") as caught:
+        cgroups.check_realtime(layout)
+    assert "rt_group_sched=0" in (caught.value.hint or "")
+    (tmp_path / "cgroup.subtree_control").write_text("memory\n")
+    cgroups.check_realtime(layout)
+
+
 def test_competitors_are_equal_by_cgroup_where_cgroups_allow_it() -> None:
     assert cgroups.cpu_sharing(layout_from(UNIFIED, UNIFIED_CONTROLLERS), True).by_cgroup
 
@@ -110,17 +148,33 @@ def test_a_budget_file_of_the_root_cpu_group_tells_that_it_refuses(
     assert cgroups.detect(tmp_path).rt_group_sched is refuses
 
 
-@pytest.mark.parametrize("refuses", [True, False])
-def test_on_a_unified_host_the_configuration_tells(tmp_path: Path, refuses: bool) -> None:
+_OFF = "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED=y"
+
+
+@pytest.mark.parametrize(
+    ("options", "command_line", "refuses"),
+    [
+        ("# CONFIG_RT_GROUP_SCHED is not set", "", False),
+        ("# CONFIG_RT_GROUP_SCHED is not set", "rt_group_sched=1", False),
+        ("CONFIG_RT_GROUP_SCHED=y", "quiet", True),
+        ("CONFIG_RT_GROUP_SCHED=y", "rt_group_sched=0", False),
+        ("CONFIG_RT_GROUP_SCHED=y", "rt_group_sched=0 rt_group_sched=y", True),
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_OFF}", "quiet", False),
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_OFF}", "rt_group_sched=1", True),
+    ],
+)
+def test_on_a_unified_host_configuration_and_command_line_tell(
+    tmp_path: Path, options: str, command_line: str, refuses: bool
+) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/mountinfo").write_text(UNIFIED)
+    (tmp_path / "proc/cmdline").write_text(f"{command_line}\n")
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text("6.1.0-56-amd64\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cgroup.controllers").write_text(UNIFIED_CONTROLLERS)
     (tmp_path / "boot").mkdir()
-    option = "CONFIG_RT_GROUP_SCHED=y" if refuses else "# CONFIG_RT_GROUP_SCHED is not set"
-    (tmp_path / "boot/config-6.1.0-56-amd64").write_text(f"CONFIG_SMP=y\n{option}\n")
+    (tmp_path / "boot/config-6.1.0-56-amd64").write_text(f"CONFIG_SMP=y\n{options}\n")
     assert cgroups.detect(tmp_path).rt_group_sched is refuses
 
 
@@ -253,6 +307,49 @@ def test_placement_names_every_hierarchy_and_the_autogroup(tmp_path: Path) -> No
 def test_a_process_that_is_gone_has_no_placement(tmp_path: Path) -> None:
     with pytest.raises(BrokenError, match="process 7 is gone"):
         cgroups.placement(7, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "has_cpu", "problem"),
+    [
+        (True, False, None),
+        (True, True, "it is in the cpu cgroup /labctl-native and not in the root"),
+        (False, False, "it is in the root cpu cgroup and not in one of its own"),
+        (False, True, None),
+    ],
+)
+def test_on_a_unified_host_the_cpu_group_is_the_nearest_that_has_the_controller(
+    tmp_path: Path, refuses: bool, has_cpu: bool, problem: str | None
+) -> None:
+    for folder, has in (("labctl-native/inner", False), ("labctl-native", has_cpu)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        controllers = "cpuset cpu memory\n" if has else "memory\n"
+        (tmp_path / folder / "cgroup.controllers").write_text(controllers)
+    (tmp_path / "cgroup.controllers").write_text(UNIFIED_CONTROLLERS)
+    layout = Layout({n: Hierarchy(2, tmp_path) for n in ("cpu", "memory")}, tmp_path, refuses)
+    found = cgroups.placement_problems(layout, {"unified": "/labctl-native/inner"})
+    assert found == ([] if problem is None else [problem])
+
+
+@pytest.mark.parametrize(
+    ("path", "refuses", "problem"),
+    [
+        ("/", True, None),
+        ("/", False, "it is in the root cpu cgroup and not in one of its own"),
+        ("/machine/guest", False, None),
+        ("/machine/guest", True, "it is in the cpu cgroup /machine/guest and not in the root"),
+    ],
+)
+def test_on_a_v1_host_the_cpu_group_is_that_of_its_hierarchy(
+    tmp_path: Path, path: str, refuses: bool, problem: str | None
+) -> None:
+    layout = v1_layout(tmp_path, rt=refuses)
+    found = {"cpu,cpuacct": path, "unified": "/", "autogroup": "/autogroup-13 nice 0"}
+    assert cgroups.placement_problems(layout, found) == ([] if problem is None else [problem])
+    if refuses and problem is None:
+        found["autogroup"] = "/autogroup-13 nice 19"
+        said = cgroups.placement_problems(layout, found)
+        assert said == ["its autogroup is '/autogroup-13 nice 19' and not at nice 0"]
 
 
 def test_limits_put_a_group_into_a_cpu_cgroup_even_where_that_takes_no_real_time_policy(

@@ -167,7 +167,27 @@ def test_rt_group_scheduling_refuses_fifo_in_a_cpu_cgroup(host: FakeHost) -> Non
     found = host.find("rt-group-sched")
     assert found.status is Status.WARN
     assert "/user.slice" in found.found
-    assert 'cgroup_controllers = [ "cpuset", "memory", "devices" ]' in found.remedy
+    assert """echo 'cgroup_controllers = ["devices"]' >> /etc/libvirt/qemu.conf""" in found.remedy
+
+
+def test_a_unified_host_s_cpu_cgroup_is_one_that_has_the_controller(host: FakeHost) -> None:
+    mount = "/sys/fs/cgroup"
+    host.write("/proc/self/mountinfo", f"30 24 0:26 / {mount} rw - cgroup2 cgroup2 rw\n")
+    host.write("/proc/self/cgroup", "0::/user.slice/session\n")
+    host.write("/proc/sys/kernel/osrelease", "6.18.0\n")
+    host.write("/boot/config-6.18.0", "CONFIG_RT_GROUP_SCHED=y\n")
+    host.write(f"{mount}/cgroup.controllers", "cpu memory\n")
+    host.write(f"{mount}/user.slice/cgroup.controllers", "memory\n")
+    found = host.find("rt-group-sched")
+    assert found.status is Status.WARN
+    assert "labctl itself" not in found.found
+    assert "echo 'cgroup_controllers = []' >> /etc/libvirt/qemu.conf" in found.remedy
+    host.write(f"{mount}/user.slice/cgroup.controllers", "cpu memory\n")
+    assert "labctl itself is in the cpu cgroup /user.slice" in host.find("rt-group-sched").found
+    host.write(f"{mount}/cgroup.subtree_control", "cpu memory\n")
+    found = host.find("rt-group-sched")
+    assert found.status is Status.BLOCK
+    assert "rt_group_sched=0" in found.remedy
 
 
 @pytest.mark.parametrize(
