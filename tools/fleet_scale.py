@@ -23,7 +23,8 @@ from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.landing import write_run
 from labctl.fleet.sweep_folder import FleetSweep, Status, SweepFolder
 from labctl.store.readings import Kinds, Readings
-from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
+from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.run_places import find_run
 
 RECORDED = Path(__file__).parents[1] / "results"
 BOOTS = 5
@@ -90,7 +91,7 @@ def fleet(folder: Path, hosts: int) -> FleetFolder:
 @click.option("--seed", default=1, show_default=True)
 def main(folder: Path, hosts: int, trials: int, seed: int) -> None:
     """Write the tables of HOSTS hosts of about TRIALS trials each."""
-    recorded = RunFolder.find(RECORDED, "example").load()
+    recorded = find_run(RECORDED, "example").load()
     made = fleet(folder, hosts)
     started = time.perf_counter()
     count = 0

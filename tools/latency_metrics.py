@@ -19,6 +19,7 @@ import click
 
 from labctl.base.notation import MINUS
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 from labctl.store.trial import TrialStatus
 from labctl.workloads.open_loop import every_period
 from labctl.workloads.readers.cyclictest import read
@@ -143,7 +144,7 @@ class Recorded:
 def main(run: Path, arm: str | None) -> None:
     """Print the candidates of a run (default: the recorded example) as Markdown: of each arm the
     ratio, the sd of its log from block to block, and t."""
-    with RunFolder.find(run.parent, str(run.resolve())).unpacked() as folder:
+    with find_run(run.parent, str(run.resolve())).unpacked() as folder:
         found = Recorded.of(folder.path)
     for line in found.table() if arm is None else found.blocks_of(arm):
         click.echo(line)

@@ -16,6 +16,7 @@ from labctl.analysis.judge import judge
 from labctl.report.page.report_page import write_page
 from labctl.store.archive import SUFFIX
 from labctl.store.run_folder import PAGE, RunFolder
+from labctl.store.run_places import all_runs
 
 ROOT = Path(__file__).parents[1]
 LESSONS = ROOT / "docs" / "lessons"
@@ -50,7 +51,7 @@ def students_text(text: str) -> str:
 
 def runs() -> list[RunFolder]:
     """Return the recorded runs."""
-    return [run for run in RunFolder.all(RUNS) if run.archive is not None]
+    return [run for run in all_runs(RUNS) if run.archive is not None]
 
 
 def files() -> Iterator[tuple[str, bytes]]:

@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 
 SEEDS = (11, 23, 47)
 EFFECTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.93, "pinned": 1.08, "noisy": 1.0}
@@ -184,7 +184,7 @@ def main(first: str, last: str, runs: tuple[Path, ...], reparse: bool) -> None:
         results = Path(temporary) / "results"
         results.mkdir()
         # Both read the same folders: the recorded run of the first commit.
-        with RunFolder.find(old / "results", "example").unpacked() as recorded:
+        with find_run(old / "results", "example").unpacked() as recorded:
             example = Path(shutil.copytree(recorded.path, results / "example"))
         versions = sorted(new.glob("tests/unit/fixtures/versions/*/"))
         recorded_runs = [

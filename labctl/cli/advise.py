@@ -88,11 +88,11 @@ def command(
     from labctl.rollout.advice import advise, of_tuning
     from labctl.rollout.advice_files import Names
     from labctl.store.fresh_runs import fresh_runs
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
     _check_options(context)
     place = runs_folder(results)
-    folder = RunFolder.find(place, run_name)
+    folder = find_run(place, run_name)
     run = folder.load()
     machine, domain = rollout_target(run, domain, connect, vcpus)
     names = Names(domain, disk)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from labctl.store.run_folder import LoadedRun
+    from labctl.store.run_folder import LoadedRun, RunFolder
 
 
 results_option = click.option(
@@ -52,6 +52,13 @@ def runs_folder(chosen: Path | None) -> Path:
     if chosen is not None:
         return chosen.resolve()
     return results_folder(state_paths(click.get_current_context()))
+
+
+def named_run(results: Path | None, name: str) -> RunFolder:
+    """Return the run of that name in `runs_folder`, or at that path; raises UsageError."""
+    from labctl.store.run_places import find_run
+
+    return find_run(runs_folder(results), name)
 
 
 class Group(click.Group):

@@ -41,11 +41,11 @@ def command(
     from labctl.analysis.run_compare.per_price import per_price
     from labctl.analysis.run_compare.two_runs import compare_runs
     from labctl.report.terminal.compare import comparison_json, comparison_table
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
     paid = _prices(prices)
     folder = runs_folder(results)
-    a, b = (RunFolder.find(folder, name) for name in (run_a, run_b))
+    a, b = (find_run(folder, name) for name in (run_a, run_b))
     if a.path == b.path:
         raise UsageError(
             f"{run_a} and {run_b} are one run, and a run can't be compared with itself",

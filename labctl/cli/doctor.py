@@ -12,7 +12,7 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
-from labctl.cli.common import console, print_json, results_option, runs_folder, state_paths
+from labctl.cli.common import console, named_run, print_json, results_option, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
@@ -98,9 +98,8 @@ def _since(
     places: StatePaths, run_name: str, results: Path | None, as_json: bool, started: float
 ) -> int:
     from labctl.cli.doctor_since import since
-    from labctl.store.run_folder import RunFolder
 
-    found = since(RunFolder.find(runs_folder(results), run_name).load(), places)
+    found = since(named_run(results, run_name).load(), places)
     seconds = time.monotonic() - started
     if as_json:
         print_json({"schema": SCHEMA, **found.to_json(), "seconds": round(seconds, 3)})

@@ -51,7 +51,7 @@ def command(
     from labctl.report.terminal.gate import gate_json, gate_junit, gate_markdown, gate_table
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, write_output
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
@@ -59,10 +59,10 @@ def command(
         check_folder(junit_file)
     policy = load_policy(policy_file)
     folder = runs_folder(results)
-    found = RunFolder.find(folder, run_name)
+    found = find_run(folder, run_name)
     run = found.load()
     others = {
-        name: RunFolder.find(folder, name).load()
+        name: find_run(folder, name).load()
         for name in sorted({rule.like for rule in policy.rules if rule.like is not None})
     }
     result = gate(run, policy, others, judge(run, fresh_runs(found, folder)).decision)

@@ -75,9 +75,9 @@ def command(
 
 def _readable(results: Path, unread: list[str]) -> Iterator[LoadedRun]:
     """Yield every run that can be read, one at a time; why the others can't."""
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import all_runs
 
-    for folder in RunFolder.all(results):
+    for folder in all_runs(results):
         try:
             yield folder.load()
         except LabctlError as error:

@@ -80,9 +80,9 @@ def _earlier(
     """Return the last whole run of the same study on this host that has anything in common with
     the plan, and how its effects spread; None and {} without one."""
     from labctl.analysis.foresight import spreads
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import runs_by_age
 
-    for folder in reversed(RunFolder.by_age(results)):
+    for folder in reversed(runs_by_age(results)):
         try:
             record = folder.read_run()
             if (record.study, record.status) != (plan.study, "done"):

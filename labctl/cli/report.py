@@ -94,9 +94,9 @@ def command(
     from labctl.analysis.judge import judge
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
-    folder = RunFolder.find(place, run_name)
+    folder = find_run(place, run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
     run, fresh = folder.load(), fresh_runs(folder, place)

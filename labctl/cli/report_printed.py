@@ -31,9 +31,10 @@ def print_kept(
     def made() -> str:
         from labctl.analysis.judge import judge
         from labctl.store.fresh_runs import fresh_runs
-        from labctl.store.run_folder import PAGE, RunFolder
+        from labctl.store.run_folder import PAGE
+        from labctl.store.run_places import find_run
 
-        folder = RunFolder.find(place, run_name)
+        folder = find_run(place, run_name)
         run = folder.load()
         judgement = judge(run, fresh_runs(folder, place))
         shown = console()

@@ -101,7 +101,7 @@ def command(
     from labctl.store.imported import Declared, declared_plan, design_of, write_imported
     from labctl.store.records.factor_record import AXES
     from labctl.store.records.run_record import RunRecord
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
     from labctl.store.trial_csv import read_trials
 
     declaring = (
@@ -132,7 +132,7 @@ def command(
     levels = _factors(factors)
     trials = read_trials(data, str(file), [name for name in levels if name not in AXES])
     if design is not None:
-        plan = design_of(RunFolder.find(place, design).load(), trials)
+        plan = design_of(find_run(place, design).load(), trials)
     else:
         declared = Declared(
             baseline=baseline,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from labctl.base.errors import ExitCode
-from labctl.cli.common import print_json, print_table, results_option, runs_folder
+from labctl.cli.common import named_run, print_json, print_table, results_option
 
 
 @click.command("verify")
@@ -35,9 +35,8 @@ def command(
     from labctl.base.wording import counted, printable
     from labctl.run.commands.verify import check_asked, verify
     from labctl.store.content_digest import check_digest
-    from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(runs_folder(results), run_name)
+    folder = named_run(results, run_name)
     if digest is not None:
         check_digest(folder.path, folder.archive, digest)
     if study_digest is not None or seed is not None:

@@ -12,6 +12,7 @@ from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.cli import run_import, run_verify
 from labctl.cli.common import (
     Group,
+    named_run,
     print_json,
     print_table,
     results_option,
@@ -45,12 +46,12 @@ def list_runs(as_json: bool, results: Path | None) -> None:
     'latest' for the newest."""
     from labctl.base.wording import printable
     from labctl.store.density_record import DensityFolder
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import runs_by_age
 
     folder = runs_folder(results)
     counts = [found.name for found in DensityFolder.all(folder)]
     entries = [
-        {"number": number, **_entry(run)} for number, run in enumerate(RunFolder.by_age(folder), 1)
+        {"number": number, **_entry(run)} for number, run in enumerate(runs_by_age(folder), 1)
     ]
     if as_json:
         print_json({"schema": 1, "results": str(folder), "runs": entries, "density_runs": counts})
@@ -91,9 +92,8 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
     """Show what RUN is; what it found is said by 'labctl report RUN'."""
     from labctl.base.wording import printable
     from labctl.report.page.appendix import invalid_trials
-    from labctl.store.run_folder import RunFolder
 
-    folder = RunFolder.find(runs_folder(results), run_name)
+    folder = named_run(results, run_name)
     run = folder.load()
     entry = {
         **_described(folder, run),
@@ -134,10 +134,10 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
 def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path | None) -> None:
     """Remove runs with all they measured."""
     from labctl.store.density_record import DensityFolder
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
     place = runs_folder(results)
-    folders = [DensityFolder.at(place, name) or RunFolder.find(place, name) for name in run_names]
+    folders = [DensityFolder.at(place, name) or find_run(place, name) for name in run_names]
     for folder in folders:
         _refuse_if_running(folder)
     if not yes:
@@ -190,7 +190,6 @@ def export_run(
     """Copy RUN to pass it on: an archive or a folder, which labctl reads as the run."""
     from labctl.base.wording import counted, printable
     from labctl.run.commands.export import export
-    from labctl.store.run_folder import RunFolder
 
     if hidden and not redacting:
         raise UsageError("'--hide' goes with '--redact'", hint="Give both, or neither.")
@@ -200,7 +199,7 @@ def export_run(
                 f"--hide: '{text}' may be a number of what was measured, or a part of any word",
                 hint="Name at least three characters with a letter among them.",
             )
-    folder = RunFolder.find(runs_folder(results), run_name)
+    folder = named_run(results, run_name)
     _refuse_if_running(folder)
     target = target or Path("redacted.tar.xz" if redacting else f"{folder.name}.tar.xz")
     done = export(folder, target, state_paths(context), redacting=redacting, hidden=hidden)
@@ -293,9 +292,9 @@ def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
     """Make RUN's samples anew from its raw files, with today's parsers."""
     from labctl.base.wording import counted
     from labctl.run.trials.parse import reparse
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run_to_change
 
-    folder = RunFolder.find_to_change(runs_folder(results), run_name, "parsed again")
+    folder = find_run_to_change(runs_folder(results), run_name, "parsed again")
     if folder.load().run.imported:
         raise UsageError(
             f"run '{folder.name}' was imported: its trials have no raw files",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.cli.common import console, print_json, results_option, runs_folder
+from labctl.cli.common import console, named_run, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import RunFolder
@@ -48,9 +48,8 @@ def command(
     attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder,
     that of an archive's trial into the present folder, unless another form is asked for.
     """
-    from labctl.store.run_folder import RunFolder
 
-    found = RunFolder.find(runs_folder(results), run_name)
+    found = named_run(results, run_name)
     if trial_name is None and any((output, perfetto, trace_dat)):
         raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
     with found.unpacked() as folder:

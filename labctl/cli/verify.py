@@ -62,9 +62,9 @@ def verify_advice(
 def _usable(asked: Verifying, name: str) -> LoadedRun:
     """Return the run of that name. Raises UsageError where it says nothing of the advice."""
     from labctl.analysis.confirmation import evidence, unusable
-    from labctl.store.run_folder import RunFolder
+    from labctl.store.run_places import find_run
 
-    fresh = RunFolder.find(asked.results, name).load()
+    fresh = find_run(asked.results, name).load()
     why = unusable(asked.run, fresh, evidence(asked.run))
     verifies = fresh.run.verifies
     if not why and verifies is not None and verifies.tuning != asked.advised.tuning:

@@ -20,6 +20,7 @@ from labctl.fleet.sweep_folder import (
     read_state,
 )
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class FleetFolder:
             raise BrokenError(
                 f"its {RUN} is missing", hint="'labctl fleet sweep --resume' fetches it again."
             )
-        return RunFolder.find(self.path, str(self._archive(host)))
+        return find_run(self.path, str(self._archive(host)))
 
     def _archive(self, host: str) -> Path:
         return self.path / "hosts" / host / RUN

@@ -9,6 +9,7 @@ from labctl.base.errors import LabctlError
 from labctl.base.held import open_regular
 from labctl.base.jsontext import check_size
 from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_places import all_runs
 
 _MARK = b'"verifies"'
 """Bytes that run.json of such a run holds: without them it need not be parsed."""
@@ -22,7 +23,7 @@ def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
     that can't be read is none of them."""
     found: dict[Path, LoadedRun] = {}
     for place in dict.fromkeys((folder.path.parent, *places)):
-        for other in RunFolder.all(place):
+        for other in all_runs(place):
             path = other.path.resolve()
             if path not in found and path != folder.path and _verifies(other, folder.name):
                 found[path] = other.load()

@@ -66,6 +66,12 @@ def looked_at(path: Path | str) -> None:
     sys.audit(_LOOKED_AT, path)
 
 
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file or folder."""
+    looked_at(path)
+    return path.exists()
+
+
 def show_kept(
     folder: Path, question: Sequence[str], make: Callable[[], str], show: Callable[[str], object]
 ) -> None:

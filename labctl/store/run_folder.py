@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labctl.base.errors import BrokenError, LabctlError, UsageError
+from labctl.base.errors import BrokenError
 from labctl.base.held import held
-from labctl.store.archive import SUFFIX, RunArchive
+from labctl.store.archive import RunArchive
 from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import read_json, reading_many, write_json
+from labctl.store.kept_text import is_there
 from labctl.store.readings import Kinds
 from labctl.store.records.as_made import (
     PLAN_SCHEMA,
@@ -36,19 +35,9 @@ from labctl.store.records.as_made import (
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole
-from labctl.store.run_places import (
-    candidates,
-    is_there,
-    not_found,
-    packed,
-    refuse_no_run,
-    run_folders,
-)
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
 
-LATEST = "latest"
-"""Name by which every command takes the newest run."""
 PAGE = "report.html"
 """Name of a run's own page in its folder."""
 
@@ -112,75 +101,7 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def find(cls, results: Path, name: str) -> RunFolder:
-        """Return the run of that name in `results`, or at that path, which has a '/' in it. Where
-        no run has the name, 'latest' is the newest, and a number is that of `labctl run list`.
-        Raises UsageError with the nearest name."""
-        places = candidates(results, name)
-        for candidate in places:
-            if (candidate / "run.json").is_file():
-                return cls(candidate.resolve())
-            for archive in (candidate, packed(candidate)):
-                if archive.name.endswith(SUFFIX) and archive.is_file():
-                    return cls._packed(archive.resolve())
-        for candidate in places:
-            refuse_no_run(candidate)
-        if name == LATEST or name.isdecimal():
-            return cls._by_number(results, name)
-        raise not_found(results, name, [folder.name for folder in cls.all(results)])
-
-    @classmethod
-    def find_to_change(cls, results: Path, name: str, doing: str) -> RunFolder:
-        """Return `find`; raises UsageError for an archive, in which nothing is changed. `doing`:
-        what is to be done to it, as a participle."""
-        folder = cls.find(results, name)
-        if folder.archive is not None:
-            raise UsageError(
-                f"{folder.path} is an archive, which can't be {doing}",
-                hint=f"'labctl run import {shlex.quote(str(folder.path))}' makes a run of it.",
-            )
-        return folder
-
-    @classmethod
-    def all(cls, results: Path) -> list[RunFolder]:
-        """Return every run in `results`, sorted by name (names begin with the time of the start).
-        An archive that lies beside the folder of its run is not listed."""
-        found = {path.name: cls(path) for path in run_folders(results)}
-        for path in results.glob(f"*{SUFFIX}"):
-            if path.is_file():
-                packed = cls._packed(path)
-                found.setdefault(packed.name, packed)
-        return [found[name] for name in sorted(found)]
-
-    @classmethod
-    def by_age(cls, results: Path) -> list[RunFolder]:
-        """Return every run in `results`, the oldest first; before them those that don't say when
-        they began."""
-        return sorted(cls.all(results), key=lambda folder: (folder._began(), folder.name))
-
-    @classmethod
-    def _by_number(cls, results: Path, name: str) -> RunFolder:
-        runs = cls.by_age(results)
-        number = len(runs) if name == LATEST else int(name)
-        if not 1 <= number <= len(runs):
-            raise UsageError(
-                f"there is no run {name} in {results}: they are numbered from 1 to {len(runs)}"
-                if runs
-                else f"there is no run in {results}",
-                hint="'labctl run list' shows them, 'labctl sweep pinning --quick' makes one.",
-            )
-        return runs[number - 1]
-
-    def _began(self) -> float:
-        """Return when the run began, in seconds since 1970; 0 where it doesn't say."""
-        try:
-            began = datetime.fromisoformat(self.read_run().started_at or "")
-            return began.timestamp()
-        except (LabctlError, ValueError, OverflowError):
-            return 0.0
-
-    @classmethod
-    def _packed(cls, path: Path) -> RunFolder:
+    def in_archive(cls, path: Path) -> RunFolder:
         return cls(path, RunArchive(path))
 
     @contextmanager

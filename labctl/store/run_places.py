@@ -1,42 +1,109 @@
-"""Know where runs may lie, and say why a name is none and what it is."""
+"""Find runs by name, path, number or age, and say why a name is none and what it is."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import LabctlError, UsageError
 from labctl.base.nearest import nearest
 from labctl.store.archive import SUFFIX
 from labctl.store.kept_text import looked_at
+from labctl.store.run_folder import RunFolder
 
+LATEST = "latest"
+"""Name by which every command takes the newest run."""
 DENSITY = "density.json"
 """Record of a density run (`store.density_record`)."""
 
 
-def candidates(results: Path, name: str) -> list[Path]:
+def find_run(results: Path, name: str) -> RunFolder:
+    """Return the run of that name in `results`, or at that path, which has a '/' in it. Where no
+    run has the name, 'latest' is the newest, and a number is that of `labctl run list`. Raises
+    UsageError with the nearest name."""
+    places = _candidates(results, name)
+    for candidate in places:
+        if (candidate / "run.json").is_file():
+            return RunFolder(candidate.resolve())
+        for archive in (candidate, _archive_of(candidate)):
+            if archive.name.endswith(SUFFIX) and archive.is_file():
+                return RunFolder.in_archive(archive.resolve())
+    for candidate in places:
+        _refuse_no_run(candidate)
+    if name == LATEST or name.isdecimal():
+        return _by_number(results, name)
+    raise _not_found(results, name, [folder.name for folder in all_runs(results)])
+
+
+def find_run_to_change(results: Path, name: str, doing: str) -> RunFolder:
+    """Return `find_run`; raises UsageError for an archive, in which nothing is changed. `doing`:
+    what is to be done to it, as a participle."""
+    folder = find_run(results, name)
+    if folder.archive is not None:
+        raise UsageError(
+            f"{folder.path} is an archive, which can't be {doing}",
+            hint=f"'labctl run import {shlex.quote(str(folder.path))}' makes a run of it.",
+        )
+    return folder
+
+
+def all_runs(results: Path) -> list[RunFolder]:
+    """Return every run in `results`, sorted by name (names begin with the time of the start). An
+    archive that lies beside the folder of its run is not listed."""
+    found = {path.name: RunFolder(path) for path in _run_folders(results)}
+    for path in results.glob(f"*{SUFFIX}"):
+        if path.is_file():
+            packed = RunFolder.in_archive(path)
+            found.setdefault(packed.name, packed)
+    return [found[name] for name in sorted(found)]
+
+
+def runs_by_age(results: Path) -> list[RunFolder]:
+    """Return every run in `results`, the oldest first; before them those that don't say when they
+    began."""
+    return sorted(all_runs(results), key=lambda folder: (_began(folder), folder.name))
+
+
+def _by_number(results: Path, name: str) -> RunFolder:
+    runs = runs_by_age(results)
+    number = len(runs) if name == LATEST else int(name)
+    if not 1 <= number <= len(runs):
+        raise UsageError(
+            f"there is no run {name} in {results}: they are numbered from 1 to {len(runs)}"
+            if runs
+            else f"there is no run in {results}",
+            hint="'labctl run list' shows them, 'labctl sweep pinning --quick' makes one.",
+        )
+    return runs[number - 1]
+
+
+def _began(folder: RunFolder) -> float:
+    """Return when a run began, in seconds since 1970; 0 where it doesn't say."""
+    try:
+        began = datetime.fromisoformat(folder.read_run().started_at or "")
+        return began.timestamp()
+    except (LabctlError, ValueError, OverflowError):
+        return 0.0
+
+
+def _candidates(results: Path, name: str) -> list[Path]:
     """Return where a run of that name may lie. A bare name never leads into the present folder,
     where another user may have put a run of that name."""
     found = [results / name] if "/" not in name else [Path(name), results / name]
     for path in found:
-        for one in (path, path / "run.json", packed(path)):
+        for one in (path, path / "run.json", _archive_of(path)):
             looked_at(one)
     return found
 
 
-def packed(path: Path) -> Path:
+def _archive_of(path: Path) -> Path:
     """Return where the archive of a run lies that would be a folder at `path`."""
     return Path(f"{path}{SUFFIX}")
 
 
-def is_there(path: Path) -> bool:
-    """Return whether there is such a file or folder."""
-    looked_at(path)
-    return path.exists()
-
-
-def run_folders(results: Path) -> list[Path]:
+def _run_folders(results: Path) -> list[Path]:
     """Return the folders in `results` that are runs."""
     for entry in results.glob("*"):  # a run may be yet to come, or what a link leads to
         looked_at(entry)
@@ -44,7 +111,7 @@ def run_folders(results: Path) -> list[Path]:
     return [path.parent for path in results.glob("*/run.json")]
 
 
-def refuse_no_run(folder: Path) -> None:
+def _refuse_no_run(folder: Path) -> None:
     """Raise UsageError for a density run, with the command that reads it, and for a folder of
     trials that lost its run.json."""
     if (folder / DENSITY).is_file():
@@ -59,7 +126,7 @@ def refuse_no_run(folder: Path) -> None:
         )
 
 
-def not_found(results: Path, name: str, names: Sequence[str]) -> UsageError:
+def _not_found(results: Path, name: str, names: Sequence[str]) -> UsageError:
     """Return the refusal of a name that no run has, with the nearest of the `names` there are."""
     hint = nearest(name, names)
     if "/" not in name and (

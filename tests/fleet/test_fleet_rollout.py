@@ -18,7 +18,8 @@ from labctl.host.machine_facts import machine_facts
 from labctl.store.archive import RunArchive, pack
 from labctl.store.content_digest import archive_digest
 from labctl.store.records.run_record import AdviceVerified
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun
+from labctl.store.run_places import find_run
 from tests.fleet.conftest import LABCTL, Rig
 from tests.fleet.test_tune import KSM, real_labctl
 from tests.unit.fleet.fleets import FACTS, STUDY_DIGEST
@@ -82,7 +83,7 @@ class Fleet:
             shutil.copyfile(first, self.rig.stand / f"{host}.first.tar.xz")
             state = {"schema": 1, "status": "done", "batch": 1, "run": RUN, "digest": host}
             (place / "state.json").write_text(json.dumps(state))
-            loaded = RunFolder.find(self.folder, str(first)).load()
+            loaded = find_run(self.folder, str(first)).load()
             verifies = AdviceVerified(run=RUN, tuning=TUNING, evidence=evidence(loaded))
             again = run_of(SEED, self.gains.get(host, 2.73), verifies=verifies)
             fresh = packed(self.rig.stand / f"{host}.run.tar.xz", again, "run-1")

@@ -15,7 +15,8 @@ from pathlib import Path
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.process import run
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun
+from labctl.store.run_places import all_runs
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialRecord
 from tools.bench.benchmark import SWEEP_ARGUMENTS, Benchmark
@@ -65,7 +66,7 @@ def sweep(benchmark: Benchmark) -> list[Figure]:
             [sys.executable, "-c", _WITH_PEAK, status, *arguments],
             deadline=Deadline.after(SWEEP_S, "the sweep"),
         )
-        (made,) = RunFolder.all(folder / "results")
+        (made,) = all_runs(folder / "results")
         return sweep_figures(made.load(), done.wall_s, peak_rss_bytes(status.read_text()))
 
 

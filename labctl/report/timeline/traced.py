@@ -16,6 +16,7 @@ from labctl.base.units import Unit
 from labctl.base.wording import counted, place_in_words
 from labctl.report.timeline.timeline_page import About
 from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
+from labctl.store.run_places import all_runs
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -69,7 +70,7 @@ def traced(run: LoadedRun) -> list[Traced]:
 
 def with_traces(results: Path) -> list[str]:
     """Return the names of the runs in a folder that have a trace of any trial, the newest first."""
-    found = (folder for folder in reversed(RunFolder.all(results)))
+    found = (folder for folder in reversed(all_runs(results)))
     return [run.name for run in found if any(map(files.has_trace, run.trial_folders()))]
 
 

@@ -1,4 +1,4 @@
-"""Make a run's folder, with all that is known of it before it begins."""
+"""Find the folder of a run that was begun, or make one, with all that is known before it begins."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from labctl.run.planning.own_domain import XML
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.store.jsonfile import write_bytes
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import all_runs, find_run_to_change
 from labctl.study.load_study import ONE_PROGRAM_FILE, OneProgram
 from labctl.study.plan import Plan
+
+
+def earlier_folder(request: SweepRequest) -> RunFolder | None:
+    """Return the folder of the run that is resumed or extended; None for a new run."""
+    if not request.earlier:
+        return None
+    return find_run_to_change(request.results, request.earlier, "resumed or extended")
+
+
+def last_begun(results: Path) -> RunFolder | None:
+    """Return the last run of a folder, by name, that has an attempt of a trial."""
+    begun = [folder for folder in all_runs(results) if any(folder.trial_folders())]
+    return begun[-1] if begun else None
 
 
 def folder_path(request: SweepRequest, plan: Plan) -> Path:

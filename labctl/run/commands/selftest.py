@@ -17,13 +17,13 @@ from labctl.base.paths import StatePaths
 from labctl.host.accelerator import Requested
 from labctl.run.commands.host_output import tool_outputs
 from labctl.run.commands.live_output import live_outputs
+from labctl.run.commands.new_folder import last_begun
 from labctl.run.commands.selftest_bundle import pack
 from labctl.run.commands.selftest_result import SelftestResult, outcome
 from labctl.run.commands.sweep import sweep
 from labctl.run.planning.guest_image import accelerator_of, recipe_asked_for
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.planning.restorable import not_here, restorable
-from labctl.store.run_folder import RunFolder
 from labctl.study.load_study import Overrides, load_study
 from labctl.workloads.registry import checkers
 
@@ -82,7 +82,13 @@ def selftest(
             seed=SEED,
             accel=accel,
         )
-        folder, failure = _swept(request, listener)
+        failure = ""
+        try:
+            folder = sweep(request, listener)
+        except LabctlError as error:
+            if (begun := last_begun(results)) is None:
+                raise
+            folder, failure = begun, error.message
         run = folder.load()
         outputs = tool_outputs()
         if not failure:
@@ -99,17 +105,6 @@ def selftest(
         taken_out=packed.taken_out,
         seconds=(datetime.now(UTC) - started).total_seconds(),
     )
-
-
-def _swept(request: SweepRequest, listener: Listener) -> tuple[RunFolder, str]:
-    """Return the run's folder, and what ended it early: "" when it came to its end."""
-    try:
-        return sweep(request, listener), ""
-    except LabctlError as error:
-        begun = [folder for folder in RunFolder.all(request.results) if any(folder.trial_folders())]
-        if not begun:
-            raise
-        return begun[-1], error.message
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from labctl.base.paths import host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.host.lock import host_locked
 from labctl.run.commands.measure import measure
-from labctl.run.commands.new_folder import folder_path, new_folder
+from labctl.run.commands.new_folder import earlier_folder, folder_path, new_folder
 from labctl.run.commands.progress_file import told
 from labctl.run.commands.record import command, finished, recorded
 from labctl.run.commands.sweep_checks import check_connection, check_host
@@ -40,11 +40,7 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
     """
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())
-        folder = (
-            RunFolder.find_to_change(request.results, request.earlier, "resumed or extended")
-            if request.earlier
-            else None
-        )
+        folder = earlier_folder(request)
         begun = Begun.read(folder) if folder else None
         request = on_its_connection(request, begun)
         planned = planned_for(request, begun)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.judge import judge
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun
+from labctl.store.run_places import find_run
 from tests.unit.analysis.alter import with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
@@ -71,6 +72,6 @@ def test_where_the_control_failed_no_interval_of_another_metric_counts() -> None
 
 
 def test_in_the_recorded_example_the_longest_latency_doubles() -> None:
-    decision = judge(RunFolder.find(RESULTS, "example").load()).decision
+    decision = judge(find_run(RESULTS, "example").load()).decision
     assert "Longest latency 26.8 ms → 58.0 ms in sysbench-cpu" in decision.worse
     assert "the largest of 10 trials each: not tested" in decision.worse

@@ -9,6 +9,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 from labctl.trace import files
 from tests.unit.synthetic import synthetic_run, write_run
 
@@ -105,4 +106,4 @@ def test_a_damaged_archive_is_listed_with_its_problem(
     assert "it is cut off" in said.err
     assert labctl("run", "rm", "r1", "--yes").code == 0
     with pytest.raises(UsageError, match="no run 'r1'"):
-        RunFolder.find(tmp_path / "results", "r1")
+        find_run(tmp_path / "results", "r1")

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from labctl.analysis.study_tables import TableRow, study_tables
 from labctl.cli import main
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun
+from labctl.store.run_places import find_run
 from tests.unit.analysis.alter import with_plan
 
 PUBLISHED = Path(__file__).parents[1] / "fixtures/published/cloud-gaming.csv"
@@ -38,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> LoadedRun:
         words += ["--factor", factor]
     made = CliRunner().invoke(main.cli, [*words, "--results", str(folder / "results")])
     assert made.exit_code == 0, made.output
-    loaded = RunFolder.find(folder / "results", "game").load()
+    loaded = find_run(folder / "results", "game").load()
     return with_plan(loaded, tables=[TABLE])
 
 

@@ -20,7 +20,8 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement
 from labctl.analysis.verdict_table import Verdict
 from labctl.report.export.samples_csv import samples_csv
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun
+from labctl.store.run_places import find_run
 from labctl.store.samples import Sample
 from tests.unit.cli.conftest import Labctl
 from tests.unit.example import EXAMPLE
@@ -68,7 +69,7 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 def loaded(tmp_path: Path, name: str) -> LoadedRun:
-    return RunFolder.find(tmp_path / "results", name).load()
+    return find_run(tmp_path / "results", name).load()
 
 
 def without_sources(judgement: Judgement) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.store.archive import pack
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 from tests.unit.synthetic import EFFECTS, TUNINGS, synthetic_run, write_run
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "domain"
@@ -116,7 +116,7 @@ def with_rollout(
     """Pack a host's run anew with what a rollout reads: domain XML as labctl renders it, in which
     'pinned' has vCPU 0 on `cpu`, and what the tuning sets. `run`, `plan`: keys to change."""
     archive = fleet / "hosts" / host / "run.tar.xz"
-    with RunFolder.find(archive.parent, str(archive)).unpacked() as unpacked:
+    with find_run(archive.parent, str(archive)).unpacked() as unpacked:
         for name in ("baseline", "pinned"):
             text = (GOLDEN / f"{name}.kvm.xml").read_text()
             (unpacked.path / "xml" / f"{name}.xml").write_text(

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import find_run
 
 PAGES = sorted((Path(__file__).parents[3] / "results").glob("example*.html"))
 
@@ -21,7 +21,7 @@ def _without_digits(text: str) -> list[str]:
 
 @pytest.mark.parametrize("shown", PAGES, ids=lambda path: path.stem)
 def test_an_examples_page_is_as_it_is_made_now(shown: Path, regenerate_golden: bool) -> None:
-    found = RunFolder.find(shown.parent, shown.stem)
+    found = find_run(shown.parent, shown.stem)
     run = found.load()
     with found.unpacked("xml") as folder:
         text = page(run, judge(run), folder.path)

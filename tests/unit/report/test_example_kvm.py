@@ -15,6 +15,7 @@ from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.run.commands.verify import verify
 from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_places import find_run
 
 RESULTS = Path(__file__).parents[3] / "results"
 ARMS = {"native", "baseline", "control", "handicap", "pinned"}
@@ -24,7 +25,7 @@ NAMES = {96: "interrupt", 100: "vintr", 114: "cpuid", 120: "hlt", 124: "msr", 10
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[RunFolder]:
-    with RunFolder.find(RESULTS, str(RESULTS / "example-kvm.tar.xz")).unpacked() as unpacked:
+    with find_run(RESULTS, str(RESULTS / "example-kvm.tar.xz")).unpacked() as unpacked:
         yield unpacked
 
 

@@ -25,6 +25,7 @@ from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.planning.planner import plan_sweep
 from labctl.store.records.run_record import AdviceVerified, RunRecord
 from labctl.store.run_folder import RunFolder, RunLog
+from labctl.store.run_places import all_runs
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
@@ -88,7 +89,7 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
     carried_out(monkeypatch, end)
     with pytest.raises(type(raised)) as caught:
         sweep(request(tmp_path), lambda event: None)
-    (folder,) = RunFolder.all(tmp_path / "results")
+    (folder,) = all_runs(tmp_path / "results")
     run = folder.read_run().to_json()
     assert run["status"] == status
     if status == "interrupted":
@@ -115,7 +116,7 @@ def test_a_resumed_verification_is_still_one(
     carried_out(monkeypatch, end)
     with pytest.raises(KeyboardInterrupt):
         sweep(request(tmp_path, verifies=mark), lambda event: None)
-    (folder,) = RunFolder.all(tmp_path / "results")
+    (folder,) = all_runs(tmp_path / "results")
     carried_out(monkeypatch, lambda folder, record: None)
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
     assert folder.read_run().to_json()["verifies"] == mark.to_json()
@@ -132,7 +133,7 @@ def test_the_lock_names_the_run_folder_while_it_is_written_to(
 
     carried_out(monkeypatch, look)
     sweep(request(tmp_path), lambda event: None)
-    assert len(RunFolder.all(tmp_path / "results")) == 1
+    assert len(all_runs(tmp_path / "results")) == 1
 
 
 def test_a_results_folder_that_cannot_be_made_is_the_hosts_refusal(

@@ -18,6 +18,7 @@ from labctl.run.commands.redact import run_files
 from labctl.store import archive
 from labctl.store.archive import RunArchive, pack
 from labctl.store.run_folder import RunFolder
+from labctl.store.run_places import all_runs, find_run, find_run_to_change
 from tests.unit.synthetic import synthetic_run, write_run
 
 Member = tuple[str | tarfile.TarInfo, bytes]
@@ -96,7 +97,7 @@ def sized(name: str, size: int) -> tarfile.TarInfo:
 def test_an_archive_is_read_as_the_folder_that_it_was_made_of(
     run: RunFolder, tmp_path: Path
 ) -> None:
-    there = RunFolder.find(tmp_path, str(packed(run, tmp_path / "r1.tar.xz")))
+    there = find_run(tmp_path, str(packed(run, tmp_path / "r1.tar.xz")))
     assert content(there) == content(run)
     with there.unpacked() as copy:
         assert content(copy) == content(run)
@@ -114,7 +115,7 @@ def test_a_trial_that_was_cut_off_is_named_in_an_archive_too(
     run.write_run(run.read_run().but(status="interrupted"))
     (run.trial(2).path / "trial.json").unlink()
     (run.trial(2).path / "samples.json").unlink()
-    there = RunFolder.find(tmp_path, str(packed(run, tmp_path / "r1.tar.xz")))
+    there = find_run(tmp_path, str(packed(run, tmp_path / "r1.tar.xz")))
     said = [text.replace(f"{there.path}", f"{run.path}") for text in there.load().problems]
     assert said == list(run.load().problems)
     assert any("interrupted" in text for text in said)
@@ -144,17 +145,17 @@ def test_a_run_is_found_by_its_name_where_its_archive_lies(run: RunFolder, tmp_p
     results.mkdir()
     packed(run, results / "r1.tar.xz")
     for name in ("r1", "r1.tar.xz", f"{results}/r1", f"{results}/r1.tar.xz"):
-        assert RunFolder.find(results, name).name == "r1"
-    assert [found.name for found in RunFolder.all(results)] == ["r1"]
+        assert find_run(results, name).name == "r1"
+    assert [found.name for found in all_runs(results)] == ["r1"]
     shutil.copytree(run.path, results / "r1")
-    assert RunFolder.find(results, "r1").archive is None, "the folder may hold more"
-    assert [found.archive for found in RunFolder.all(results)] == [None]
+    assert find_run(results, "r1").archive is None, "the folder may hold more"
+    assert [found.archive for found in all_runs(results)] == [None]
 
 
 def test_nothing_is_changed_in_an_archive(run: RunFolder, tmp_path: Path) -> None:
     path = packed(run, tmp_path / "r1.tar.xz")
     with pytest.raises(UsageError, match=r"r1\.tar\.xz is an archive.* can't be resumed") as caught:
-        RunFolder.find_to_change(tmp_path, str(path), "resumed")
+        find_run_to_change(tmp_path, str(path), "resumed")
     assert f"labctl run import {path}" in str(caught.value.hint)
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.store.density_record import DensityFolder
-from labctl.store.run_folder import RunFolder
-from labctl.store.run_places import DENSITY
+from labctl.store.run_places import DENSITY, all_runs, find_run
 from tests.unit.density_records import record
 
 NAME = "20261124T100000Z-density-frame-loop"
@@ -43,9 +42,9 @@ def test_it_is_found_by_name_by_path_and_as_the_latest(
 
 
 def test_no_other_command_takes_it_for_a_run(folder: DensityFolder, tmp_path: Path) -> None:
-    assert RunFolder.all(tmp_path) == []
+    assert all_runs(tmp_path) == []
     with pytest.raises(UsageError, match="is a density run, which has no trials") as caught:
-        RunFolder.find(tmp_path, NAME)
+        find_run(tmp_path, NAME)
     assert caught.value.hint == f"labctl density --show {folder.path}"
 
 
