@@ -58,7 +58,7 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worse:
     """Hold what got worse. `before`, `after` in `unit`: of a maximum baseline's largest value and
-    the tuning's, each of `trials` trials; of anything else typical values."""
+    the tuning's, each of `trials` trials, or the middle ones; of anything else typical values."""
 
     workload: str
     condition: str

@@ -7,6 +7,7 @@ worse side; and maxima, which have no interval at all (METHOD 16) and are named 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median_high, median_low
 
 from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.cells import Scenario, scenario_of
@@ -22,8 +23,9 @@ from labctl.base.wording import metric_title
 from labctl.store.samples import base_name
 
 STANDS_OUT = 1.5
-"""Factor by which a tuning's largest value must exceed both baseline's and the control's, each of
-as many trials. These two are equal guests: what they differ by is chance."""
+"""Factor by which a tuning's largest value, or the middle one of its trials' maxima, must exceed
+both baseline's and the control's, each of as many trials. These two are equal guests: what they
+differ by is chance."""
 
 
 def worse_of(view: View, tuning: str) -> Iterator[Worse]:
@@ -111,9 +113,10 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
         if own is None or before is None:
             continue
         control = levels.get(view.control)
-        most = max(before.typical, control.typical if control else 0.0)
-        if own.typical <= 0 or own.typical < STANDS_OUT * most:
+        found = _standing_out(own, before, control)
+        if found is None:
             continue
+        after_value, before_value, which = found
         trials = len(own.values)
         title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
         yield Worse(
@@ -122,12 +125,28 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             metric=metric,
             unit=str(own.unit),
             tested=Basis.NOT_TESTED,
-            before=before.typical,
-            after=own.typical,
+            before=before_value,
+            after=after_value,
             trials=trials,
             text=(
-                f"{title} {quantity(before.typical, own.unit)} → "
-                f"{quantity(own.typical, own.unit)} in {place} (the largest of {trials} trials "
-                "each: not tested)"
+                f"{title} {quantity(before_value, own.unit)} → {quantity(after_value, own.unit)} "
+                f"in {place} (the {which} of {trials} trials each: not tested)"
             ),
         )
+
+
+def _standing_out(
+    own: Level, before: Level, control: Level | None
+) -> tuple[float, float, str] | None:
+    """Return a tuning's value that stands out, baseline's, and which of its trials' it is; None
+    where neither does. A host that stops everybody once decides the largest; what stops a guest in
+    each trial shows in the middle one."""
+    equals = [before] if control is None else [before, control]
+    for which, of_own, of_equal in (
+        ("largest", max, max),
+        ("middle one", median_low, median_high),
+    ):
+        value = of_own(own.values.values())
+        if value > 0 and value >= STANDS_OUT * max(of_equal(e.values.values()) for e in equals):
+            return value, of_equal(before.values.values()), which
+    return None

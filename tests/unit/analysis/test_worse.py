@@ -71,7 +71,22 @@ def test_where_the_control_failed_no_interval_of_another_metric_counts() -> None
     assert worse(failed) == ()
 
 
-def test_in_the_recorded_example_the_longest_latency_doubles() -> None:
+def test_a_maximum_that_one_stall_of_the_host_hides_is_shown_by_the_middle_one_of_its_trials() -> (
+    None
+):
+    run = with_values(made(), "pinned", "latency_max", lambda _, old: 3 * old)
+    wild = with_values(run, "control", "latency_max", lambda b, old: old * (9 if b == 2 else 1))
+    [found] = worse(wild)
+    assert (found.metric, found.tested, found.trials) == ("latency_max", Basis.NOT_TESTED, 10)
+    assert "(the middle one of 10 trials each: not tested)" in found.text
+    assert found.after is not None
+    assert found.before is not None
+    assert 1.8 < found.after / found.before < 2.2  # pinned is half as fast again
+    often = with_values(run, "control", "latency_max", lambda b, old: old * (9 if b > 4 else 1))
+    assert worse(often) == ()
+
+
+def test_in_the_recorded_example_the_longest_latency_more_than_doubles() -> None:
     decision = judge(find_run(RESULTS, "example").load()).decision
-    assert "Longest latency 26.8 ms → 58.0 ms in sysbench-cpu" in decision.worse
-    assert "the largest of 10 trials each: not tested" in decision.worse
+    assert "Longest latency 18.2 ms → 48.4 ms in sysbench-cpu" in decision.worse
+    assert "the middle one of 10 trials each: not tested" in decision.worse
