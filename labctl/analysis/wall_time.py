@@ -41,7 +41,7 @@ class WallTime:
         return self.windows / (self.total - self.warmups)
 
 
-OVERHEAD_S = 1.5
+OVERHEAD_S = 1.3
 """Seconds that each trial of the recorded quick sweep (`labctl report example`) took beside its
 measured window: warm-up, restore, its part of the boots. A host of two CPUs, guests emulated."""
 

@@ -1,4 +1,7 @@
-"""Read one run: the texts that declarations name, and what all patterns find in them."""
+"""Read one run: the texts that declarations name, and what all patterns find in them.
+
+Tables are read by pyarrow, which takes 30 MB and has a thread: only who reads one loads it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 from labctl.base.errors import BrokenError
 from labctl.base.expressions import names_in
 from labctl.store.samples import Sample
-from labctl.workloads.readers import columns, hdr, named
+from labctl.workloads.readers import hdr, named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
 from labctl.workloads.readers.found import (
     Found,
@@ -116,6 +119,8 @@ class Run:
                     numbers.append(number_of(_there("value", match.groups, file), file.thousands))
             array = np.array(numbers)
         elif file.csv is not None:
+            from labctl.workloads.readers import columns
+
             array = np.concatenate([columns.column_values(file, part) for part in parts])
         else:
             array = np.array([plain_number(n, file.thousands) for n in nodes_at(file, parts)])
@@ -134,6 +139,8 @@ class Run:
         if metric.regex is not None:
             return by_regex(metric, parts, self.matches)
         if metric.csv is not None:
+            from labctl.workloads.readers import columns
+
             return columns.by_column(metric, parts, self.skip_s)
         return by_path(metric, parts)
 
@@ -187,6 +194,8 @@ def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
     elif file.csv is not None:
         pairs = []
         for part in parts:
+            from labctl.workloads.readers import columns
+
             seconds, done = columns.pairs(file, part, file.seconds, file.operations)
             pairs += list(zip(seconds.tolist(), done.tolist(), strict=True))
     else:
