@@ -25,6 +25,17 @@ class Grade(StrEnum):
     NOT_SHOWN = "not shown"
 
 
+class Statistic(StrEnum):
+    """Name what of a metric's values in an arm is shown."""
+
+    TYPICAL = "typical"
+    """Mean of `Level.typical`."""
+    LARGEST = "largest"
+    """Largest value of all trials, of a maximum."""
+    MEDIAN = "median"
+    """Median of the trials' maxima: the lower one for a tuning, the upper one for others."""
+
+
 class Basis(StrEnum):
     """Name what shows that something got worse."""
 
@@ -57,14 +68,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worse:
-    """Hold what got worse. `before`, `after` in `unit`: of a maximum baseline's largest value and
-    the tuning's, each of `trials` trials, or the middle ones; of anything else typical values."""
+    """Hold what got worse. `before`, `after`: baseline's `statistic` and the tuning's, in `unit`,
+    each of `trials` trials."""
 
     workload: str
     condition: str
     metric: str
     unit: str
     tested: Basis
+    statistic: Statistic
     before: float | None
     after: float | None
     trials: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median_high, median_low
 
-from labctl.analysis.answer_record import Basis, Worse
+from labctl.analysis.answer_record import Basis, Statistic, Worse
 from labctl.analysis.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Level, Role
 from labctl.analysis.verdict_table import Verdict
@@ -23,9 +23,9 @@ from labctl.base.wording import metric_title
 from labctl.store.samples import base_name
 
 STANDS_OUT = 1.5
-"""Factor by which a tuning's largest value, or the middle one of its trials' maxima, must exceed
-both baseline's and the control's, each of as many trials. These two are equal guests: what they
-differ by is chance."""
+"""Factor by which a tuning's largest value, or the median of its trials' maxima, must exceed both
+baseline's and the control's, each of as many trials. These two are equal guests: what they differ
+by is chance."""
 
 
 def worse_of(view: View, tuning: str) -> Iterator[Worse]:
@@ -95,6 +95,7 @@ def _compared(view: View, c: Comparison, tested: Basis) -> Worse:
         metric=c.metric,
         unit=str(c.unit),
         tested=tested,
+        statistic=Statistic.TYPICAL,
         before=levels.get(view.baseline),
         after=levels.get(c.tuning),
         trials=len(c.blocks),
@@ -116,7 +117,7 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
         found = _standing_out(own, before, control)
         if found is None:
             continue
-        after_value, before_value, which = found
+        statistic, before_value, after_value = found
         trials = len(own.values)
         title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
         yield Worse(
@@ -125,28 +126,29 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             metric=metric,
             unit=str(own.unit),
             tested=Basis.NOT_TESTED,
+            statistic=statistic,
             before=before_value,
             after=after_value,
             trials=trials,
             text=(
                 f"{title} {quantity(before_value, own.unit)} → {quantity(after_value, own.unit)} "
-                f"in {place} (the {which} of {trials} trials each: not tested)"
+                f"in {place} (the {statistic} of {trials} trials each: not tested)"
             ),
         )
 
 
 def _standing_out(
     own: Level, before: Level, control: Level | None
-) -> tuple[float, float, str] | None:
-    """Return a tuning's value that stands out, baseline's, and which of its trials' it is; None
-    where neither does. A host that stops everybody once decides the largest; what stops a guest in
-    each trial shows in the middle one."""
+) -> tuple[Statistic, float, float] | None:
+    """Return what of a maximum stands out, baseline's and the tuning's; None where nothing does.
+    One long wait decides the largest of all trials; what happens in every trial shows in their
+    median."""
     equals = [before] if control is None else [before, control]
-    for which, of_own, of_equal in (
-        ("largest", max, max),
-        ("middle one", median_low, median_high),
+    for statistic, of_own, of_equal in (
+        (Statistic.LARGEST, max, max),
+        (Statistic.MEDIAN, median_low, median_high),
     ):
         value = of_own(own.values.values())
         if value > 0 and value >= STANDS_OUT * max(of_equal(e.values.values()) for e in equals):
-            return value, of_equal(before.values.values()), which
+            return statistic, of_equal(before.values.values()), value
     return None

@@ -27,6 +27,12 @@ _HINTS = (
         "SCHED_FIFO and SCHED_RR need root outside a cpu cgroup "
         "with RT_GROUP_SCHED; see 'labctl host facts'.",
     ),
+    (
+        "Failed to enable controller '+cpu'",
+        "A daemon without systemd, on cgroup v2 with CONFIG_RT_GROUP_SCHED: add "
+        "'cgroup_controllers = []' to /etc/libvirt/qemu.conf and restart it, or leave out "
+        "--connect.",
+    ),
     ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
     ("No space left on device", "Free some space, or name another folder with --state-dir."),
     (

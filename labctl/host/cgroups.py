@@ -157,16 +157,17 @@ def detect(root: Path = Path("/")) -> Layout:
 
 def _groups_have_budgets(root: Path) -> bool:
     """Tell whether this kernel gives cpu cgroups budgets of real-time policies. v2 has no file of
-    them; the kernel's configuration tells, and since 6.16 its command line as well
-    (kernel-parameters.txt, "rt_group_sched")."""
+    them; the kernel's configuration tells, and since 6.16 its command line as well: 0 or 1, and
+    nothing else counts (`setup_rt_group_sched`, kernel/sched/core.c)."""
     release = _text(root / "proc/sys/kernel/osrelease").strip()
     config = read_config(release, root) or ""
     if config_value(config, "CONFIG_RT_GROUP_SCHED") != "y":
         return False
-    asked = re.findall(r"\brt_group_sched=(\w)", _text(root / "proc/cmdline"))
-    if asked:
-        return asked[-1] in "1yYtT"
-    return config_value(config, "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED") != "y"
+    default = "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED"
+    asked = re.findall(r"(?<!\S)rt_group_sched=([01])(?!\S)", _text(root / "proc/cmdline"))
+    if asked and default in config:  # an older kernel has neither
+        return bool(asked[-1] == "1")
+    return config_value(config, default) != "y"
 
 
 def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
@@ -209,38 +210,37 @@ def libvirt_controllers(layout: Layout) -> list[str]:
     return wanted
 
 
-def why_no_realtime(layout: Layout, root: Path = Path("/")) -> str | None:
-    """Return why nothing in a group can have a real-time policy on this host; None where it can.
-    v2 has no budget to give; outside of cpu cgroups none is asked for, but there the controller is
-    one for all groups below the root, or for none (cgroup-v2.rst, "CPU")."""
+def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None:
+    """Return why no native run can have a real-time policy on this host, with the remedy; None
+    where it can.
+
+    v2 has no budgets of real-time policies, so a cpu group refuses them (cgroup-v2.rst, "CPU"). If
+    the root passes the controller on, every group below it is in a cpu group; in a container with
+    a cgroup namespace, what looks like the root may be such a group itself.
+    """
     cpu = layout.controllers.get("cpu")
     if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
         return None
-    file = cpu.folder / "cgroup.subtree_control"
-    if "cpu" not in _text(root / file.relative_to("/")).split():
+    refuses = "the kernel refuses real-time policies in cpu cgroups of v2 (CONFIG_RT_GROUP_SCHED)"
+    reboot = "Boot it with 'rt_group_sched=0' (Linux 6.16 or newer), or without the option."
+    mount = root / cpu.folder.relative_to("/")
+    if (mount / "cgroup.type").exists():  # all groups have it but the root
+        return HostError(
+            f"{refuses}, and labctl is in one of the host's: {cpu.folder} is not their root",
+            hint=reboot,
+        )
+    file = "cgroup.subtree_control"
+    if "cpu" not in _text(mount / file).split():
         return None
-    return (
-        "the kernel refuses real-time policies in cpu cgroups of v2 (CONFIG_RT_GROUP_SCHED), and "
-        f"every group is in one: {file} has 'cpu'"
+    return HostError(
+        f"{refuses}, and every group below the root is in one: {cpu.folder / file} has 'cpu'",
+        hint=f"{reboot} Or, where no group needs its weight or quota of CPUs, which are lost: "
+        f"echo -cpu > {cpu.folder / file}. That fails while a group passes it on, as systemd's do.",
     )
-
-
-def realtime_remedy(layout: Layout) -> str:
-    """Return what an administrator can do about `why_no_realtime`."""
-    return (
-        "Boot with 'rt_group_sched=0' (Linux 6.16 or newer). Or, where no group needs its weight "
-        f"or quota of CPUs, which are lost: echo -cpu > {layout.unified}/cgroup.subtree_control"
-    )
-
-
-def check_realtime(layout: Layout) -> None:
-    """Raise HostError, with the remedy, for `why_no_realtime`."""
-    if why := why_no_realtime(layout):
-        raise HostError(why, hint=realtime_remedy(layout))
 
 
 def libvirt_setting(layout: Layout) -> str:
-    """Return the line of a daemon's qemu.conf that says so."""
+    """Return the line of a daemon's qemu.conf that names `libvirt_controllers`."""
     named = ", ".join(f'"{name}"' for name in libvirt_controllers(layout))
     return f"cgroup_controllers = [{named}]"
 
@@ -274,18 +274,22 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
     return _text(root / "proc/sys/kernel/sched_autogroup_enabled").strip() == "1"
 
 
-def why_no_command_cgroup(
-    layout: Layout, controllers: Collection[str], *, realtime: bool
-) -> str | None:
-    """Return why a native command can't have a cgroup with these controllers; None where it can.
-    v2 has no budget that would let a real-time policy in (cgroup-v2.rst, "CPU")."""
+def why_no_command_cgroup(layout: Layout, controllers: Collection[str]) -> str | None:
+    """Return why a native command can't have a cgroup with these controllers; None where it
+    can."""
     for controller in controllers:
         if not _has(layout, controller):
             return f"this host has no cgroup controller '{controller}'"
-    is_v2 = "cpu" in controllers and layout.controllers["cpu"].version == 2
-    if realtime and is_v2 and layout.rt_group_sched:
-        return "this host's kernel refuses real-time policies in cpu cgroups of v2"
-    return None
+    return _why_no_cpu_group(layout) if "cpu" in controllers else None
+
+
+def _why_no_cpu_group(layout: Layout) -> str | None:
+    """Return why labctl makes no cpu group here. On v2 one makes cpu groups of all that are beside
+    it, native runs and guests among them."""
+    cpu = layout.controllers.get("cpu")
+    if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
+        return None
+    return "this host's kernel refuses real-time policies in cpu cgroups of v2"
 
 
 @contextmanager
@@ -294,7 +298,7 @@ def command_cgroup(
 ) -> Iterator[None]:
     """Have the folders of a cgroup in the journal that a native runner limits its command by, at
     the top of each hierarchy that has one of these controllers. Raises HostError where none has."""
-    if why := why_no_command_cgroup(layout, controllers, realtime=False):
+    if why := why_no_command_cgroup(layout, controllers):
         raise HostError(why)
     # One group of v2 is for all controllers, so the memory of the guest is a limit there as well.
     wanted = {*controllers}
@@ -336,6 +340,8 @@ def why_no_limits(layout: Layout, limits: CpuLimits) -> str | None:
     cpu = layout.controllers.get("cpu")
     if cpu is None:
         return "the host has no cpu cgroups, in which a weight or a quota is set"
+    if why := _why_no_cpu_group(layout):
+        return why
     has_quotas = cpu.version == 2 or (cpu.folder / "cpu.cfs_quota_us").exists()
     if limits.quota_percent is not None and not has_quotas:
         return "the host's cpu cgroups have no quotas (CONFIG_CFS_BANDWIDTH)"
@@ -404,7 +410,7 @@ def _accounting(layout: Layout) -> Path | None:
 
 def placement(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
     """Return where a process is, as /proc says: hierarchy to path, and "autogroup" where there is
-    one. `pid`: or "self".
+    one. `pid`: a number or "self".
 
     The v2 hierarchy's name is "unified". Raises BrokenError when the process is gone.
     """

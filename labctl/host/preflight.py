@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labctl.base.errors import HostError
+from labctl.host import cgroups
 from labctl.host.facts import QEMU
 
 _MIB = 1024 * 1024
@@ -44,6 +45,7 @@ def preflight(
         _disk_problem(state_folder, disk_bytes),
         _memory_problem(root, memory_bytes),
         _shared_memory_problem(root),
+        cgroups.realtime_problem(cgroups.detect(root), root),
         _tap_problem(root) if has_link else None,
     ]
     return [problem for problem in problems if problem is not None]

@@ -102,6 +102,7 @@ class RunFolder:
 
     @classmethod
     def in_archive(cls, path: Path) -> RunFolder:
+        """Return the run that an archive holds."""
         return cls(path, RunArchive(path))
 
     @contextmanager

@@ -183,9 +183,8 @@ class Workload:
             if one.when is None or evaluate(one.when, parameters, where)
         }
 
-    def isolation(self, parameters: Parameters) -> tuple[tuple[str, ...], bool]:
-        """Return the cgroup controllers that its command needs, and whether it has a real-time
-        policy of its own."""
+    def controllers(self, parameters: Parameters) -> tuple[str, ...]:
+        """Return the cgroup controllers that its command needs."""
         somewhere = Setting(
             parameters=parameters,
             vcpus=self.file.needs.vcpus,
@@ -194,8 +193,7 @@ class Workload:
             peer="peer",
         )
         limits = self._commands.cgroup(self._commands.variables(somewhere, 1))
-        sched = self._commands.sched(parameters)
-        return limits.controllers if limits else (), sched is not None and sched.policy.realtime
+        return limits.controllers if limits else ()
 
     def peer(self, parameters: Parameters) -> Peer | None:
         """Return whom it talks to over the network; None for a workload that sends nothing. Raises

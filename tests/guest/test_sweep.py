@@ -59,16 +59,18 @@ def test_a_small_sweep_reports_every_arm_and_leaves_nothing_behind(swept: Swept)
 @ALONE
 def test_nothing_of_labctl_runs_in_a_measured_window_of_a_first_run(swept: Swept) -> None:
     (run,) = swept.sandbox.runs()
-    shares = {}
+    shares, stolen = {}, {}
     for trial in run.glob("trials/*/samples.json"):
         samples = json.loads(trial.read_text())["samples"]
         (own,) = [s["value"] for s in samples if s["labels"] == {"thread": "labctl"}]
-        # What a hypervisor below took away is charged to whoever had the CPU. None on most.
-        stolen = [s["value"] for s in samples if s["metric"] == "host_steal"]
-        shares[trial.parent.name] = own - sum(stolen) * (os.cpu_count() or 1)
+        shares[trial.parent.name] = own
+        shares_of_all = [s["value"] for s in samples if s["metric"] == "host_steal"]
+        stolen[trial.parent.name] = sum(shares_of_all) * (os.cpu_count() or 1)
     assert len(shares) >= 6
+    # What a hypervisor below took away is charged to whoever had the CPU, and not in every window.
+    assert len([share for share in stolen.values() if share == 0]) >= 2
     # CPU seconds per second: 3 ms of a window of one second.
-    assert {trial: own for trial, own in shares.items() if own >= 0.003} == {}
+    assert {name: own for name, own in shares.items() if own >= 0.003 + stolen[name]} == {}
 
 
 def test_both_sides_have_run_the_same_files_libraries_included(swept: Swept) -> None:

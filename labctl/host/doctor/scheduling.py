@@ -40,14 +40,15 @@ def rt_groups(reader: Reader, scope: Scope) -> Result:
     layout = cgroups.detect(reader.root)
     if not layout.rt_group_sched:
         return fine("real-time policies are not bound to a cgroup's budget", False)
-    if why := cgroups.why_no_realtime(layout, reader.root):
-        return block(why, cgroups.realtime_remedy(layout), True)
+    if problem := cgroups.realtime_problem(layout, reader.root):
+        return block(problem.message, problem.hint or "", True)
     inside = _own_cpu_cgroup(reader, layout)
     where = f"; labctl itself is in the cpu cgroup {inside}" if inside not in ("/", "") else ""
     setting = cgroups.libvirt_setting(layout)
     return warn(
         f"CONFIG_RT_GROUP_SCHED: a cpu cgroup without a budget refuses FIFO and RR{where}",
-        f"echo '{setting}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system'",
+        f"echo '{setting}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system': a "
+        "setting of all its guests; restart it",
         True,
     )
 
@@ -135,7 +136,7 @@ CHECKS = (
         "rt-group-sched",
         GROUP,
         "There 'vcpusched' fails with \"Cannot set scheduler parameters … Operation not "
-        "permitted\"; labctl's own libvirt leaves the cpu controller out.",
+        "permitted\"; labctl's own libvirt leaves the cpu controller out, on cgroup v2 every one.",
         rt_groups,
     ),
     Check(

@@ -15,9 +15,9 @@ from labctl.base.errors import LabctlError
 from labctl.base.events import Listener
 from labctl.base.paths import StatePaths
 from labctl.host.accelerator import Requested
+from labctl.run.commands.choose_folder import last_begun
 from labctl.run.commands.host_output import tool_outputs
 from labctl.run.commands.live_output import live_outputs
-from labctl.run.commands.new_folder import last_begun
 from labctl.run.commands.selftest_bundle import pack
 from labctl.run.commands.selftest_result import SelftestResult, outcome
 from labctl.run.commands.sweep import sweep

@@ -11,8 +11,8 @@ from labctl.base.events import Listener, Note
 from labctl.base.paths import host_lock
 from labctl.base.signals import ending_signals_interrupt
 from labctl.host.lock import host_locked
+from labctl.run.commands.choose_folder import earlier_folder, folder_path, new_folder
 from labctl.run.commands.measure import measure
-from labctl.run.commands.new_folder import earlier_folder, folder_path, new_folder
 from labctl.run.commands.progress_file import told
 from labctl.run.commands.record import command, finished, recorded
 from labctl.run.commands.sweep_checks import check_connection, check_host

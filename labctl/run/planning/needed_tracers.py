@@ -132,10 +132,8 @@ def _without_cgroups(study: Study) -> dict[str, str]:
     """Return by workload why this host can't limit its command as its file asks for."""
     found = {}
     for name, item in study.workloads.items():
-        controllers, realtime = workload_of(item).isolation(item.parameters)
-        if controllers and (
-            why := cgroups.why_no_command_cgroup(cgroups.detect(), controllers, realtime=realtime)
-        ):
+        controllers = workload_of(item).controllers(item.parameters)
+        if controllers and (why := cgroups.why_no_command_cgroup(cgroups.detect(), controllers)):
             found[name] = why
     return found
 

@@ -1,6 +1,6 @@
 """Read one run: the texts that declarations name, and what all patterns find in them.
 
-Tables are read by pyarrow, which takes 30 MB and has a thread: only who reads one loads it.
+Tables are read by pyarrow, which takes some 30 MB and has a thread: it is loaded where one is read.
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
     if file.regex is not None:
         pairs = [_window(file, match.groups) for match in matched(file, parts, run.matches)]
     elif file.csv is not None:
+        from labctl.workloads.readers import columns
+
         pairs = []
         for part in parts:
-            from labctl.workloads.readers import columns
-
             seconds, done = columns.pairs(file, part, file.seconds, file.operations)
             pairs += list(zip(seconds.tolist(), done.tolist(), strict=True))
     else:

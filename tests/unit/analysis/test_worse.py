@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.analysis.answer_record import Basis, Worse
+from labctl.analysis.answer_record import Basis, Statistic, Worse
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import find_run
@@ -71,14 +71,12 @@ def test_where_the_control_failed_no_interval_of_another_metric_counts() -> None
     assert worse(failed) == ()
 
 
-def test_a_maximum_that_one_stall_of_the_host_hides_is_shown_by_the_middle_one_of_its_trials() -> (
-    None
-):
+def test_a_maximum_that_one_stall_of_the_host_hides_is_shown_by_the_median_of_its_trials() -> None:
     run = with_values(made(), "pinned", "latency_max", lambda _, old: 3 * old)
     wild = with_values(run, "control", "latency_max", lambda b, old: old * (9 if b == 2 else 1))
     [found] = worse(wild)
-    assert (found.metric, found.tested, found.trials) == ("latency_max", Basis.NOT_TESTED, 10)
-    assert "(the middle one of 10 trials each: not tested)" in found.text
+    assert (found.tested, found.statistic) == (Basis.NOT_TESTED, Statistic.MEDIAN)
+    assert "(the median of 10 trials each: not tested)" in found.text
     assert found.after is not None
     assert found.before is not None
     assert 1.8 < found.after / found.before < 2.2  # pinned is half as fast again
@@ -89,4 +87,4 @@ def test_a_maximum_that_one_stall_of_the_host_hides_is_shown_by_the_middle_one_o
 def test_in_the_recorded_example_the_longest_latency_more_than_doubles() -> None:
     decision = judge(find_run(RESULTS, "example").load()).decision
     assert "Longest latency 18.2 ms → 48.4 ms in sysbench-cpu" in decision.worse
-    assert "the middle one of 10 trials each: not tested" in decision.worse
+    assert "the median of 10 trials each: not tested" in decision.worse

@@ -232,14 +232,23 @@ def test_output_that_finds_no_space_is_the_hosts_refusal() -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_help_loads_nothing_that_takes_long() -> None:
-    script = "import sys, labctl.cli.main; print(sorted(sys.modules))"
+@pytest.mark.parametrize(
+    ("name", "slow"),
+    [
+        ("labctl.cli.main", {"numpy", "scipy", "lxml", "libvirt", "pydantic", "rich", "jinja2"}),
+        ("labctl.run.commands.sweep", {"pyarrow", "matplotlib"}),
+    ],
+)
+def test_a_module_loads_nothing_that_takes_long_and_it_may_not_need(
+    name: str, slow: set[str]
+) -> None:
+    script = f"import sys, {name}; print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = set(done.stdout.replace("'", "").strip("[]\n").split(", "))
-    assert "labctl.cli.main" in loaded
-    assert not loaded & {"numpy", "scipy", "lxml", "libvirt", "pydantic", "rich", "jinja2"}
+    assert name in loaded
+    assert not loaded & slow
 
 
 def test_each_command_in_the_help_has_its_module() -> None:

@@ -90,33 +90,44 @@ def test_libvirt_makes_no_groups_on_a_unified_host_whose_cpu_groups_refuse_real_
 
 
 @pytest.mark.parametrize(
-    ("version", "refuses", "enabled", "says"),
+    ("version", "refuses", "enabled", "is_root", "says"),
     [
-        (2, True, "cpu memory", "every group is in one"),
-        (2, True, "cpuset memory", None),
-        (2, False, "cpu memory", None),
-        (1, True, "cpu memory", None),
+        (2, True, "cpu memory", True, "every group below the root is in one"),
+        (2, True, "cpuset memory", True, None),
+        (2, True, "cpuset memory", False, "labctl is in one of the host's"),
+        (2, False, "cpu memory", False, None),
+        (1, True, "cpu memory", True, None),
     ],
 )
 def test_a_unified_host_refuses_real_time_policies_where_every_group_is_a_cpu_group(
-    tmp_path: Path, version: int, refuses: bool, enabled: str, says: str | None
+    tmp_path: Path, version: int, refuses: bool, enabled: str, is_root: bool, says: str | None
 ) -> None:
     (tmp_path / "sys").mkdir()
     (tmp_path / "sys/cgroup.subtree_control").write_text(f"{enabled}\n")
+    if not is_root:
+        (tmp_path / "sys/cgroup.type").write_text("domain\n")
     layout = Layout({"cpu": Hierarchy(version, Path("/sys"))}, Path("/sys"), refuses)
-    found = cgroups.why_no_realtime(layout, tmp_path)
-    assert found is None if says is None else says in (found or "")
-    assert "echo -cpu > /sys/cgroup.subtree_control" in cgroups.realtime_remedy(layout)
+    found = cgroups.realtime_problem(layout, tmp_path)
+    assert (found is None) is (says is None)
+    if found is not None:
+        assert (says or "") in found.message
+        assert "rt_group_sched=0" in (found.hint or "")
+        assert ("echo -cpu > /sys/cgroup.subtree_control" in (found.hint or "")) is is_root
 
 
-def test_a_run_is_refused_where_no_trial_could_have_its_policy(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.subtree_control").write_text("cpu memory\n")
-    layout = Layout({"cpu": Hierarchy(2, tmp_path)}, tmp_path, rt_group_sched=True)
-    with pytest.raises(HostError, match="refuses real-time policies") as caught:
-        cgroups.check_realtime(layout)
-    assert "rt_group_sched=0" in (caught.value.hint or "")
-    (tmp_path / "cgroup.subtree_control").write_text("memory\n")
-    cgroups.check_realtime(layout)
+def test_labctl_makes_no_cpu_group_that_makes_cpu_groups_of_all_others(
+    fake_kernel: Path, tmp_path: Path
+) -> None:
+    (fake_kernel / "cgroup.subtree_control").write_text("memory\n")
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "memory")}, fake_kernel, True)
+    limits = CpuLimits(weight=300)
+    with (
+        pytest.raises(HostError, match="refuses real-time policies"),
+        cgroups.group(layout, Journal(tmp_path / "j"), "neighbour-0", limits=limits),
+    ):
+        pytest.fail("its weight would make cpu groups of native runs")
+    assert cgroups.why_no_command_cgroup(layout, ("memory",)) is None
+    assert "refuses" in (cgroups.why_no_command_cgroup(layout, ("cpu",)) or "")
 
 
 def test_competitors_are_equal_by_cgroup_where_cgroups_allow_it() -> None:
@@ -148,6 +159,7 @@ def test_a_budget_file_of_the_root_cpu_group_tells_that_it_refuses(
     assert cgroups.detect(tmp_path).rt_group_sched is refuses
 
 
+_ON = "# CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED is not set"
 _OFF = "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED=y"
 
 
@@ -156,9 +168,11 @@ _OFF = "CONFIG_RT_GROUP_SCHED_DEFAULT_DISABLED=y"
     [
         ("# CONFIG_RT_GROUP_SCHED is not set", "", False),
         ("# CONFIG_RT_GROUP_SCHED is not set", "rt_group_sched=1", False),
-        ("CONFIG_RT_GROUP_SCHED=y", "quiet", True),
-        ("CONFIG_RT_GROUP_SCHED=y", "rt_group_sched=0", False),
-        ("CONFIG_RT_GROUP_SCHED=y", "rt_group_sched=0 rt_group_sched=y", True),
+        ("CONFIG_RT_GROUP_SCHED=y", "rt_group_sched=0", True),  # before 6.16
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_ON}", "quiet", True),
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_ON}", "rt_group_sched=0", False),
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_ON}", "rt_group_sched=0 rt_group_sched=1", True),
+        (f"CONFIG_RT_GROUP_SCHED=y\n{_ON}", "rt_group_sched=0 rt_group_sched=y", False),
         (f"CONFIG_RT_GROUP_SCHED=y\n{_OFF}", "quiet", False),
         (f"CONFIG_RT_GROUP_SCHED=y\n{_OFF}", "rt_group_sched=1", True),
     ],
@@ -371,7 +385,7 @@ def test_limits_put_a_group_into_a_cpu_cgroup_even_where_that_takes_no_real_time
 
 def test_a_v2_group_has_its_weight_and_its_quota(fake_kernel: Path, tmp_path: Path) -> None:
     (fake_kernel / "cgroup.subtree_control").write_text("cpu memory\n")
-    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "memory")}, fake_kernel, True)
+    layout = Layout({n: Hierarchy(2, fake_kernel) for n in ("cpu", "memory")}, fake_kernel, False)
     limits = CpuLimits(weight=300, quota_percent=50)
     with cgroups.group(
         layout, Journal(tmp_path / "j"), "neighbour-0", limits=limits, accounted=True

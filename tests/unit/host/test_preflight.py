@@ -24,6 +24,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with 2 CPUs, 2 GiB of memory available, 10 GiB of disk, everything installed."""
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2097152 kB\n")
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/mountinfo").write_text("")
     (tmp_path / "dev/shm").mkdir(parents=True)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
@@ -96,6 +98,26 @@ def test_without_root_nothing_is_started(problems: Ask, monkeypatch: pytest.Monk
 def test_missing_shared_memory_is_told(problems: Ask, host: Path) -> None:
     (host / "dev/shm").rmdir()
     assert "dev/shm" in problems()[0].message
+
+
+def test_a_host_on_which_no_run_could_have_its_policies_is_refused(
+    problems: Ask, host: Path
+) -> None:
+    mount = host / "sys/fs/cgroup"
+    mount.mkdir(parents=True)
+    (mount / "cgroup.controllers").write_text("cpu memory\n")
+    (mount / "cgroup.subtree_control").write_text("memory\n")
+    (host / "proc/self/mountinfo").write_text(
+        "35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+    )
+    (host / "proc/sys/kernel").mkdir(parents=True)
+    (host / "proc/sys/kernel/osrelease").write_text("6.18.0\n")
+    (host / "boot").mkdir()
+    (host / "boot/config-6.18.0").write_text("CONFIG_RT_GROUP_SCHED=y\n")
+    assert problems() == []
+    (mount / "cgroup.subtree_control").write_text("cpu memory\n")
+    [problem] = problems()
+    assert "every group below the root is in one" in problem.message
 
 
 def test_several_problems_are_told_at_once(problems: Ask) -> None:

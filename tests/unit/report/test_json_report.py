@@ -331,6 +331,7 @@ class Worse(Shape):
     metric: str
     unit: str
     tested: Literal["verdict", "interval", "not tested"]
+    statistic: Literal["typical", "largest", "median"]
     before: float | None
     after: float | None
     trials: int

@@ -1,4 +1,4 @@
-"""Find the folder of a run that was begun, or make one, with all that is known before it begins."""
+"""Choose a run's folder: one that was begun, or a new one with all that is known before it."""
 
 from __future__ import annotations
 
