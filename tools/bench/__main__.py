@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,23 +52,24 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
     "trace": (traces.trace, (traces.SCRIPT, traces.LATENCY, traces.MEMORY)),
     "exits": (exits.exits, (exits.DISTURBS, exits.WRITES, exits.USES)),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
+    "sweep": (sweeps.sweep, (sweeps.AROUND, sweeps.SHARE, sweeps.CPU, sweeps.MEMORY)),
+    # From here on this process has libvirt's driver, which no other can have then.
     "restore": (guests.restore, (guests.RESTORE,)),
     "boot": (guests.boot, (guests.BOOT,)),
-    "sweep": (sweeps.sweep, (sweeps.AROUND, sweeps.SHARE, sweeps.CPU, sweeps.MEMORY)),
 }
-"""Group to what measures it and to its figures."""
+"""Group to what measures it and to its figures, in the order in which they are measured."""
 
 
-def measure(benchmark: Benchmark, names: Sequence[str]) -> list[Figure]:
+def measure(benchmark: Benchmark, names: Collection[str]) -> list[Figure]:
     """Return the figures of the groups; those that can't be measured, with the reason."""
     figures: list[Figure] = []
-    for name in names:
+    for name in (name for name in GROUPS if name in names):
         function, empty = GROUPS[name]
         benchmark.listener(Note(text=f"Measuring: {', '.join(figure.name for figure in empty)}"))
         try:
             figures += function(benchmark)
         except LabctlError as error:
-            why = f"not measured: {error.message.splitlines()[0]}"
+            why = f"not measured: {' '.join(error.message.split())}"
             figures += [replace(figure, note=why) for figure in empty]
     return figures
 
@@ -137,7 +138,7 @@ def main(
 
     with ending_signals_interrupt():
         said = labels(places, tell)
-        figures = measure(Benchmark(places, tell, trace_events), names or list(GROUPS))
+        figures = measure(Benchmark(places, tell, trace_events), names or GROUPS)
     show(Console(highlight=False, width=None if sys.stdout.isatty() else 120), figures, said)
     if json_file is not None:
         found = [figure.to_json() for figure in figures]

@@ -22,8 +22,9 @@ from labctl.guest.recipe import Recipe, RecipeFile
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.lab_opening import open_image
 from labctl.run.guests.prepare import prepared_disk
-from labctl.run.guests.started import RESTORE_S, answering, image_xml
+from labctl.run.guests.started import RESTORE_S, answering, hand_over, image_xml
 from labctl.run.resources.disks import make_overlay
 from labctl.run.trials.post_boot import PostBootSetup
 from labctl.run.trials.proof import Proof
@@ -77,6 +78,8 @@ def boot(benchmark: Benchmark) -> list[Figure]:
     untrimmed = build(recipe, benchmark.places, benchmark.listener)
     with benchmark.open_lab(planned) as lab:
         prepared = prepared_disk(lab, baseline)
+        untrimmed.prepared_dir.mkdir(exist_ok=True)
+        open_image(untrimmed, lab.qemu_ids[1])
         other = replace(lab, image=untrimmed)
         other_prepared, other_seed = provisioned(other, baseline)
         ours: list[float] = []
@@ -101,6 +104,7 @@ def boot_s(lab: Lab, tuning: Tuning, prepared: Path, seed_disk: Path | None = No
     overlay = lab.work / "bench.qcow2"
     started = time.monotonic()
     make_overlay(prepared, overlay)
+    hand_over(lab, overlay)
     running = lab.session.start(image_xml(lab, tuning, overlay, seed_disk))
     try:
         return answered_at(lab, running, lab.boot_s) - started
@@ -137,12 +141,13 @@ def provisioned(lab: Lab, tuning: Tuning) -> tuple[Path, Path]:
     disk = lab.image.prepared_dir / f"{seed.seed_digest(files)[:12]}.qcow2"
     seed_disk = lab.work / "seed.iso"
     seed.write_seed(seed_disk, files)
+    hand_over(lab, seed_disk)
     if disk.is_file():
         return disk, seed_disk
     lab.listener(Note(text="First boot of the untrimmed image (once)."))
-    lab.image.prepared_dir.mkdir(exist_ok=True)
     aside = disk.with_name(f".{disk.name}.new")
     make_overlay(lab.image.disk, aside)
+    hand_over(lab, aside)
     running = lab.session.start(image_xml(lab, tuning, aside, seed_disk))
     with answering(lab, running, FIRST_BOOT_S, is_booting=True) as channel:
         channel.run(Command(argv=("cloud-init", "status", "--wait")), seconds=FIRST_BOOT_S)
