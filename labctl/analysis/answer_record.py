@@ -26,7 +26,7 @@ class Grade(StrEnum):
 
 
 class Statistic(StrEnum):
-    """Name what of a metric's values in an arm is shown."""
+    """Name the statistic that is shown of a metric's trials."""
 
     TYPICAL = "typical"
     """Mean of `Level.typical`."""

@@ -29,9 +29,9 @@ _HINTS = (
     ),
     (
         "Failed to enable controller '+cpu'",
-        "A daemon without systemd, on cgroup v2 with CONFIG_RT_GROUP_SCHED: add "
-        "'cgroup_controllers = []' to /etc/libvirt/qemu.conf and restart it, or leave out "
-        "--connect.",
+        "The host has cgroup v2 with CONFIG_RT_GROUP_SCHED and no systemd. With --connect, add "
+        "'cgroup_controllers = []' to /etc/libvirt/qemu.conf and restart the daemon; without, let "
+        "labctl read the kernel's configuration (/boot/config-RELEASE or /proc/config.gz).",
     ),
     ("Cannot allocate memory", "Give the guest less memory in the study's 'guest.memory_mib'."),
     ("No space left on device", "Free some space, or name another folder with --state-dir."),

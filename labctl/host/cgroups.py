@@ -211,8 +211,8 @@ def libvirt_controllers(layout: Layout) -> list[str]:
 
 
 def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None:
-    """Return why no native run can have a real-time policy on this host, with the remedy; None
-    where it can.
+    """Return why no trial on this host could have a real-time policy or be valid, with the remedy;
+    None where it can.
 
     v2 has no budgets of real-time policies, so a cpu group refuses them (cgroup-v2.rst, "CPU"). If
     the root passes the controller on, every group below it is in a cpu group; in a container with
@@ -222,18 +222,23 @@ def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None
     if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
         return None
     refuses = "the kernel refuses real-time policies in cpu cgroups of v2 (CONFIG_RT_GROUP_SCHED)"
-    reboot = "Boot it with 'rt_group_sched=0' (Linux 6.16 or newer), or without the option."
+    reboot = (
+        "Boot the host with 'rt_group_sched=0' (Linux 6.16 or newer), or with a kernel built "
+        "without CONFIG_RT_GROUP_SCHED."
+    )
     mount = root / cpu.folder.relative_to("/")
     if (mount / "cgroup.type").exists():  # all groups have it but the root
         return HostError(
-            f"{refuses}, and labctl is in one of the host's: {cpu.folder} is not their root",
+            f"{refuses}, and labctl is in one of the host's: {cpu.folder} is not their root, "
+            "so no trial here would be valid",
             hint=reboot,
         )
     file = "cgroup.subtree_control"
     if "cpu" not in _text(mount / file).split():
         return None
     return HostError(
-        f"{refuses}, and every group below the root is in one: {cpu.folder / file} has 'cpu'",
+        f"{refuses}, and every group below the root is in one: {cpu.folder / file} has 'cpu', "
+        "so no trial here would be valid",
         hint=f"{reboot} Or, where no group needs its weight or quota of CPUs, which are lost: "
         f"echo -cpu > {cpu.folder / file}. That fails while a group passes it on, as systemd's do.",
     )
@@ -284,12 +289,15 @@ def why_no_command_cgroup(layout: Layout, controllers: Collection[str]) -> str |
 
 
 def _why_no_cpu_group(layout: Layout) -> str | None:
-    """Return why labctl makes no cpu group here. On v2 one makes cpu groups of all that are beside
-    it, native runs and guests among them."""
+    """Return why labctl makes no cpu group here: on v2 the controller that one group needs puts
+    all groups beside it in cpu groups as well, native runs' and guests' among them."""
     cpu = layout.controllers.get("cpu")
     if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
         return None
-    return "this host's kernel refuses real-time policies in cpu cgroups of v2"
+    return (
+        "on this kernel (CONFIG_RT_GROUP_SCHED, cgroup v2) a cpu cgroup would take real-time "
+        "policies from guests and native runs"
+    )
 
 
 @contextmanager
@@ -306,7 +314,7 @@ def command_cgroup(
         wanted.add("memory")
     folders = {layout.controllers[one].folder / name for one in wanted}
     with ExitStack() as stack:
-        stack.enter_context(controllers_enabled(layout, journal, needs_cpu=True, wanted=wanted))
+        stack.enter_context(controllers_enabled(layout, journal, wanted=wanted))
         for folder in sorted(folders):
             stack.enter_context(journal.changed(CgroupFolder(str(folder)), PRESENT))
         yield
@@ -317,15 +325,14 @@ def controllers_enabled(
     layout: Layout,
     journal: Journal,
     *,
-    needs_cpu: bool = False,
     wanted: Collection[str] = _OURS,
 ) -> Iterator[None]:
-    """Enable the needed controllers for children of the v2 root; nothing to do on v1. `needs_cpu`:
-    that of CPUs also where it takes real-time policies away."""
+    """Enable the needed controllers for children of the v2 root, but that of CPUs where it takes
+    real-time policies away; nothing to do on v1."""
     missing = {
         name for name in wanted if _has(layout, name) and layout.controllers[name].version == 2
     }
-    if layout.rt_group_sched and not needs_cpu:
+    if layout.rt_group_sched:
         missing.discard("cpu")
     if layout.unified is None or not missing:
         yield
@@ -387,8 +394,7 @@ def group(
         folders["cpuacct"] = found.parent / f"labctl-{name}"
         accounts = folders["cpuacct"] / found.name
     with ExitStack() as stack:
-        needs_cpu = limits is not None
-        stack.enter_context(controllers_enabled(layout, journal, needs_cpu=needs_cpu))
+        stack.enter_context(controllers_enabled(layout, journal))
         for folder in sorted(set(folders.values())):
             stack.enter_context(journal.changed(CgroupFolder(str(folder)), PRESENT))
         if cpu is not None and by_cgroup:

@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]
     "exits": (exits.exits, (exits.DISTURBS, exits.WRITES, exits.USES)),
     "image": (commands.image, (commands.BUILD, commands.DISK_SIZE)),
     "sweep": (sweeps.sweep, (sweeps.AROUND, sweeps.SHARE, sweeps.CPU, sweeps.MEMORY)),
-    # From here on this process has libvirt's driver, which no other can have then.
+    # These open libvirt's embedded driver here, and no other process can then.
     "restore": (guests.restore, (guests.RESTORE,)),
     "boot": (guests.boot, (guests.BOOT,)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from dataclasses import replace
@@ -161,5 +162,7 @@ def provisioned(lab: Lab, tuning: Tuning) -> tuple[Path, Path]:
         script = "sync && echo u > /proc/sysrq-trigger && sync"
         if channel.run(Command(argv=("sh", "-c", script)), seconds=60).returncode != 0:
             raise BrokenError("the untrimmed guest's disk can't be made clean")
+    os.chown(aside, os.geteuid(), lab.qemu_ids[1])
+    aside.chmod(0o640)
     aside.rename(disk)
     return disk, seed_disk

@@ -136,7 +136,8 @@ CHECKS = (
         "rt-group-sched",
         GROUP,
         "There 'vcpusched' fails with \"Cannot set scheduler parameters … Operation not "
-        "permitted\"; labctl's own libvirt leaves the cpu controller out, on cgroup v2 every one.",
+        "permitted\"; labctl's own libvirt leaves the cpu controller out, and on cgroup v2 every "
+        "controller.",
         rt_groups,
     ),
     Check(

@@ -1,4 +1,4 @@
-"""Choose a run's folder: one that was begun, or a new one with all that is known before it."""
+"""Choose a run's folder: one that was begun, or a new one with all that is known so far."""
 
 from __future__ import annotations
 

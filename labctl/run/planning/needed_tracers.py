@@ -105,7 +105,11 @@ def lacking(
         if control is not None:
             found[name] = dict.fromkeys(sides, control)
     for name, text in _without_cgroups(study).items() if Kind.NATIVE in sides else ():
-        unmet = Unmet(text=text, remedy="Boot the host with cgroups of v1, or all of v2's.")
+        unmet = Unmet(
+            text=text,
+            remedy="Boot the host with cgroup v1, or with all controllers of v2 and "
+            "'rt_group_sched=0' (Linux 6.16 or newer).",
+        )
         found.setdefault(name, {}).setdefault(Kind.NATIVE, unmet)
     for name, tracers in tracers_of(study).items():
         for side in (side for side in Kind if side in sides):

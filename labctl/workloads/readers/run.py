@@ -1,6 +1,6 @@
 """Read one run: the texts that declarations name, and what all patterns find in them.
 
-Tables are read by pyarrow, which takes some 30 MB and has a thread: it is loaded where one is read.
+Tables are read by pyarrow (30 MB and a thread), which is loaded when a table is read.
 """
 
 from __future__ import annotations

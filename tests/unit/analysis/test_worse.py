@@ -40,6 +40,7 @@ def test_a_metric_without_a_verdict_that_surely_got_worse_is_named_with_its_inte
     run = with_values(made(), "pinned", "latency_p99", lambda _, old: 4 * old)
     [found] = worse(run)
     assert (found.metric, found.tested) == ("latency_p99", Basis.INTERVAL)
+    assert found.statistic is Statistic.TYPICAL
     assert "no verdict" in found.text
     assert found.text in judge(run).decision.worse.replace("P99", "p99")
 
@@ -53,6 +54,7 @@ def test_a_maximum_that_stands_out_is_named_as_the_largest_of_its_trials_and_not
     run = with_values(made(), "pinned", "latency_max", lambda b, old: old * (9 if b == 4 else 1))
     [found] = worse(run)
     assert (found.metric, found.tested, found.trials) == ("latency_max", Basis.NOT_TESTED, 10)
+    assert found.statistic is Statistic.LARGEST
     assert found.after is not None
     assert found.before is not None
     assert found.after > 1.5 * found.before

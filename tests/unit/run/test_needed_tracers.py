@@ -171,7 +171,7 @@ guest: {image: debian-12, memory_mib: 512}
     [
         ({"cpu": 1, "memory": 1, "cpuset": 1}, [], ""),
         ({"cpu": 1, "cpuset": 1}, ["other", "fifo"], "no cgroup controller 'memory'"),
-        ({"cpu": 2, "memory": 2, "cpuset": 2}, ["other", "fifo"], "refuses real-time policies"),
+        ({"cpu": 2, "memory": 2, "cpuset": 2}, ["other", "fifo"], "would take real-time policies"),
     ],
 )
 def test_a_cgroup_that_this_host_cannot_make_leaves_its_native_cells_out(
