@@ -34,7 +34,6 @@ from tests.guest.conftest import (
     booting_within,
     changed_study,
     huge_page_pools,
-    wait_for,
 )
 
 BOOT_S = 600
@@ -217,21 +216,20 @@ def own(tmp_path: Path, image: Image, installed: Path) -> Iterator[OwnVm]:
 
 @contextmanager
 def in_use(disk: Path) -> Iterator[None]:
-    """A QEMU that has the disk open as a running VM has it."""
+    """A QEMU that has the disk open as a running VM has it. Nothing asks for the disk's lock until
+    QEMU has it: that would keep it from QEMU, which then ends."""
     argv = ["qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-machine", "q35"]
-    argv += ["-drive", f"file={disk},if=virtio,format=qcow2", "-serial", "stdio"]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    argv += ["-drive", f"file={disk},if=virtio,format=qcow2", "-qmp", "stdio"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
     try:
-        probe = ["qemu-img", "info", str(disk)]
-        wait_for(
-            lambda: subprocess.run(probe, capture_output=True, check=False).returncode,
-            60,
-            "the disk's lock",
-        )
+        assert process.stdout is not None
+        # QEMU greets when its disks are open, and locked.
+        assert '"QMP"' in process.stdout.readline()
         yield
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
