@@ -15,7 +15,8 @@ from typing import IO
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import dies_with_labctl, running
-from labctl.host.cgroups import Cgroup, Layout, group, placement
+from labctl.host.cgroups import Layout, placement
+from labctl.host.own_cgroups import Cgroup, group
 from labctl.host.settings.journal import Journal
 
 DATA_FOLDER = "/labdata"

@@ -11,8 +11,9 @@ from labctl.base.errors import HostError
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.host import cgroups
-from labctl.host.cgroups import CpuLimits, Layout
+from labctl.host.cgroups import Layout
 from labctl.host.guest_memory import MIB, why_too_many
+from labctl.host.own_cgroups import CpuLimits, why_no_limits
 from labctl.host.topology import Topology
 from labctl.study.condition import EMULATOR, EVERYWHERE, SIBLINGS, VCPUS, Condition, Kind, Neighbour
 
@@ -101,5 +102,5 @@ def why_not(
         )
     if neighbour.kind is Kind.CGROUP:
         limits = CpuLimits(quota_percent=neighbour.quota_percent)
-        return cgroups.why_no_limits(layout, limits)
+        return why_no_limits(layout, limits)
     return None

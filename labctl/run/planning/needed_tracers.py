@@ -14,6 +14,7 @@ from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host import cgroups
 from labctl.host.congestion import has_congestion_control
+from labctl.host.own_cgroups import why_no_command_cgroup
 from labctl.host.tracers import OPTIONS, has_tracer, is_built_with
 from labctl.run.planning.requirements import Unmet
 from labctl.study.study import Study
@@ -137,7 +138,7 @@ def _without_cgroups(study: Study) -> dict[str, str]:
     found = {}
     for name, item in study.workloads.items():
         controllers = workload_of(item).controllers(item.parameters)
-        if controllers and (why := cgroups.why_no_command_cgroup(cgroups.detect(), controllers)):
+        if controllers and (why := why_no_command_cgroup(cgroups.detect(), controllers)):
             found[name] = why
     return found
 

@@ -21,8 +21,8 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.last_words import last_words
-from labctl.host.cgroups import Cgroup, CpuLimits, group
 from labctl.host.native import NativeSession, runner_in
+from labctl.host.own_cgroups import Cgroup, CpuLimits, group
 from labctl.run.guests.clones import OpenRoom
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.native_bench import runner_channel, runner_file

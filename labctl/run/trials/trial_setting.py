@@ -10,7 +10,7 @@ from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.runner_requests import cgroup_name
 from labctl.base.tuning import Kind
-from labctl.host.cgroups import command_cgroup
+from labctl.host.own_cgroups import command_cgroup
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.lab import Lab
 from labctl.study.study import StudyWorkload

@@ -13,7 +13,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import run
 from labctl.base.runner_archive import runner_archive
-from labctl.host import cgroups
+from labctl.host import cgroups, own_cgroups
 from labctl.host.link import native_network
 from labctl.host.native import NativeSession, check_tree, in_tree, native_session
 from labctl.host.settings.journal import Journal
@@ -155,7 +155,7 @@ def test_a_runner_that_ended_is_reported_with_its_last_words(tmp_path: Path) -> 
     stderr.write_text("mount: permission denied\n")
     ours, theirs = socket.socketpair()
     with ours, theirs, stderr.open("rb") as file:
-        group = cgroups.Cgroup({}, None, None)
+        group = own_cgroups.Cgroup({}, None, None)
         ended: Any = Ended()
         with pytest.raises(BrokenError, match="status 1: mount: permission denied"):
             NativeSession(ours, ended, group, file).check_alive()
@@ -197,4 +197,4 @@ def test_the_tree_is_entered_with_a_mount_for_each_folder_and_a_copy_for_all_lin
 
 def test_a_group_without_a_limit_counts_no_kills() -> None:
     with pytest.raises(BrokenError, match="without a memory limit"):
-        cgroups.Cgroup({}, None, None).oom_kills()
+        own_cgroups.Cgroup({}, None, None).oom_kills()
