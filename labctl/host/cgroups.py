@@ -55,6 +55,13 @@ class Layout:
             return "v1" if has_v1 else "none"
         return "hybrid" if has_v1 else "v2"
 
+    @property
+    def v2_refuses_realtime(self) -> bool:
+        """Tell whether the cpu controller is v2's, which has no budgets to give, on a kernel that
+        asks for one."""
+        cpu = self.controllers.get("cpu")
+        return cpu is not None and cpu.version == 2 and self.rt_group_sched
+
 
 @dataclass(frozen=True, slots=True)
 class CpuSharing:
@@ -149,8 +156,7 @@ def libvirt_controllers(layout: Layout) -> list[str]:
     root has, whatever is named, and fails to enable "cpu" for the guest's threads. "devices" is no
     controller of v2 (libvirt uses BPF there) but is named all the same.
     """
-    cpu = layout.controllers.get("cpu")
-    if cpu is not None and cpu.version == 2 and layout.rt_group_sched:
+    if layout.v2_refuses_realtime:
         return []
     wanted = [name for name in _LIBVIRT_CONTROLLERS if name == "devices" or has(layout, name)]
     if has(layout, "cpu") and not layout.rt_group_sched:
@@ -166,9 +172,9 @@ def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None
     the root passes the controller on, every group below it is in a cpu group; in a container with
     a cgroup namespace, what looks like the root may be such a group itself.
     """
-    cpu = layout.controllers.get("cpu")
-    if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
+    if not layout.v2_refuses_realtime:
         return None
+    cpu = layout.controllers["cpu"]
     refuses = "the kernel refuses real-time policies in cpu cgroups of v2 (CONFIG_RT_GROUP_SCHED)"
     reboot = (
         "Boot the host with 'rt_group_sched=0' (Linux 6.16 or newer), or with a kernel built "

@@ -101,8 +101,7 @@ def why_no_command_cgroup(layout: Layout, controllers: Collection[str]) -> str |
 def _why_no_cpu_group(layout: Layout) -> str | None:
     """Return why labctl makes no cpu group here: on v2 the controller that one group needs puts
     all groups beside it in cpu groups as well, native runs' and guests' among them."""
-    cpu = layout.controllers.get("cpu")
-    if cpu is None or cpu.version == 1 or not layout.rt_group_sched:
+    if not layout.v2_refuses_realtime:
         return None
     return (
         "on this kernel (CONFIG_RT_GROUP_SCHED, cgroup v2) a cpu cgroup would take real-time "
