@@ -1,11 +1,11 @@
-"""Decide whether a run may judge: does baseline equal itself, and was the known loss found?
+"""Decide whether a run may judge: does baseline equal itself, and was the known loss detected?
 
 Both use the workload's primary metric and a two-sided interval, in each condition. The control's
 checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
 its baseline different from itself anywhere in at most 5 % of cases
 (docs/decisions/control-and-handicap.md). The known loss's interval has 95 %. Found means that it
 lies below 0 altogether, so a blind run passes in one case of forty. A known loss that shows as many
-times the margin says nothing of losses as small as the margin: then the minimum detectable effect
+times the threshold says nothing of losses as small as it: then the minimum detectable effect
 must lie below it.
 """
 
@@ -34,7 +34,7 @@ class Checked:
 
 
 def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Checked:
-    """Return the control's and the known loss's check at one workload and condition."""
+    """Return the checks of the A/A control and the known-loss arm at one workload and condition."""
     control, judges, reach = _check_control(design, cells, place, primary)
     known_loss, least = _check_known_loss(design, cells, place, primary)
     return Checked(control, known_loss, Eligibility(judges, reach, least))
@@ -43,7 +43,7 @@ def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Ch
 _MOST_PLACES = 8
 """Places that one sentence names."""
 
-CONTROL_FAILED = "the control failed: baseline differs from itself"
+CONTROL_FAILED = "the A/A control failed: baseline differs from itself"
 """Reason for no conclusion against baseline."""
 
 
@@ -63,20 +63,20 @@ def _check_control(
     17's a_b in the direction of all other changes, those of an arm against baseline."""
     arm = _control(design, cells, place, primary)
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        said = Said("The control could not be checked in ", f": {arm.excuse}.")
+        said = Said("The A/A control could not be checked in ", f": {arm.excuse}.")
         return arm.checked("control", None, said), False, 0.0
     found = arm.quoted(arm.effects, arm.interval)
     reach = arm.interval.reach
     if arm.interval.low > 0 or arm.interval.high < 0:
         said = Said(
-            "The control failed in ",
+            "The A/A control failed in ",
             ": baseline differs from itself, so verdicts are suspended there.",
             found,
         )
         return arm.checked("control", False, said), False, reach
     if reach > on_scale(primary.margin, arm.effects.kind):
         said = Said(
-            "The control shows no difference in ",
+            "The A/A control shows no difference in ",
             ", but can't rule out a bias beyond the threshold: only effects larger than that bias "
             "get a verdict there.",
             f"{found}, bias up to "
@@ -84,7 +84,7 @@ def _check_control(
             f"threshold is {size_text(primary.margin, arm.effects.kind, arm.unit)}",
         )
         return arm.checked("control", None, said), True, reach
-    return arm.checked("control", True, Said("The control passed in ", ".", found)), True, reach
+    return arm.checked("control", True, Said("The A/A control passed in ", ".", found)), True, reach
 
 
 def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) -> _Arm:
@@ -100,7 +100,7 @@ def _check_known_loss(
     arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
     withheld = '"equivalent" is withheld there.'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
-        said = Said("The sensitivity check could not be made in ", f": {arm.excuse}; {withheld}")
+        said = Said("The known-loss arm could not be checked in ", f": {arm.excuse}; {withheld}")
         return arm.checked("known_loss", None, said), math.inf
     found = arm.quoted(arm.effects, arm.interval)
     if arm.better is Better.NEITHER:
@@ -108,9 +108,8 @@ def _check_known_loss(
         return arm.checked("known_loss", None, said), math.inf
     if towards_better(arm.interval, arm.better).high >= 0:
         said = Said(
-            "The sensitivity check failed in ",
-            ": the known loss was not found. This run can't see a loss of that size, so "
-            f"{withheld}",
+            "The known loss was not detected in ",
+            ": this run cannot show there that two tunings are equivalent.",
             found,
         )
         return arm.checked("known_loss", False, said), math.inf
@@ -118,12 +117,12 @@ def _check_known_loss(
     noise = None if control.excuse or control.effects is None else control.effects.spread
     least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
     if least <= on_scale(primary.margin, arm.effects.kind):
-        said = Said("The sensitivity check passed in ", ".", found)
+        said = Said("The known loss was detected in ", ".", found)
         return arm.checked("known_loss", True, said), least
     visible = None if noise is None else smallest_visible(noise, design.alpha)
     said = Said(
-        "The sensitivity check found the known loss in ",
-        ", but that is more than twice the threshold: a loss as small as the threshold may go "
+        "The known loss was detected in ",
+        ", but it is more than twice the threshold there: a loss as small as the threshold may go "
         f"unseen, so {withheld}",
         f"{found}, minimum detectable effect {arm.size(visible)} where the threshold is "
         f"{size_text(primary.margin, arm.effects.kind, arm.unit)}",

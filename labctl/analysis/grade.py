@@ -103,14 +103,14 @@ def _boots(standing: Standing) -> Ground:
 
 
 def _control(standing: Standing, checked: Mapping[Scenario, Checked]) -> Ground:
-    """An open control is no failed one: what it leaves open, verdicts stay beyond (METHOD 18)."""
+    """An open control has not failed: verdicts stay beyond what it leaves open (METHOD 18)."""
     places = [scenario_of(c) for c in standing.judged]
     failed = [str(p) for p in places if p in checked and checked[p].control.passed is False]
     unchecked = [str(p) for p in places if p not in checked or not checked[p].eligibility.judges]
     if failed:
-        text = f"the control failed in {listed(failed)}"
+        text = f"the A/A control failed in {listed(failed)}"
     else:
-        text = f"the control could not be checked in {listed(unchecked)}"
+        text = f"the A/A control could not be checked in {listed(unchecked)}"
     return Ground(name="control", met=bool(places) and not failed and not unchecked, text=text)
 
 
@@ -122,7 +122,7 @@ def _sensitivity(standing: Standing, checked: Mapping[Scenario, Checked]) -> Gro
     return Ground(
         name="sensitivity",
         met=found,
-        text="the sensitivity check failed everywhere, so this run may be blind to a loss",
+        text="the known loss was not detected anywhere, so this run may be blind to a loss",
     )
 
 

@@ -84,9 +84,9 @@ def _by_interval(c: Comparison, low: float, high: float, margin: float) -> Incon
     if -threshold < first and last < threshold:
         return Inconclusive(
             Reason.NOT_SENSITIVE,
-            f"{shown} lies within the threshold of {size}, but the sensitivity check did not show "
-            "that the run would have seen a loss of that size",
-            "Plan a run with more blocks or less noise, in which the known loss is found.",
+            f"{shown} lies within the threshold of {size}, but the known-loss arm did not show "
+            "that the run would have detected a loss of that size",
+            "Plan a run with more blocks or less noise, in which the known loss is detected.",
         )
     seen = ""
     if c.smallest_visible is not None:

@@ -110,7 +110,7 @@ def _check(
         lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it takes"
         return _checked(test, None, f"{unchecked}: {lack}.")
     if eligibility is None or not eligibility.judges:
-        return _checked(test, None, f"{unchecked}: the control there forbids it.")
+        return _checked(test, None, f"{unchecked}: the A/A control there forbids it.")
     if design.before_look:
         none = "the run reached none of the looks that its plan declares"
         return _checked(test, None, f"{unchecked}: {none}.")
@@ -131,7 +131,7 @@ def _check(
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
     if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
-        forbids = "control and sensitivity check do not let this run call things equal"
+        forbids = "A/A control and known-loss arm do not let this run call things equal"
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, test.alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)

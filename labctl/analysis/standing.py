@@ -82,7 +82,7 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
         return c.verdict.row.unshown, None
     if checked is None or not checked.eligibility.judges:
         failed = checked is not None and checked.control.passed is False
-        return f"the control {'failed' if failed else 'could not be checked'}", None
+        return f"the A/A control {'failed' if failed else 'could not be checked'}", None
     if c.fallback is not None:
         return f"{metric_title(c.metric)} {c.fallback}", None
     if c.better is Better.NEITHER:
@@ -91,7 +91,10 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
     if worse is None or c.no_worse_than is None:
         return "there is no interval", None
     if _size(worse, c) < on_scale(c.no_worse_than, c.kind):
-        return f"the control can't rule out a bias that could hide a loss of {_allowed(c)}", None
+        return (
+            f"the A/A control can't rule out a bias that could hide a loss of {_allowed(c)}",
+            None,
+        )
     return f"{metric_title(c.metric)} {change_text(worse, c.kind, c.unit)}", worse
 
 

@@ -31,7 +31,7 @@ def failed_checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) ->
     if most < FEWEST_BLOCKS:
         yield (
             f"Demonstration, no verdict: {counted(most, 'block')} where a verdict takes "
-            f"{FEWEST_BLOCKS}. Control and known loss can't be checked either."
+            f"{FEWEST_BLOCKS}. The A/A control and the known-loss arm cannot be checked either."
         )
         return
     controls = [check.control for check in checks]

@@ -91,7 +91,7 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     Verdict.IMPROVES: VerdictRow(
         symbol="▲",
         means="A verdict: the interval excludes no change, and the estimate is better by at least "
-        "the margin.",
+        "the threshold.",
         says=Says.EFFECT,
         tone=Tone.BETTER,
         style="bold green",
@@ -100,7 +100,7 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     Verdict.REGRESSES: VerdictRow(
         symbol="▼",
         means="A verdict: the interval excludes no change, and the estimate is worse by at least "
-        "the margin.",
+        "the threshold.",
         says=Says.EFFECT,
         tone=Tone.WORSE,
         style="bold red",
@@ -109,8 +109,8 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.EQUIVALENT: VerdictRow(
         symbol="=",
-        means="A verdict: the whole interval lies within the margin, and the run has shown that it "
-        "can see a loss of about that size.",
+        means="A verdict: the whole interval lies within the threshold, and the run has shown that "
+        "it can see a loss of about that size.",
         says=Says.NO_EFFECT,
         tone=Tone.EQUAL,
         advice="equals baseline within the threshold",
@@ -118,7 +118,8 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.SMALL: VerdictRow(
         symbol="~",
-        means="A verdict: the interval excludes no change, and all of it lies within the margin.",
+        means="A verdict: the interval excludes no change, and all of it lies within the "
+        "threshold.",
         says=Says.NO_EFFECT,
         tone=Tone.EQUAL,
         advice="changes less than matters",
@@ -127,12 +128,12 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     Verdict.SUSPENDED: VerdictRow(
         symbol="!",
         means="No verdict, since this run did not show that the baseline equals itself there: the "
-        "control failed, is missing or can't rule out a bias as large as the effect.",
+        "A/A control failed, is missing or can't rule out a bias as large as the effect.",
         says=Says.OPEN,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where the control failed, is missing or can't rule "
-        "out a bias that large",
+        clause="gets no verdict in {places}, where the A/A control failed, is missing or can't "
+        "rule out a bias that large",
         advice="no verdict: this run did not show that baseline equals itself",
     ),
     Verdict.DEMONSTRATION: VerdictRow(

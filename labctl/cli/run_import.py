@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
 _FACTOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 _AFTER = (
-    "Baseline, primary metrics and margin were declared when the trials were imported, after they "
-    "had been measured."
+    "Baseline, primary metrics and threshold were declared when the trials were imported, after "
+    "they had been measured."
 )
 _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 
@@ -33,12 +33,14 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
     "--name", help="The run's name (default: an archive's own, else time and file's name)."
 )
 @click.option("--baseline", help="What the tunings are compared with (default: 'baseline').")
-@click.option("--control", help="The baseline a second time (default: 'control', if there).")
+@click.option(
+    "--control", help="A/A control: the baseline a second time (default: 'control', if there)."
+)
 @click.option(
     "--known-loss",
     "--handicap",
     "handicap",
-    help="Baseline less 5 % of its CPU time (default: 'handicap').",
+    help="Known-loss arm: baseline less 5 % of its CPU time (default: 'handicap').",
 )
 @click.option(
     "--primary",
@@ -47,7 +49,14 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
     multiple=True,
     help="The metric that decides. Needed where a workload has several.",
 )
-@click.option("--margin", default="5%", show_default=True, help="What is large enough to matter.")
+@click.option(
+    "--threshold",
+    "--margin",
+    "margin",
+    default="5%",
+    show_default=True,
+    help="What is large enough to matter.",
+)
 @click.option(
     "--interleaved",
     is_flag=True,

@@ -22,8 +22,8 @@ _CHECK_WORDS = {
         None: ("?", "open: only large effects get a verdict"),
     },
     "known_loss": {
-        True: ("✓", "passed: the known loss was found"),
-        False: ("✗", "failed: nothing is called equivalent"),
+        True: ("✓", "passed: the known loss was detected"),
+        False: ("✗", "not detected: nothing is called equivalent"),
         None: ("?", "open: nothing is called equivalent"),
     },
 }

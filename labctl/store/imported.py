@@ -237,7 +237,8 @@ def _margin(text: str) -> float:
     found = _SHARE.fullmatch(text.strip())
     if found is None or not 0 < (share := float(found[1]) / 100) < 1:
         raise UsageError(
-            f"--margin: '{text}' is not a share above 0 and below 100 %", hint="Write it as '5%'."
+            f"--threshold: '{text}' is not a share above 0 and below 100 %",
+            hint="Write it as '5%'.",
         )
     return share
 

@@ -218,7 +218,7 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
         control = tunings[roles.control]
         if tuning_digest(replace(control, name=baseline.name)) != tuning_digest(baseline):
             raise UsageError(
-                f"the control '{control.name}' differs from the baseline '{baseline.name}'",
+                f"the A/A control '{control.name}' differs from the baseline '{baseline.name}'",
                 hint=f"Let it say 'extends: {baseline.name}' and nothing else.",
             )
 

@@ -107,7 +107,7 @@ def _hanging(
     """Yield what of these arms would be said without the blocks, where it is something else."""
     now, then = _outcomes(ground, lines), _outcomes(ground, lines, without=blocks)
     design = ground.design
-    instruments = {design.control: "The control", design.known_loss: "The known loss"}
+    instruments = {design.control: "The A/A control", design.known_loss: "The known loss"}
     for name in names:
         # Where another rule made the verdict, these two say nothing of it.
         if now[name] != then[name] and ground.verdicts.get(name, now[name]) == now[name]:
@@ -159,7 +159,7 @@ def _outcomes(
             control = left.get(design.control or "")
             least = sees_from(known, control, design.alpha)
             eligibility = Eligibility(eligibility.judges, eligibility.reach, least)
-            said[line.name] = "found" if found else "not found"
+            said[line.name] = "detected" if found else "not detected"
     for line in lines:
         if line.name not in said:
             said[line.name] = _verdict(ground, line, left[line.name], eligibility)

@@ -131,5 +131,5 @@ def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups
 
 def whose(ground: Ground, line: Line) -> str:
     if line.name == ground.design.control:
-        return "the control's difference from baseline"
+        return "the A/A control's difference from baseline"
     return f"the effect of '{line.name}'"

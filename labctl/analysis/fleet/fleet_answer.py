@@ -109,7 +109,7 @@ def _answer(
                 f"nowhere is a host predicted to lose what counts as harm, and {_where(one)} gains"
             )
             return answer(Take.TAKE, why, one, of)
-    return answer(Take.OPEN, "no primary metric is shown to improve by the margin")
+    return answer(Take.OPEN, "no primary metric is shown to improve by the threshold")
 
 
 def _where(one: FleetEffect) -> str:

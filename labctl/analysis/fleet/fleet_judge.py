@@ -51,8 +51,8 @@ _NOTHING_SAID = {
     str(Verdict.BEFORE_LOOK): "its run reached no look that the plan declares",
 }
 _CONTROLS = {
-    str(Control.FAILED): "its control failed: baseline differs from itself",
-    str(Control.MISSING): "its control is missing",
+    str(Control.FAILED): "its A/A control failed: baseline differs from itself",
+    str(Control.MISSING): "its A/A control is missing",
 }
 """Verdicts and controls of a host's own run with which nothing is pooled, with the reason. A
 verdict that is suspended because of a small effect is no such reason: hosts with large effects

@@ -88,8 +88,8 @@ def leave(
     return Leave(
         blind=blind,
         open=(
-            f"the control can't rule out a bias up to {size_text(size, effects.kind, unit)}, and "
-            "so much may have brought it across the limit"
+            f"the A/A control can't rule out a bias up to {size_text(size, effects.kind, unit)}, "
+            "and so much may have brought it across the limit"
         ),
         reach=reach,
     )
@@ -108,8 +108,9 @@ def _blind(checked: Checked, loss: float) -> str:
         return ""
     if math.isfinite(checked.eligibility.sees_from):
         return (
-            "the sensitivity check found the known loss, which is no proof that a loss as small as "
-            "the limit would have been found"
+            "the known loss was detected, which does not prove that a loss as small as the limit "
+            "would have been"
         )
-    why = "failed" if checked.known_loss.passed is False else "could not be made"
-    return f"the sensitivity check {why}, so this run may be blind to a loss"
+    failed = checked.known_loss.passed is False
+    why = "the known loss was not detected" if failed else "the known-loss arm was not checked"
+    return f"{why}, so this run may be blind to a loss"

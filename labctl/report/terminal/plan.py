@@ -86,8 +86,8 @@ def _arms(plan: PlanRecord) -> RenderableType:
     table.add_column("arm", min_width=9, max_width=30, overflow="fold")
     table.add_column("part")
     table.add_column("starts")
-    roles = {getattr(plan, role): role for role in ("native", "baseline", "control")}
-    roles[plan.handicap] = "known loss"
+    roles = {plan.native: "native", plan.baseline: "baseline", plan.control: "A/A control"}
+    roles[plan.handicap] = "known-loss arm"
     for name, arm in plan.tunings.items():
         native = arm.kind == "native"
         part = roles.get(name) or ("native twin" if native else "tuning")
@@ -156,7 +156,8 @@ def _foreseen(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> list[Renderable
 
 
 _NO_RECOMMENDATION = (
-    "No recommendation can come of this plan: it takes ten blocks, a control and a tuning on trial."
+    "No recommendation can come of this plan: it takes ten blocks, an A/A control and a tuning on "
+    "trial."
 )
 
 

@@ -69,7 +69,7 @@ def test_a_failed_control_is_the_reason_given() -> None:
     run = with_values(run, "control", "events_per_s", lambda block, old: 0.9 * old)
     answer = judge(run).answer
     assert answer.startswith("Not shown: this run can't tell the tunings from baseline.")
-    assert "where the control failed" in answer
+    assert "where the A/A control failed" in answer
 
 
 def test_few_blocks_are_a_demonstration() -> None:

@@ -65,7 +65,7 @@ def test_the_time_of_a_verification_is_the_share_of_the_arms_that_run_again() ->
     ("run", "lack"),
     [
         (made(boots=4), "4 boots where a result that holds takes 5"),
-        (made(effects={"pinned": 1.5}), "the sensitivity check failed everywhere"),
+        (made(effects={"pinned": 1.5}), "the known loss was not detected anywhere"),
         (
             replace(made(), problems=("trial 7 is left out: it is cut off",)),
             "not whole (1 problem)",

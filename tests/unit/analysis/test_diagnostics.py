@@ -90,7 +90,7 @@ def test_a_wild_baseline_is_one_diagnostic_for_all_that_it_was_compared_with() -
     found = only(judge(run), DiagnosticKind.OUTLIER)
     assert found.tuning is None
     assert found.blocks == (4,)
-    assert "the control's difference from baseline" in found.sentence
+    assert "the A/A control's difference from baseline" in found.sentence
     assert "('baseline')" in found.sentence
     assert "('pinned')" not in found.sentence
     # Without the block the control is narrower too: what would be said is said by its eligibility.

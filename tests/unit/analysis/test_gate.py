@@ -319,7 +319,7 @@ def test_a_failed_control_leaves_what_is_against_baseline_undecided() -> None:
     found = finding(given, effects={"pinned": 3.0, "control": 1.3}, noise=0.01)
     assert (found.outcome, found.why) == (
         Outcome.UNDECIDED,
-        "the control failed: baseline differs from itself",
+        "the A/A control failed: baseline differs from itself",
     )
 
 

@@ -43,20 +43,20 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ({"seed": 10, "effects": {"handicap": 1.0}}, "the sensitivity check failed"),
+        ({"seed": 10, "effects": {"handicap": 1.0}}, "the known loss was not detected"),
         (
             {"seed": 5, "tunings": ("baseline", "control", "pinned"), "effects": {}},
-            "the sensitivity check could not be made",
+            "the known-loss arm was not checked",
         ),
         (
             {"seed": 5, "tunings": UNCHECKED, "effects": {"handicap": 0.95}},
-            "the control could not be checked in sysbench-cpu with a noisy neighbour: the run "
+            "the A/A control could not be checked in sysbench-cpu with a noisy neighbour: the run "
             "has none",
         ),
-        ({**WIDE, "effects": {"handicap": 0.93}}, "the control can't rule out a bias up to"),
+        ({**WIDE, "effects": {"handicap": 0.93}}, "the A/A control can't rule out a bias up to"),
         (
             {**WIDE, "effects": {"handicap": 0.3}},
-            "the sensitivity check found the known loss, which is no proof that a loss as small as",
+            "the known loss was detected, which does not prove that a loss as small as",
         ),
     ],
     ids=["blind", "no handicap", "no control", "a wide control", "a huge loss"],
@@ -94,13 +94,15 @@ def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
 ) -> None:
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the control can't rule out a bias up to" in one.why) is (outcome is Outcome.UNDECIDED)
+    assert ("the A/A control can't rule out a bias up to" in one.why) is (
+        outcome is Outcome.UNDECIDED
+    )
 
 
 def test_a_blind_run_does_not_break_a_rule_that_asks_for_a_gain() -> None:
     one = found(better_by_at_least="5 %", seed=10, effects={"handicap": 1.0})
     assert one.outcome is Outcome.UNDECIDED
-    assert "the sensitivity check failed" in one.why
+    assert "the known loss was not detected" in one.why
 
 
 def test_what_is_worse_needs_no_handicap_to_be_no_gain() -> None:
@@ -120,7 +122,7 @@ def test_a_metric_that_is_no_primary_has_no_check_of_its_own() -> None:
 
 def test_against_the_control_the_same_is_asked_as_against_baseline() -> None:
     one = found(against="control", within="5 %", seed=10, effects={"handicap": 1.0})
-    assert one.why.startswith("the sensitivity check failed")
+    assert one.why.startswith("the known loss was not detected")
 
 
 @pytest.mark.parametrize(("tuning", "against"), [("control", "baseline"), ("baseline", "control")])
@@ -165,10 +167,12 @@ def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
 def test_a_wide_control_is_held_against_the_rule_s_own_limit(
     limit: dict[str, str], effect: float, outcome: Outcome
 ) -> None:
-    """A bias that the control can't rule out lies between the threshold of 5 % and the limit."""
+    """A bias that the control leaves open lies between the threshold of 5 % and the limit."""
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the control can't rule out a bias up to" in one.why) is (outcome is Outcome.UNDECIDED)
+    assert ("the A/A control can't rule out a bias up to" in one.why) is (
+        outcome is Outcome.UNDECIDED
+    )
 
 
 TIGHT = {"seed": 3, "blocks": 30, "boots": 30, "noise": 0.012, "effects": {"handicap": 0.8}}
@@ -190,7 +194,7 @@ def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_run_that_sees_less
     effects = {"handicap": 0.8, "pinned": effect}
     one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
     assert one.outcome is outcome
-    why = "the sensitivity check found the known loss, which is no proof that a loss as small as"
+    why = "the known loss was detected, which does not prove that a loss as small as"
     assert (why in one.why) is (outcome is Outcome.UNDECIDED)
 
 
@@ -199,7 +203,7 @@ def test_and_a_control_that_shows_less(limit: str, outcome: Outcome) -> None:
     """Its reach of 4 % is below the threshold, and a loss of 3 % would have been seen."""
     one = found(worse_by_at_most=limit, seed=17, noise=0.02, effects={"handicap": 0.95})
     assert one.outcome is outcome
-    assert ("the control can't rule out a bias up to 4 %" in one.why) is (
+    assert ("the A/A control can't rule out a bias up to 4 %" in one.why) is (
         outcome is Outcome.UNDECIDED
     )
 

@@ -76,7 +76,7 @@ def test_an_interval_within_the_threshold_lacks_the_sensitivity_check(
 ) -> None:
     reason, found, remedy = why(compared, estimate=1.0, low=0.98, high=1.02)
     assert reason is Reason.NOT_SENSITIVE
-    assert "the sensitivity check did not show" in found
+    assert "the known-loss arm did not show" in found
     assert "known loss" in remedy
 
 

@@ -389,8 +389,8 @@ def test_warnings_come_with_the_gravest_first() -> None:
     run = replace(run, problems=("trials/0007/trial.json cannot be read",))
     warnings = judge(run).warnings
     expected = [
-        "The control failed",
-        "The sensitivity check failed",
+        "The A/A control failed",
+        "The known loss was not detected",
         "10 blocks share 2 boots",
         "native-versus-guest ratio shows emulation, not virtualization",
         "stack difference",

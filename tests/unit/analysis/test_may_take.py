@@ -85,7 +85,7 @@ def test_a_host_that_lacks_a_place_is_left_out_with_the_place() -> None:
     there = "was not measured in fio-randread with a noisy neighbour"
     assert dict(taken.others) == {
         "h0": there,
-        "h1": f"{there}: its control failed: baseline differs from itself",
+        "h1": f"{there}: its A/A control failed: baseline differs from itself",
     }
 
 

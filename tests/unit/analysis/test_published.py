@@ -161,7 +161,7 @@ def test_where_the_control_failed_no_direction_against_baseline_is_shown() -> No
     against_baseline = only_one(measured)
     assert (against_baseline.agreement, against_baseline.why) == (
         Agreement.NOT_SHOWN,
-        "the control failed: baseline differs from itself",
+        "the A/A control failed: baseline differs from itself",
     )
     assert only_one(measured, against="handicap").agreement is Agreement.SAME
 

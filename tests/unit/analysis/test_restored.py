@@ -74,7 +74,7 @@ def test_a_run_that_is_blind_to_the_handicap_calls_nothing_equal() -> None:
 def test_a_baseline_that_differs_from_itself_lets_no_restore_pass() -> None:
     found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.3, "control": 1.1}, noise=0.005))
     assert found.passed is None
-    assert "the control there forbids it" in found.sentence
+    assert "the A/A control there forbids it" in found.sentence
 
 
 def test_the_answer_begins_with_what_the_study_asked() -> None:

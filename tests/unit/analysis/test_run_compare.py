@@ -61,7 +61,7 @@ def test_effects_are_the_same_only_where_both_runs_can_see_a_loss() -> None:
     blind = replace(synthetic_run(seed=2, effects={}, **QUIET), name="blind")
     found = compare_runs(sees, blind)
     assert effect(found, "pinned").finding == "not shown"
-    assert any(text.startswith("blind: The sensitivity check failed") for text in found.cautions)
+    assert any(text.startswith("blind: The known loss was not detected") for text in found.cautions)
 
 
 def test_a_run_whose_control_failed_shows_nothing_of_effects() -> None:
@@ -74,7 +74,7 @@ def test_a_run_whose_control_failed_shows_nothing_of_effects() -> None:
     )
     found = compare_runs(sound, failed)
     assert effect(found, "pinned").finding == "not shown"
-    assert any(text.startswith("failed: The control failed") for text in found.cautions)
+    assert any(text.startswith("failed: The A/A control failed") for text in found.cautions)
 
 
 def test_a_share_is_no_margin_of_a_difference() -> None:

@@ -118,11 +118,11 @@ def test_of_a_latency_the_upper_end_of_the_interval_is_the_price() -> None:
         (without(made(0.5), "iops", after=9), "it has fewer than 10 blocks there"),
         (
             made(0.5, effects={**GAIN, "control": {"fio-randread": 1.3}}),
-            "the control failed there",
+            "the A/A control failed there",
         ),
         (
             made(0.5, tunings=["baseline", "handicap", "pinned"]),
-            "the control could not be checked there",
+            "the A/A control could not be checked there",
         ),
     ],
     ids=["missing", "nine blocks", "control failed", "no control"],
@@ -194,7 +194,7 @@ def test_a_bias_that_the_control_leaves_open_may_not_have_hidden_the_loss() -> N
         return replace(reading, value=reading.value * factor)  # type: ignore[union-attr]
 
     [unshown] = of(judge(with_readings(run, spread))).unshown
-    assert unshown.why == "the control can't rule out a bias that could hide a loss of 12 %"
+    assert unshown.why == "the A/A control can't rule out a bias that could hide a loss of 12 %"
     assert unshown.loss is None
 
 

@@ -23,7 +23,7 @@ def test_a_term_is_explained_whatever_its_case_and_however_it_is_quoted() -> Non
         shown = explained(*words)
         assert shown.exit_code == 0
         assert "noise floor (term)" in shown.stdout
-        assert "The control's interval" in shown.stdout
+        assert "The A/A control's interval" in shown.stdout
 
 
 def test_an_entry_that_sends_to_another_shows_that_too() -> None:
