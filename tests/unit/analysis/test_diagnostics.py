@@ -95,7 +95,9 @@ def test_a_wild_baseline_is_one_diagnostic_for_all_that_it_was_compared_with() -
     assert "('pinned')" not in found.sentence
     # Without the block the control is narrower too: what would be said is said by its eligibility.
     assert "'pinned' is 'inconclusive' with it and would be 'regresses' without" in found.sentence
-    assert "The known loss is 'not found' with it and would be 'found' without" in found.sentence
+    assert (
+        "The known loss is 'not detected' with it and would be 'detected' without" in found.sentence
+    )
 
 
 def test_an_effect_that_changes_over_the_run_drifts() -> None:
