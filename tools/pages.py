@@ -199,7 +199,6 @@ def _scale(metric: Metric) -> str:
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"verdicts": _verdicts},
     "docs/collectors.md": {"collectors": _collectors},
     "docs/metrics.md": {table.value: partial(_metrics, table) for table in Table},
     "docs/doctor.md": {"checks": _checks, "facts": _facts},
