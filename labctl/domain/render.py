@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
 from labctl.base.own_guests import mac_of
 from labctl.base.paths import data_folders
+from labctl.base.placement import refuse, xml_problems
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning
 from labctl.domain.guestcpu import PAGE_KIB, cpu_element, memory_nodes
@@ -60,6 +61,9 @@ class DomainRequest:
     tap: str | None = None
     """The tap device that its network card is plugged into; None: a network of QEMU's own."""
 
+    rt_runtime_us: int | None = None
+    """sched_rt_runtime_us while the guest runs; None: the kernel's default."""
+
     keeps_owners: bool = False
     """True if libvirt must not change the root disk's owner: it would also change all files below
     the overlay, for good."""
@@ -82,7 +86,21 @@ def guest_data_paths(disk: Disk, count: int) -> tuple[str, ...]:
 
 
 def render(request: DomainRequest) -> str:
-    """Return the domain's XML.
+    """Return the domain's XML, which passes `base/placement.py` on the plan's host.
+
+    Raises UsageError as `compared_xml` does, and for pins and policies that would hang the guest,
+    starve the host or keep libvirt from starting it.
+    """
+    xml = compared_xml(request)
+    host = request.plan.host
+    if request.rt_runtime_us is not None:
+        host = replace(host, rt_runtime_us=request.rt_runtime_us)
+    refuse(request.tuning.name, xml_problems(xml, host))
+    return xml
+
+
+def compared_xml(request: DomainRequest) -> str:
+    """Return the domain's XML unchecked: to be compared with another, never to be handed out.
 
     Raises UsageError for a native tuning, an unknown accelerator, a plan for another number of
     vCPUs, a memory policy that the plan's nodes can't have, text that XML cannot hold, and a

@@ -7,16 +7,18 @@ baseline and for the tuning, and what differs between the two is done to the for
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
 from lxml import etree
 
+from labctl.base.placement import PinProblem, refuse, xml_problems
 from labctl.base.tuning import Disk, Tuning
 from labctl.base.xmldiff import changes, children, parse, text_of
 from labctl.domain.foreign.foreign_domain import OwnDomain, is_written
 from labctl.domain.pinning.pin_plan import PinPlan
-from labctl.domain.render import DomainRequest, render
+from labctl.domain.render import DomainRequest, compared_xml
 
 DATA_SERIAL = "labctl-data"
 """Serial of labctl's own disk, in the guest and in the templates."""
@@ -59,9 +61,37 @@ def grafted(xml: str, tuning: Tuning, baseline_xml: str, tuning_xml: str) -> str
     return etree.tostring(root, encoding="unicode")
 
 
-def tuned(own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str) -> str:
-    """Return the owner's own XML with the tuning and nothing else of labctl's."""
-    plain, rendered = (render(_request(own, t, plan, accelerator)) for t in (baseline, tuning))
+def tuned(
+    own: OwnDomain,
+    tuning: Tuning,
+    plan: PinPlan,
+    baseline: Tuning,
+    accelerator: str,
+    rt_runtime_us: int,
+) -> str:
+    """Return the owner's own XML with the tuning and nothing else of labctl's. `rt_runtime_us`:
+    sched_rt_runtime_us.
+
+    Raises UsageError for pins and policies that would hang the guest, starve the host or keep
+    libvirt from starting it.
+    """
+    xml = compared(own, tuning, plan, baseline, accelerator)
+    refuse(tuning.name, problems(xml, plan, rt_runtime_us))
+    return xml
+
+
+def problems(xml: str, plan: PinPlan, rt_runtime_us: int) -> list[PinProblem]:
+    """Return what is wrong with a domain's pins and policies on the plan's host."""
+    return xml_problems(xml, replace(plan.host, rt_runtime_us=rt_runtime_us))
+
+
+def compared(
+    own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str
+) -> str:
+    """Return the same XML unchecked: to be compared with another, never to be handed out."""
+    plain, rendered = (
+        compared_xml(_request(own, t, plan, accelerator)) for t in (baseline, tuning)
+    )
     return grafted(own.xml, tuning, plain, rendered)
 
 
@@ -69,7 +99,7 @@ def is_changed(
     own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str
 ) -> bool:
     """Return whether the owner's domain is another one with the tuning than with baseline."""
-    plain, changed = (tuned(own, t, plan, baseline, accelerator) for t in (baseline, tuning))
+    plain, changed = (compared(own, t, plan, baseline, accelerator) for t in (baseline, tuning))
     return bool(changes(plain, changed))
 
 

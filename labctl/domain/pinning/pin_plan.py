@@ -10,6 +10,7 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
+from labctl.base.placement import RT_RUNTIME_US, HostCpus
 from labctl.base.tuning import PLAN, Strategy, Tuning
 from labctl.domain.pinning.helpers import helper_cpus
 from labctl.domain.pinning.vcpus import guest_topology, vcpu_cpus
@@ -44,6 +45,8 @@ class PinPlan:
     online: CpuSet
     reasons: tuple[str, ...]
     shares: tuple[str, ...]
+    host: HostCpus
+    """The CPUs that it was made for, with the kernel's default of real-time throttling."""
 
     @property
     def vcpu_cpus(self) -> CpuSet:
@@ -205,6 +208,16 @@ def pin_plans(
                 online=topology.online,
                 reasons=(why_housekeeping, *why, why_helpers, *_limits(topology)),
                 shares=(),
+                host=HostCpus(
+                    present=topology.present,
+                    online=topology.online,
+                    usable=topology.usable,
+                    pinnable=topology.pinnable,
+                    isolated=topology.isolated,
+                    housekeeping=housekeeping,
+                    memory_nodes=topology.memory_nodes,
+                    rt_runtime_us=RT_RUNTIME_US,
+                ),
             )
         )
     return tuple(replace(plan, shares=shares([plan], topology)) for plan in plans)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from labctl.base.placement import refuse
 from labctl.base.tuning import Tuning
 from labctl.base.xmldiff import parse
 from labctl.domain.foreign.copied import Copied, CopyRequest, confirmed, copied
 from labctl.domain.foreign.foreign_domain import OwnDomain
-from labctl.domain.foreign.graft import grafted, with_data_disk
+from labctl.domain.foreign.graft import grafted, problems, with_data_disk
 from labctl.domain.schema import validate
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.started import image_xml
+from labctl.run.planning.fitting import rt_runtime_us
 from labctl.run.planning.own_domain import OwnGuest
 from labctl.run.resources.disks import Disks
 
@@ -21,6 +23,7 @@ def xml_of(own: OwnGuest, baseline: Tuning, lab: Lab, tuning: Tuning, disks: Dis
     root = lab.work / "root.qcow2"  # of labctl's own domain, which says what a tuning means
     plain, rendered = (image_xml(lab, t, root) for t in (baseline, tuning))
     xml = grafted(made(own, baseline, lab, disks).xml, tuning, plain, rendered)
+    refuse(tuning.name, problems(xml, lab.pin_plan_for(tuning), rt_runtime_us(tuning)))
     xml = with_data_disk(xml, rendered)
     what = f"labctl's copy of '{own.domain.name}'"
     xml = confirmed(xml, _paths(own.domain, lab, disks, rendered), _label(lab), what)

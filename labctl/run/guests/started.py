@@ -17,6 +17,7 @@ from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest
 from labctl.run.guests import guest_logs
 from labctl.run.guests.lab import Lab
+from labctl.run.planning.fitting import rt_runtime_us
 from labctl.run.resources.disks import Disks
 
 RESTORE_S = 60.0
@@ -50,6 +51,7 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
             agent_socket=lab.agent_socket,
             # The first boot, which has a seed, is for cloud-init alone.
             tap=lab.link.tap if lab.link and seed_disk is None else None,
+            rt_runtime_us=rt_runtime_us(tuning),
             keeps_owners=not lab.session.is_embedded,
         )
     )

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from labctl.base.errors import HostError, UsageError
+from labctl.base.placement import PinProblem
+from labctl.base.placement import refuse as refuse_pins
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.pinning import pin_check
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan, same_placement
@@ -40,7 +42,7 @@ class Fit:
     hasn't; `crowding`: what its pins and policies would do here."""
 
     lacking: tuple[Unmet, ...]
-    crowding: tuple[pin_check.PinProblem, ...]
+    crowding: tuple[PinProblem, ...]
 
     @property
     def hindrances(self) -> tuple[Unmet, ...]:
@@ -56,23 +58,23 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
     for name, tuning in tunings.items():
         strategy = tuning.pin.strategy
         lacking = unmet(tuning, offers)
-        crowding: list[pin_check.PinProblem] = []
+        crowding: list[PinProblem] = []
         if strategy in unplaced:
             lacking.append(unplaced[strategy])
         else:
             lacking += _same_place(tuning, pin_plans)
             pins = pin_plans[strategy]
-            crowding = pin_check.check(tuning, pins, topology, _rt_runtime_us(tuning))
+            crowding = pin_check.check(tuning, pins, topology, rt_runtime_us(tuning))
         found[name] = Fit(lacking=tuple(lacking), crowding=tuple(crowding))
     return found
 
 
-def _rt_runtime_us(tuning: Tuning) -> int:
+def rt_runtime_us(tuning: Tuning) -> int:
     """Return what real-time tasks may take of each second while the tuning is in force."""
     value = tuning.host.get(RT_RUNTIME)
     if value is None and tuned.TUNED in tuning.host:
         value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
-    return read_rt_runtime_us() if value is None else int(value)
+    return readrt_runtime_us() if value is None else int(value)
 
 
 def fitted(
@@ -88,7 +90,7 @@ def fitted(
     for name, fit in fits(tunings, offers, topology).items():
         if name in asked_for:
             refuse(tunings[name], fit.lacking)
-            pin_check.refuse(tunings[name], fit.crowding)
+            refuse_pins(name, fit.crowding)
         if fit.hindrances:
             skipped[name] = "; ".join(hindrance.text for hindrance in fit.hindrances)
         else:

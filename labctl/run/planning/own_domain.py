@@ -18,7 +18,7 @@ from labctl.domain.foreign.foreign_domain import (
     named_places,
     own_domain,
 )
-from labctl.domain.foreign.graft import durability, is_changed, tuned
+from labctl.domain.foreign.graft import compared, durability, is_changed, problems
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
@@ -250,7 +250,7 @@ def durabilities(
     own XML has the cache mode wherever the tuning does not."""
     return {
         name: durability(
-            tuned(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator)
+            compared(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator)
         )
         for name, tuning in tunings.items()
         if tuning.kind is Kind.GUEST

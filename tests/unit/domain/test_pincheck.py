@@ -8,7 +8,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Policy, Sched, Tuning
-from labctl.domain.pinning.pin_check import PinProblem, check, refuse
+from labctl.base.placement import PinProblem, refuse
+from labctl.domain.pinning.pin_check import check
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.topology import Topology
 
@@ -59,7 +60,7 @@ def test_a_pinned_guest_on_two_cpus_has_no_problem() -> None:
 def test_a_pin_to_a_cpu_that_the_host_lacks_is_refused_in_one_sentence() -> None:
     tuning = guest({3: frozenset({9})})
     with pytest.raises(UsageError) as caught:
-        refuse(tuning, problems(tuning, EIGHT, 4))
+        refuse(tuning.name, problems(tuning, EIGHT, 4))
     assert caught.value.message == ("tuning 't': cannot pin vCPU 3 to CPU 9: the host has CPUs 0-7")
     assert caught.value.hint == (
         "Give 'pin.vcpus' a subset of 0-7, or 'plan' for a plan from the topology."
@@ -183,4 +184,4 @@ def test_a_native_fifo_workload_is_held_to_the_same_rules() -> None:
 def test_refusals_come_first_and_warnings_alone_refuse_nothing() -> None:
     found = problems(guest({0: frozenset({9})}, sched=FIFO), EIGHT, 1)
     assert [p.refused for p in found] == sorted((p.refused for p in found), reverse=True)
-    refuse(guest(), [PinProblem(text="w", hint="h", refused=False)])
+    refuse(guest().name, [PinProblem(text="w", hint="h", refused=False)])
