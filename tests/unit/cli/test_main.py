@@ -41,7 +41,7 @@ def raising(error: BaseException) -> click.Command:
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """`labctl pin` raises this."""
-    monkeypatch.setattr("labctl.cli.pin.command", raising(error))
+    monkeypatch.setattr("labctl.cli.pins.command", raising(error))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -170,7 +170,7 @@ def test_a_finding_is_exit_code_1(labctl: Labctl, monkeypatch: pytest.MonkeyPatc
     def found(context: click.Context) -> None:
         context.exit(1)
 
-    monkeypatch.setattr("labctl.cli.pin.command", found)
+    monkeypatch.setattr("labctl.cli.pins.command", found)
     assert labctl("pin").code == 1
 
 

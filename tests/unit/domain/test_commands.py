@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
-from labctl.cli import domain, pin
+from labctl.cli import pins as pin, tuning as domain
 from labctl.host import topology as topology_module
 
 from . import hosts

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import HostError, UsageError
-from labctl.cli.pin import command
+from labctl.cli.pins import command
 
 from ..domain import hosts
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli.common import Group, bold, console, listing_width, print_json
-from labctl.cli.domain_diff import diff
-from labctl.cli.domain_validate import validate_tunings
+from labctl.cli.tuning_diff import diff
+from labctl.cli.tuning_validate import validate_tunings
 from labctl.cli.render_options import domain_request, host_options
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
-from labctl.cli import domain
+from labctl.cli import tuning as domain
 from labctl.host import topology as topology_module
 from tests.unit.domain import hosts
 
