@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-if TYPE_CHECKING:
-    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+_Names = Callable[[click.Context], Iterable[str]]
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -26,23 +24,6 @@ def command(shell: str) -> None:
     script = made(click.Group("labctl"), {}, "labctl", "_LABCTL_COMPLETE")
     # Click's source() asks which bash is installed; the script itself needs no such question.
     click.echo(script.source_template % script.source_vars())
-
-
-def _completing(names: Callable[[click.Context], Iterable[str]]) -> Completer:
-    """Return a completer of these names, or of a file's when the word looks like a path."""
-
-    def complete(
-        context: click.Context, parameter: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        if "/" in incomplete or incomplete.startswith("."):
-            return [CompletionItem(incomplete, type="file")]
-        try:
-            found = list(names(context))
-        except Exception:
-            return []
-        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
-
-    return complete
 
 
 def _studies(_: click.Context) -> list[str]:
@@ -72,7 +53,53 @@ def _runs(context: click.Context) -> list[str]:
     return [LATEST, *(folder.name for folder in all_runs(place))]
 
 
-complete_studies = _completing(_studies)
-complete_tunings = _completing(_tunings)
-complete_workloads = _completing(_workloads)
-complete_runs = _completing(_runs)
+class _Name(click.types.StringParamType):
+    """Offer names; a word that looks like a path is completed by the shell."""
+
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+
+    def shell_complete(
+        self, context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        if "/" in incomplete or incomplete.startswith("."):
+            return [CompletionItem(incomplete, type="file")]
+        try:
+            found = list(self._names(context))
+        except Exception:  # A message would stand in the midst of what is typed.
+            return []
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+_BY_NAME: Mapping[str, _Names] = {
+    "study": _studies,
+    "tuning": _tunings,
+    "tunings": _tunings,
+    "workload": _workloads,
+    "workloads": _workloads,
+}
+"""Names of options' and arguments' values to what they may be. What has the metavar RUN is a run's
+name."""
+_OF_GROUP: Mapping[str, _Names] = {
+    "study": _studies,
+    "tuning": _tunings,
+    "tune": _tunings,
+    "workload": _workloads,
+}
+"""Commands whose arguments "name" and "names" are those of the same kind of file."""
+
+
+def offer_names(command: click.Command, group: str = "") -> None:
+    """Let the values of a command's parameters, and of its commands', be completed. `group`: the
+    command that it is of."""
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            offer_names(one, str(command.name))
+    for parameter in command.params:
+        names = _BY_NAME.get(str(parameter.name))
+        if str(parameter.metavar).startswith("RUN"):
+            names = _runs
+        elif parameter.name in ("name", "names"):
+            names = _OF_GROUP.get(str(command.name)) or _OF_GROUP.get(group)
+        if names is not None:
+            parameter.type = _Name(names)

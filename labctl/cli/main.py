@@ -73,6 +73,9 @@ _READ_THE_LAB = (
 )
 """Commands that use files which a lab folder may shadow."""
 
+_COMPLETING = "_LABCTL_COMPLETE"
+"""Variable by which a shell's completion calls labctl."""
+
 _MOST_SAID = 5000
 """Characters of a message, which may quote foreign text."""
 
@@ -112,6 +115,10 @@ class _Commands(Group):
         module = importlib.import_module(_COMMANDS[name][0])
         command = module.command
         assert isinstance(command, click.Command)
+        if _COMPLETING in os.environ:
+            from labctl.cli.completion import offer_names
+
+            offer_names(command)
         return command
 
     def resolve_command(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli.common import Group, console, listing, print_json, print_table
-from labctl.cli.completion import complete_studies
 
 if TYPE_CHECKING:
     from labctl.study.study import Study
@@ -50,7 +49,7 @@ def list_studies(*, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("name", metavar="STUDY|FILE", shell_complete=complete_studies)
+@click.argument("name", metavar="STUDY|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, as_json: bool) -> None:
     """Show what a study compares: its tunings, workloads, conditions and factors, how many trials
