@@ -251,6 +251,18 @@ def test_a_module_loads_nothing_that_takes_long_and_it_may_not_need(
     assert not loaded & slow
 
 
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    script = (
+        "import sys; from labctl.cli.main import cli; cli(['--help'], standalone_mode=False); "
+        "print(*(name for name in sys.modules if name.startswith('labctl.')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {name for name in done.stderr.split() if name.startswith("labctl.cli.")}
+    assert loaded == {"labctl.cli.main", "labctl.cli.common"}
+
+
 def test_each_command_in_the_help_has_its_module() -> None:
     for name, (path, _) in module._COMMANDS.items():
         assert path.startswith("labctl.cli.")
