@@ -17,34 +17,10 @@ if TYPE_CHECKING:
 
 
 _SECTIONS = {
-    "What to advise": (
-        "--tuning",
-        "--domain",
-        "--connect",
-        "--vcpus",
-        "--disk",
-    ),
-    "Output": (
-        "--out",
-        "--card",
-        "--json",
-    ),
-    "Apply it to this host": (
-        "--apply",
-        "--check",
-        "--restore-after",
-    ),
-    "Measure it again": (
-        "--verify",
-        "--fresh",
-        "--seed",
-        "--detach",
-        "--quiet",
-    ),
-    "Other": (
-        "--results",
-        "--help",
-    ),
+    "What to advise": "--tuning --domain --connect --vcpus --disk --results",
+    "Output": "--out --card --json --help",
+    "Apply it to this host": "--apply --check --restore-after",
+    "Measure it again": "--verify --fresh --seed --detach --quiet",
 }
 """Heading of --help to its options."""
 

@@ -20,33 +20,10 @@ _DURATION_S = 10.0
 
 
 _SECTIONS = {
-    "What to count": (
-        "--tuning",
-        "--limit",
-        "--set",
-    ),
-    "How long and how often": (
-        "--duration",
-        "--blocks",
-        "--search",
-        "--most",
-    ),
-    "Each guest": (
-        "--vcpus",
-        "--memory",
-        "--accel",
-    ),
-    "This run": (
-        "--plan-only",
-        "--show",
-        "--seed",
-        "--wait-quiet",
-        "--results",
-        "--html",
-        "--json",
-        "--quiet",
-        "--help",
-    ),
+    "What to count": "--tuning --limit --set",
+    "How long and how often": "--duration --blocks --search --most",
+    "Each guest": "--vcpus --memory --accel",
+    "This run": "--plan-only --show --seed --wait-quiet --results --html --json --quiet --help",
 }
 """Heading of --help to its options."""
 

@@ -15,11 +15,11 @@ _WIDEST = 30
 
 
 class Sectioned(click.Command):
-    """Show the options in --help under headings. `sections`: heading to its options ("--json"), in
-    the order of the page; options without a heading come last."""
+    """Show the options in --help under headings. `sections`: heading to its options,
+    as in "--json --quiet"; options without a heading come last."""
 
     def __init__(
-        self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **kwargs: Any
+        self, *args: Any, sections: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections or {}
@@ -35,7 +35,7 @@ class Sectioned(click.Command):
             for word in (*parameter.opts, *parameter.secondary_opts):
                 long_names[word] = str(parameter.name)
         placed = {
-            heading: [long_names[word] for word in words if word in long_names]
+            heading: [long_names[word] for word in words.split() if word in long_names]
             for heading, words in self.sections.items()
         }
         taken = {name for names in placed.values() for name in names}
@@ -45,8 +45,10 @@ class Sectioned(click.Command):
             if names:
                 with formatter.section(heading):
                     # One column of texts on the whole page, as without headings.
-                    rows = [(f"{lines[name][0]:<{width}}", lines[name][1]) for name in names]
-                    formatter.write_dl(rows)
+                    rows = [lines[name] for name in names]
+                    formatter.write_dl(
+                        [(f"{first:<{width}}" if text else first, text) for first, text in rows]
+                    )
 
 
 @click.command("help")

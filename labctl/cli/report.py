@@ -35,11 +35,9 @@ _PAGE = "html"
 records."""
 
 _SECTIONS = {
-    "What to show": ("--full", "--metric", "--workload", "--results", "--help"),
-    "A page, pictures, and output for other programs": (
-        *("--format", "--out", "--pictures", "--factors"),
-    ),
-    "Older names of --format": (*(one.option for one in FORMATS), "--html"),
+    "What to show": "--full --metric --workload --results --help",
+    "A page, pictures, and output for other programs": "--format --out --pictures --factors",
+    "Older names of --format": " ".join((*(one.option for one in FORMATS), "--html")),
 }
 """Heading of --help to its options."""
 

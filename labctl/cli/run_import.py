@@ -27,28 +27,10 @@ _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 
 
 _SECTIONS = {
-    "The run": (
-        "--name",
-        "--results",
-        "--json",
-        "--help",
-    ),
-    "Roles of the tunings in a CSV file": (
-        "--baseline",
-        "--control",
-        "--known-loss",
-    ),
-    "How a CSV file is judged": (
-        "--primary",
-        "--margin",
-        "--interleaved",
-        "--design",
-    ),
-    "Factors in a CSV file": (
-        "--factor",
-        "--own-boot",
-        "--interaction",
-    ),
+    "The run": "--name --results --json --help",
+    "Roles of the tunings in a CSV file": "--baseline --control --known-loss",
+    "How a CSV file is judged": "--primary --margin --interleaved --design",
+    "Factors in a CSV file": "--factor --own-boot --interaction",
 }
 """Heading of --help to its options."""
 

@@ -26,61 +26,18 @@ if TYPE_CHECKING:
 
 
 _SECTIONS = {
-    "What to measure": (
-        "--quick",
-        "--tuning",
-        "--workload",
-        "--condition",
-        "--factor",
-        "--collect",
-    ),
+    "What to measure": "--quick --tuning --workload --condition --factor --collect",
     "How long and how often": (
-        "--duration",
-        "--blocks",
-        "--until-width",
-        "--max-blocks",
-        "--looks",
-        "--blocks-per-boot",
-        "--spare-blocks",
+        "--duration --blocks --until-width --max-blocks --looks --blocks-per-boot --spare-blocks"
     ),
-    "The guest": (
-        "--vcpus",
-        "--memory",
-        "--accel",
-        "--connect",
-        "--fresh-boots",
-        "--kernel",
-        "--initrd",
-    ),
+    "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
     "A program of your own": (
-        "--command",
-        "--parameter",
-        "--metric",
-        "--unit",
-        "--better",
-        "--once",
-        "--timeout",
-        "--setup",
-        "--serve",
-        "--port",
-        "--ready",
-        "--package",
+        "--command --parameter --metric --unit --better --once --timeout --setup --serve "
+        "--port --ready --package"
     ),
-    "A VM of your own": (
-        "--domain",
-        "--keep-network",
-    ),
+    "A VM of your own": "--domain --keep-network",
     "This run": (
-        "--plan-only",
-        "--resume",
-        "--extend",
-        "--seed",
-        "--wait-quiet",
-        "--detach",
-        "--results",
-        "--json",
-        "--quiet",
-        "--help",
+        "--plan-only --resume --extend --seed --wait-quiet --detach --results --json --quiet --help"
     ),
 }
 """Heading of --help to its options."""

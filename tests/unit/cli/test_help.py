@@ -89,7 +89,7 @@ def test_the_long_commands_have_headings() -> None:
 @pytest.mark.parametrize("name", SECTIONED)
 def test_every_option_of_such_a_command_stands_under_one_heading(name: str) -> None:
     command = SECTIONED[name]
-    placed = [word for words in command.sections.values() for word in words]
+    placed = [word for words in command.sections.values() for word in words.split()]
     assert len(placed) == len(set(placed))
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
     known = {word for option in options for word in option.opts}
