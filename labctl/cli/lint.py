@@ -48,10 +48,10 @@ class Linted:
 @click.command("lint")
 @click.argument(
     "files",
-    metavar="FILE...",
+    metavar="FILE|FOLDER...",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
 )
 @click.option(
     "--kind",
@@ -64,11 +64,12 @@ def command(context: click.Context, files: Sequence[Path], kind: str | None, as_
     """Check files: keys, values, names, and what they refer to. Nothing is run.
 
     A tuning, a study, a workload, a condition, an image recipe, a gate's policy or published
-    results: the folder says which it is (domains/, benchmarks/, …), elsewhere the keys.
+    results: the folder says which it is (domains/, benchmarks/, …), elsewhere the keys. Of a FOLDER
+    all files in such folders are checked.
 
     Exit code: 1 when a file is not valid.
     """
-    linted = [_linted(path, kind) for path in files]
+    linted = [_linted(path, kind) for given in files for path in _files_of(given)]
     if as_json:
         print_json({"schema": SCHEMA, "files": [one.to_json() for one in linted]})
     else:
@@ -99,15 +100,31 @@ def _linted(path: Path, asked: str | None) -> Linted:
     return Linted(file=path, kind=kind, problems=problems, notes=notes)
 
 
+def _files_of(given: Path) -> list[Path]:
+    """Return the file, or those of a folder that lie where labctl looks for them."""
+    if not given.is_dir():
+        return [given]
+    found = [path for path in sorted(given.rglob("*.yaml")) if _kind_by_folder(path)]
+    if not found:
+        raise UsageError(
+            f"{given} has no folder of files that labctl knows",
+            hint=f"They lie in {', '.join(_FOLDERS)}. Or name the files.",
+        )
+    return found
+
+
+def _kind_by_folder(path: Path) -> str | None:
+    parts = path.resolve().parent.parts
+    return _FOLDERS.get("/".join(parts[-2:])) or _FOLDERS.get(parts[-1])
+
+
 def kind_of(path: Path) -> str:
     """Return the kind of a file by its folder, else by its keys. Raises UsageError when neither
     says it, and for a file that is not YAML."""
     from labctl.base.yamlfile import load_mapping
 
-    folder = path.resolve().parent
-    for parts in (2, 1):
-        if kind := _FOLDERS.get("/".join(folder.parts[-parts:])):
-            return kind
+    if kind := _kind_by_folder(path):
+        return kind
     keys = set(load_mapping(path))
     shared = {kind: len(keys & set(schema()["properties"])) for kind, (schema, _) in KINDS.items()}
     most = max(shared.values())

@@ -8,7 +8,7 @@ from labctl.base.hostfacts import EVERYTHING, Rests
 from labctl.host.doctor.check import Finding, Status
 
 PINNING = frozenset({Rests.PLACEMENT, Rests.SCHEDULING})
-"""What the tunings of `pinning` change, the study to begin with."""
+"""Changes that the tunings of `pinning` make, the study to begin with."""
 
 _ALWAYS = ("kvm-right", "kvm-boot")
 """Checks that come first for any study: under emulation, differences from native are those of the

@@ -92,6 +92,19 @@ def test_a_file_of_no_kind_is_not_valid_until_its_kind_is_named(
     assert "'colour'" in said.out
 
 
-@pytest.mark.parametrize("words", [(), ("nosuch.yaml",), (".",), ("--kind", "x", "y")])
+@pytest.mark.parametrize("words", [(), ("nosuch.yaml",), ("--kind", "x", "y")])
 def test_wrong_usage_is_exit_code_2(labctl: Labctl, words: tuple[str, ...]) -> None:
     assert labctl("lint", *words).code == 2
+
+
+def test_of_a_folder_the_files_in_known_folders_are_checked(labctl: Labctl, tmp_path: Path) -> None:
+    assert labctl("lint", str(tmp_path)).code == 2
+    for name in ("domains/a.yaml", "benchmarks/conditions/b.yaml", "other/c.yaml"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.write_text("colour: blue\n")
+    found = json.loads(labctl("lint", str(tmp_path), "--json").out)["files"]
+    assert [(Path(one["file"]).name, one["kind"]) for one in found] == [
+        ("b.yaml", "condition"),
+        ("a.yaml", "tuning"),
+    ]
