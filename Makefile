@@ -66,7 +66,7 @@ lint: setup
 
 # The pages that are made of the files and models that they describe.
 docs: setup
-	$(labctl) domain list --markdown > docs/tunings.md
+	$(labctl) tuning list --markdown > docs/tunings.md
 	$(bin)/python -m tools.study_keys > docs/studies.md
 	$(bin)/python -m tools.workload_keys > docs/workload-keys.md
 	$(bin)/python -m tools.pages

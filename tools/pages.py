@@ -64,7 +64,11 @@ def _exports() -> str:
     return _lines(
         ("command", "gives"),
         (
-            (f"`labctl report RUN {one.option}`" + "".join(f", `{o.option}`" for o in more), gives)
+            (
+                f"`labctl report RUN --format {one.name}`"
+                + "".join(f", `--format {other.name}`" for other in more),
+                gives,
+            )
             for gives, (one, *more) in alike
         ),
     )

@@ -28,7 +28,8 @@ _HEAD = """\
 
 This page is for anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
 Afterwards you know each key, what it takes and what it is when you leave it out; \
-`labctl sweep FILE --plan-only` then shows what the study would do here.
+`labctl lint FILE` checks a file, `labctl study show FILE` says what it compares, and \
+`labctl sweep FILE --plan-only` what it would do here.
 
 <!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
 

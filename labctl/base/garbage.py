@@ -15,7 +15,7 @@ times while the modules of a command are loaded."""
 
 def look_less() -> None:
     """Spare this process the search for garbage while modules are loaded, and at the end, when all
-    goes in any case: together a fifth of the time of `labctl domain list`."""
+    goes in any case: together a fifth of the time of `labctl tuning list`."""
     gc.set_threshold(_NEW_OBJECTS)
     atexit.register(gc.freeze)
 

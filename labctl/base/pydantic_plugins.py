@@ -1,7 +1,7 @@
 """Keep pydantic from looking for plugins.
 
 Before its first model it imports `importlib.metadata` and reads what every installed package
-offers, which takes a seventh of the time of `labctl domain list`; and it would let any of those
+offers, which takes a seventh of the time of `labctl tuning list`; and it would let any of those
 packages see and change what labctl validates. Its own switch, $PYDANTIC_DISABLE_PLUGINS, comes
 after the import, and would be in the environment of the workloads as well.
 """

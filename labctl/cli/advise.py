@@ -9,13 +9,23 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json, results_option, runs_folder, state_paths
+from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from labctl.rollout.advice import Advice, Advised
     from labctl.rollout.advice_files import Names
 
 
-@click.command("advise")
+_SECTIONS = {
+    "What to advise": "--tuning --domain --connect --vcpus --disk --results",
+    "Output": "--out --card --json --help",
+    "Apply it to this host": "--apply --check --restore-after",
+    "Measure it again": "--verify --fresh --seed --detach --quiet",
+}
+"""Heading of --help to its options."""
+
+
+@click.command("advise", cls=Sectioned, sections=_SECTIONS)
 @click.argument("run_name", metavar="RUN")
 @click.option(
     "--domain", metavar="NAME|FILE", help="The domain that the commands are for, and its size."

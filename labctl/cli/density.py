@@ -9,6 +9,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, html_option, results_option, runs_folder, state_paths
+from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
 _DURATION_S = 10.0
 
 
-@click.command("density")
+_SECTIONS = {
+    "What to count": "--tuning --limit --set",
+    "How long and how often": "--duration --blocks --search --most",
+    "Each guest": "--vcpus --memory --accel",
+    "This run": "--plan-only --show --seed --wait-quiet --results --html --json --quiet --help",
+}
+"""Heading of --help to its options."""
+
+
+@click.command("density", cls=Sectioned, sections=_SECTIONS)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @click.option("--tuning", "tunings", multiple=True, help="A tuning to count guests of; repeat it.")
 @click.option(

@@ -84,6 +84,7 @@ def _show(found: Checkup, as_json: bool, started: float, *, full: bool) -> int:
                 "blocked": found.blocked,
                 "seconds": round(seconds, 3),
                 "findings": [finding.to_json() for finding in found.findings],
+                "foremost": [finding.name for finding in found.foremost],
                 "tunings": [tuning.to_json() for tuning in found.tunings],
             }
         )

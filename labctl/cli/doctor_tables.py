@@ -1,4 +1,5 @@
-"""Print doctor's findings: the gravest last, next to the prompt, readable without colour."""
+"""Print doctor's findings: the answer first, what blocks last, next to the prompt; readable without
+colour."""
 
 from __future__ import annotations
 
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 _SECTIONS = {
     Status.OK: ("FINE", "bold green"),
-    Status.UNKNOWN: ("NOT KNOWN: this could not be found out", "bold"),
-    Status.WARN: ("WARNINGS: figures are affected, or something is not to be had", "bold yellow"),
+    Status.UNKNOWN: ("UNKNOWN: could not be determined", "bold"),
+    Status.WARN: ("WARNINGS: results are affected, or a feature is unavailable", "bold yellow"),
     Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
 }
+_FIRST_STUDY = "pinning"
+"""Study by which the most important warnings are chosen when none is named."""
 _WIDEST = 110
 """Longer lines are hard to read."""
 _INDENT = 20
@@ -34,25 +37,37 @@ _INDENT = 20
 def print_checkup(
     console: Console, checkup: Checkup, seconds: float, *, full: bool = False
 ) -> None:
-    """Print the findings, what is fine in a line unless `full`, and, for a study, each tuning; what
-    blocks comes last."""
+    """Print the answer and the warnings that matter most, then the other findings, what is fine in
+    a line unless `full`, and, for a study, each tuning; what blocks comes last."""
     counts = {
         status: sum(finding.status is status for finding in checkup.findings) for status in Status
     }
     for_whom = f" for '{checkup.study}'" if checkup.study else ""
+    blocking = [finding.name for finding in checkup.findings if finding.status is Status.BLOCK]
+    answer = f"Blocked by {', '.join(blocking)}" if blocking else "Nothing blocks"
     _line(
         console,
-        f"labctl doctor{for_whom}: {counts[Status.BLOCK]} blocking, "
-        f"{counted(counts[Status.WARN], 'warning')}, {counts[Status.UNKNOWN]} not known, "
-        f"{counts[Status.OK]} fine ({seconds:.1f} s)",
-        "bold",
+        f"{answer}; {counted(counts[Status.WARN], 'warning')}.",
+        "bold red" if blocking else "bold green",
     )
+    _line(
+        console,
+        f"labctl doctor{for_whom}: {counted(len(checkup.findings), 'check')}, "
+        f"{counts[Status.UNKNOWN]} unknown, {counts[Status.OK]} fine ({seconds:.1f} s)",
+    )
+    if checkup.foremost:
+        _line(console, f"\nMOST IMPORTANT for '{checkup.study or _FIRST_STUDY}'", "bold yellow")
+        _section(console, checkup.foremost)
     for status, (title, style) in _SECTIONS.items():
         if status is Status.BLOCK and checkup.study:
             _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
             for state in checkup.tunings:
                 _tuning(console, state)
-        found = [finding for finding in checkup.findings if finding.status is status]
+        found = [
+            finding
+            for finding in checkup.findings
+            if finding.status is status and finding not in checkup.foremost
+        ]
         if found and status is Status.OK and not full:
             _line(console, f"\n{title}: {_groups(found)} (a row each with --full)", style)
         elif found:

@@ -141,5 +141,5 @@ def _tunings(word: str) -> Iterator[_Meaning]:
     if word in names or all(part in names for part in word.split("+")):
         tuning = load_tuning(word)
         yield _Meaning(
-            "tuning", tuning.name, tuning.description, f"'labctl domain show {tuning.name}'"
+            "tuning", tuning.name, tuning.description, f"'labctl tuning show {tuning.name}'"
         )

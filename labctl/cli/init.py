@@ -72,7 +72,7 @@ def command(folder: Path, as_json: bool) -> None:
     click.echo("\nThen\n")
     if place != Path.cwd():
         click.echo(f"    cd {place}")
-    click.echo("    labctl domain validate mine\n    labctl sweep pinning --quick --tuning mine")
+    click.echo("    labctl tuning validate mine\n    labctl sweep pinning --quick --tuning mine")
     click.echo(f"\nFrom other folders: labctl --lab {place} ...")
 
 

@@ -32,8 +32,10 @@ _COMMANDS = {
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),
     "condition": ("labctl.cli.condition", "List, show or validate what runs beside trials."),
-    "domain": ("labctl.cli.domain", "List, show, compare, render or validate tunings."),
-    "pin": ("labctl.cli.pin", "Plan which thread runs on which CPU."),
+    "tuning": ("labctl.cli.tuning", "List, show, compare, render or validate tunings."),
+    "study": ("labctl.cli.study", "List or show studies: what 'labctl sweep' can run."),
+    "pins": ("labctl.cli.pins", "Plan which thread runs on which CPU."),
+    "lint": ("labctl.cli.lint", "Check files: tunings, studies, workloads, recipes, policies."),
     "schema": ("labctl.cli.schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "exits": ("labctl.cli.exits", "Measure what VM exits cost on this host."),
@@ -41,18 +43,26 @@ _COMMANDS = {
     "collectors": ("labctl.cli.collectors", "List what trials collect, and what that costs here."),
     "selftest": ("labctl.cli.selftest", "Try all of labctl on this host; bundle what it prints."),
     "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),
+    "help": ("labctl.cli.help", "Show the help of a command."),
+    "completion": ("labctl.cli.completion", "Print the completion script of a shell."),
 }
 """Command to its module and its line in --help. Modules are loaded only when they run: numpy,
 lxml and libvirt together take longer than --help may."""
 
+_OLD_NAMES = {("domain",): "tuning", ("pin", "plan"): "pins", ("pin",): "pins"}
+"""Words that name a command no longer, to its name now. Of two that fit, the first counts."""
+_OLD_NAMES_END = "0.3"
+"""Version that no longer knows the old names."""
 
 _READ_THE_LAB = (
     "sweep",
     "density",
     "workload",
     "condition",
-    "domain",
-    "pin",
+    "tuning",
+    "study",
+    "pins",
+    "lint",
     "image",
     "doctor",
     "selftest",
@@ -62,6 +72,9 @@ _READ_THE_LAB = (
     "fleet",
 )
 """Commands that use files which a lab folder may shadow."""
+
+_COMPLETING = "_LABCTL_COMPLETE"
+"""Variable by which a shell's completion calls labctl."""
 
 _MOST_SAID = 5000
 """Characters of a message, which may quote foreign text."""
@@ -102,7 +115,26 @@ class _Commands(Group):
         module = importlib.import_module(_COMMANDS[name][0])
         command = module.command
         assert isinstance(command, click.Command)
+        if _COMPLETING in os.environ:
+            from labctl.cli.completion import offer_names
+
+            offer_names(command)
         return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        for old, name in _OLD_NAMES.items():
+            if tuple(args[: len(old)]) == old:
+                if not context.resilient_parsing:
+                    _say(
+                        f"'labctl {' '.join(old)}' is now 'labctl {name}'; the old name works "
+                        f"until {_OLD_NAMES_END}",
+                        None,
+                    )
+                args = [name, *args[len(old) :]]
+                break
+        return super().resolve_command(context, args)
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -120,7 +152,7 @@ class _Commands(Group):
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="labctl")
+@click.version_option(__version__, "-V", "--version", prog_name="labctl")
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from labctl.host.topology import Topology
 
 _PLACE = Path("/var/lib/labctl")
+MEMORY_MIB = 1024
+"""Memory of a guest that is only rendered."""
 _UUID = "00000000-0000-4000-8000-000000000000"
 
 
@@ -28,7 +30,11 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
         click.option(
-            "--memory-mib", type=click.IntRange(64), default=1024, show_default=True, help="Memory."
+            "--memory-mib",
+            type=click.IntRange(64),
+            default=MEMORY_MIB,
+            show_default=True,
+            help="Memory.",
         ),
     )
     for option in reversed(options):

@@ -16,6 +16,7 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
+from labctl.cli.help import Sectioned
 from labctl.report.export.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -29,14 +30,32 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command("report")
+_PAGE = "html"
+"""Value of --format for the page, which is no export: it needs the run's files beside its
+records."""
+
+_SECTIONS = {
+    "What to show": "--full --metric --workload --results --help",
+    "A page, pictures, and output for other programs": "--format --out --pictures --factors",
+    "Older names of --format": " ".join((*(one.option for one in FORMATS), "--html")),
+}
+"""Heading of --help to its options."""
+
+
+@click.command("report", cls=Sectioned, sections=_SECTIONS)
 @click.argument("run_name", metavar="RUN")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice([*(one.name for one in FORMATS), _PAGE]),
+    help="Print it in this format; html is the page, for --out.",
+)
 @_format_options
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one of these to FILE instead: whole, or not at all.",
+    help="Write that format to FILE instead: whole, or not at all.",
 )
 @html_option
 @click.option(
@@ -56,6 +75,7 @@ def _format_options(command: Callable[..., None]) -> Callable[..., None]:
 @results_option
 def command(
     run_name: str,
+    format_name: str | None,
     out: Path | None,
     html_file: Path | None,
     pictures: Path | None,
@@ -67,15 +87,19 @@ def command(
     **formats: bool,
 ) -> None:
     """Show what RUN found; RUN is a run's name, number, folder or archive, or 'latest'."""
-    chosen = [one for one in FORMATS if formats[one.name]]
-    if len(chosen) > 1:
-        raise click.UsageError(f"{chosen[0].option} or {chosen[1].option}, not both")
+    if format_name == _PAGE:
+        if out is None or html_file is not None:
+            raise click.UsageError("--format html writes one page: give '--out FILE', not '--html'")
+        html_file, out = out, None
+    chosen = [one for one in FORMATS if formats[one.name] or one.name == format_name]
+    given = [*chosen, *([_PAGE] if format_name == _PAGE else [])]
+    if len(given) > 1:
+        raise click.UsageError("a report is printed in one format: give one --format")
     if out is not None and not chosen:
-        choices = ", ".join(one.option for one in FORMATS)
-        raise click.UsageError(f"--out needs one of {choices}; a page has '--html FILE'")
+        raise click.UsageError("--out needs a format: --format json, csv, …, or html for the page")
     if chosen and not chosen[0].is_text and out is None and sys.stdout.isatty():
         raise click.UsageError(
-            f"{chosen[0].option} can't be shown in a terminal: give '--out FILE'"
+            f"--format {chosen[0].name} can't be shown in a terminal: give '--out FILE'"
         )
 
     if metrics and (chosen or html_file is not None or pictures is not None):

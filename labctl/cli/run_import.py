@@ -13,6 +13,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import print_json, results_option, runs_folder
+from labctl.cli.help import Sectioned
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}")
 
@@ -25,7 +26,16 @@ _AFTER = (
 _BOOTS = "The file says nothing of boots: each block counts as one of its own."
 
 
-@click.command("import")
+_SECTIONS = {
+    "The run": "--name --results --json --help",
+    "Roles of the tunings in a CSV file": "--baseline --control --known-loss",
+    "How a CSV file is judged": "--primary --margin --interleaved --design",
+    "Factors in a CSV file": "--factor --own-boot --interaction",
+}
+"""Heading of --help to its options."""
+
+
+@click.command("import", cls=Sectioned, sections=_SECTIONS)
 @click.argument(
     "file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False)
 )

@@ -16,6 +16,7 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
+from labctl.cli.help import Sectioned
 from labctl.cli.own_program import one_program, own_program_options
 from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
 
@@ -24,7 +25,25 @@ if TYPE_CHECKING:
     from labctl.store.run_folder import RunFolder
 
 
-@click.command("sweep")
+_SECTIONS = {
+    "What to measure": "--quick --tuning --workload --condition --factor --collect",
+    "How long and how often": (
+        "--duration --blocks --until-width --max-blocks --looks --blocks-per-boot --spare-blocks"
+    ),
+    "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
+    "A program of your own": (
+        "--command --parameter --metric --unit --better --once --timeout --setup --serve "
+        "--port --ready --package"
+    ),
+    "A VM of your own": "--domain --keep-network",
+    "This run": (
+        "--plan-only --resume --extend --seed --wait-quiet --detach --results --json --quiet --help"
+    ),
+}
+"""Heading of --help to its options."""
+
+
+@click.command("sweep", cls=Sectioned, sections=_SECTIONS)
 @click.argument("study", required=False)
 @click.option("--quick", is_flag=True, help="The study's quick selection: fewer arms and seconds.")
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
@@ -110,7 +129,7 @@ def command(
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
     if study is None and resume is None and extend is None:
-        from labctl.cli.study_list import list_studies
+        from labctl.cli.study import list_studies
 
         list_studies(as_json=as_json)
         return ExitCode.USAGE

@@ -155,7 +155,7 @@ def _check(request: DomainRequest) -> None:
     if request.tuning.kind is Kind.NATIVE:
         raise UsageError(
             f"tuning '{name}' is native: it has no guest, so no domain XML",
-            hint="'labctl domain list' shows which tunings have a guest.",
+            hint="'labctl tuning list' shows which tunings have a guest.",
         )
     if request.accelerator not in DOMAIN_TYPES:
         raise UsageError(

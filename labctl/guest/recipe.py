@@ -166,6 +166,16 @@ def load_recipe(name: str) -> Recipe:
     files = paths.data_files("guest-images")
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=nearest(name, files))
+    return _loaded(name, files)
+
+
+def recipe_in(path: Path) -> Recipe:
+    """Return the recipe in a file, wherever it lies; raises UsageError as `load_recipe`."""
+    name = path.name.rpartition(".")[0]
+    return _loaded(name, {**paths.data_files("guest-images"), name: path})
+
+
+def _loaded(name: str, files: Mapping[str, Path]) -> Recipe:
     path = files[name]
     spec = yamlfile.validate(RecipeFile, _whole(path, files), path)
     if problems := list(_problems(spec)):

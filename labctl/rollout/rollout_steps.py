@@ -196,14 +196,14 @@ def _notes(
     if pinned and machine is not None:
         yield (
             "CPU and node numbers come from a pin plan made now, for this host and "
-            f"{counted(machine.vcpus, 'vCPU')}. For several guests: 'labctl pin plan --guests'."
+            f"{counted(machine.vcpus, 'vCPU')}. For several guests: 'labctl pins --guests'."
         )
     elif pinned:
         yield (
             "CPU and node numbers come from the run's pin plan and hold for its host "
             f"({host.get('cpu_model', 'CPU not recorded')}, CPUs "
             f"{host.get('cpus_online', 'not recorded')}). For another host or another guest: "
-            "'labctl pin plan', and measure there."
+            "'labctl pins', and measure there."
         )
     if machine is None and any(_by_vcpu(change.path) for change in changed):
         yield f"It fits a domain of {vcpus} vCPU(s), as was measured."

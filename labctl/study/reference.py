@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from labctl.base.tuning import Kind, Tuning
 from labctl.study.changes import GROUPS, changes, dotted, group, word
 
-COMMAND = "labctl domain list --markdown > docs/tunings.md"
+COMMAND = "labctl tuning list --markdown > docs/tunings.md"
 """Command that writes the file again."""
 
 _HEAD = f"""\

@@ -89,6 +89,12 @@ def load_tuning(name: str) -> Tuning:
     return _named(name, data_files(FOLDER))
 
 
+def tuning_in(path: Path) -> Tuning:
+    """Return the tuning in a file, wherever it lies; raises UsageError as `load_tuning`."""
+    name = path.name.rpartition(".")[0]
+    return _loaded(name, {**data_files(FOLDER), name: path})
+
+
 def _named(name: str, files: _Files) -> Tuning:
     if name in files or JOINT not in name:
         return _loaded(name, files)

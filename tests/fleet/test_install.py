@@ -63,7 +63,7 @@ def test_a_host_gets_the_control_nodes_labctl_once(
     assert status == 0, said
     version = rig.on("h1", "/usr/local/bin/own", "--version")
     assert version.stdout.strip() == f"labctl, version {__version__}"
-    listed = rig.on("h1", "/usr/local/bin/own", "domain", "list")
+    listed = rig.on("h1", "/usr/local/bin/own", "tuning", "list")
     assert "pinned" in listed.stdout, "its data folders are there"
     assert rig.on("h2", "ls", "/opt/labctl").returncode != 0
 

@@ -237,7 +237,7 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         places = StatePaths(sandbox.state)
         assert SWAPPINESS.read() == "10"
         assert leftover_cgroups(places)
-        status = sandbox.labctl("domain", "list")
+        status = sandbox.labctl("tuning", "list")
         assert "a labctl that was killed has left" in status.stderr
         restored: subprocess.CompletedProcess[str] = sandbox.labctl("host", "restore")
         assert restored.returncode == 0, restored.stderr

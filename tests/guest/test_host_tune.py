@@ -189,7 +189,7 @@ def test_the_next_command_says_what_is_pending_and_restore_finishes_it(
     assert {entry["name"] for entry in said["changed"]} >= {
         path for path, value in settings().items() if value != as_it_was[path]
     }
-    listed = sandbox.labctl("domain", "list", "--json")
+    listed = sandbox.labctl("tuning", "list", "--json")
     assert "is in force on this host" in listed.stderr
     assert "labctl host restore" in listed.stderr
     pending = subprocess_json(sandbox, "host", "status", "--json")["pending"]
@@ -197,7 +197,7 @@ def test_the_next_command_says_what_is_pending_and_restore_finishes_it(
     restored = subprocess_json(sandbox, "host", "restore", "--json")
     assert restored["pending"] == []
     assert settings() == as_it_was
-    assert sandbox.labctl("domain", "list", "--json").stderr == ""
+    assert sandbox.labctl("tuning", "list", "--json").stderr == ""
 
 
 def test_what_someone_else_changed_meanwhile_needs_force(

@@ -280,7 +280,7 @@ def test_labctl_itself_applies_advice_to_the_daemons_vm_and_undoes_it(
 
 def test_what_only_reads_sees_the_daemons_vms(inside: Sandbox, system: System) -> None:
     with unchanged(system, inside):
-        done = inside.labctl("domain", "diff", "pinned+fifo", f"--domain={VM}", f"--connect={URI}")
+        done = inside.labctl("tuning", "diff", "pinned+fifo", f"--domain={VM}", f"--connect={URI}")
         assert "cputune/vcpusched" in done.stdout
         doctor = json.loads(inside.labctl("doctor", "--json").stdout)
     checks = {finding["name"]: finding for finding in doctor["findings"]}

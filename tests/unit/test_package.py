@@ -95,7 +95,7 @@ def test_an_installed_labctl_lists_its_tunings_from_an_empty_folder(
     installed: Path, tmp_path: Path
 ) -> None:
     script = "from labctl.cli.main import main; main()"
-    done = run_elsewhere(installed, tmp_path, "-c", script, "domain", "list")
+    done = run_elsewhere(installed, tmp_path, "-c", script, "tuning", "list")
     assert done.returncode == 0, done.stderr
     for name in ("baseline", "pinned+fifo", "native+pinned"):
         assert name in done.stdout

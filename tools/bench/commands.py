@@ -28,7 +28,7 @@ REPEATS = 5
 HELP = Figure(name="labctl --help", value=None, unit="s", comparison="under", limit=0.3)
 BUILD = Figure(name="image build", value=None, unit="s", comparison="under", limit=120.0)
 LISTS = Figure(
-    name="labctl domain list, times virt-install",
+    name="labctl tuning list, times virt-install",
     value=None,
     unit="",
     comparison="at most",
@@ -68,7 +68,7 @@ def start(benchmark: Benchmark) -> list[Figure]:
     shown once more."""
     peer: list[str | Path] = ["virt-install", "--version"]
     report = ("report", str(EXAMPLE))
-    asked = {LISTS: ("domain", "list"), REPORTS_AT_FIRST: report, REPORTS: report}
+    asked = {LISTS: ("tuning", "list"), REPORTS_AT_FIRST: report, REPORTS: report}
     peers: list[float] = []
     times: dict[str, list[float]] = {figure.name: [] for figure in asked}
     for _ in range(REPEATS):
@@ -108,7 +108,7 @@ def doctor(benchmark: Benchmark) -> list[Figure]:
 
 
 def catalogue(benchmark: Benchmark) -> list[Figure]:
-    times = waited(benchmark, "domain", "validate", "--all")
+    times = waited(benchmark, "tuning", "validate", "--all")
     return [measured(CATALOGUE, times, f"median of {REPEATS}; the whole command")]
 
 

@@ -53,7 +53,7 @@ def smt(reader: Reader, scope: Scope) -> Result:
         return fine("on; vCPUs have whole cores", control)
     return warn(
         f"on, and CPU {format_cpus(lone)} shares its core with CPUs that no vCPU has",
-        "labctl pin plan --vcpus N  # an even N fills cores",
+        "labctl pins --vcpus N  # an even N fills cores",
         control,
     )
 
@@ -201,7 +201,7 @@ def core_kinds(reader: Reader, scope: Scope) -> Result:
     mixed = all(scope.cpus & cpus for cpus in kinds.values())
     shown = "; ".join(f"{kind} cores: CPUs {cpus}" for kind, cpus in value.items())
     if mixed:
-        return warn(f"{shown}; the vCPUs have both", "labctl pin plan --vcpus N", value)
+        return warn(f"{shown}; the vCPUs have both", "labctl pins --vcpus N", value)
     return fine(shown, value)
 
 

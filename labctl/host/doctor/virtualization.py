@@ -91,7 +91,7 @@ def boot(reader: Reader, scope: Scope) -> Result:
         return fine(answer.reason.rstrip("."), value)
     return warn(
         answer.reason.rstrip("."),
-        "Measure where KVM works; 'labctl sweep STUDY --accel tcg' says that you know.",
+        "Measure where KVM works, or pass --accel tcg to accept this.",
         value,
     )
 

@@ -13,7 +13,7 @@ from labctl.host.doctor.activity import observe
 from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.reader import Reader
 from labctl.run.commands.study_checks import StudyScope, TuningState, check_study
-from labctl.run.commands.tuning_states import fit_here, tunings_of
+from labctl.run.commands.tuning_states import fit_here, foremost_of, tunings_of
 from labctl.run.planning.guest_image import accelerator_or_error
 from labctl.run.planning.guest_needs import OF_NO_STUDY, guest_needs
 from labctl.run.planning.needed_tracers import Kernels
@@ -34,6 +34,8 @@ class Checkup:
     study: str | None
     findings: tuple[Finding, ...]
     tunings: tuple[TuningState, ...]
+    foremost: tuple[Finding, ...]
+    """Warnings that matter most to the study; without one, to `pinning`."""
 
     @property
     def blocked(self) -> bool:
@@ -87,5 +89,8 @@ def checkup(
     )
     findings = [*doctor.check(reader, asked), *check_study(reader, asked)]
     return Checkup(
-        study=study.name if study else None, findings=tuple(findings), tunings=asked.states
+        study=study.name if study else None,
+        findings=tuple(findings),
+        tunings=asked.states,
+        foremost=foremost_of(findings, study, tunings),
     )

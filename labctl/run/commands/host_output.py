@@ -48,7 +48,7 @@ _FILES = (
     *("sys/devices/system/node/*", "sys/devices/system/node/node[0-9]*/*"),
     *("sys/devices/cpu_*/cpus", "sys/module/kvm*/parameters/*"),
 )
-"""Kernel files that labctl reads: `labctl pin plan --sysfs` takes the folder `sys` of it."""
+"""Kernel files that labctl reads: `labctl pins --sysfs` takes the folder `sys` of it."""
 
 _LARGEST_BYTES = 1 << 20
 

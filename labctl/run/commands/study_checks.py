@@ -72,7 +72,7 @@ class StudyScope(Scope):
 def pin_plan(_: Reader, asked: StudyScope) -> Result:
     plan = asked.pins
     if isinstance(plan, UsageError):
-        return block(plan.message, plan.hint or "labctl pin plan")
+        return block(plan.message, plan.hint or "labctl pins")
     shown = (
         f"vCPUs on CPU {format_cpus(plan.vcpus)}, emulator on {format_cpus(plan.emulator)}, "
         f"housekeeping on {format_cpus(plan.housekeeping)}"
@@ -80,7 +80,7 @@ def pin_plan(_: Reader, asked: StudyScope) -> Result:
     if not plan.shares:
         return fine(shown, plan.to_json())
     shown = f"{shown}. {' '.join(plan.shares)}".rstrip(". ")
-    return warn(shown, "labctl pin plan  # draws it and says why", plan.to_json())
+    return warn(shown, "labctl pins  # draws it and says why", plan.to_json())
 
 
 def guest_image(_: Reader, asked: StudyScope) -> Result:

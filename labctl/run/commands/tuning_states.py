@@ -1,17 +1,21 @@
-"""Say which tunings of a study, or of the catalogue, can run on this host."""
+"""Say which tunings of a study, or of the catalogue, run on this host, and what bears on them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.base.tuning import Tuning
+from labctl.base.tuning import Kind, Tuning
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan
+from labctl.host.doctor.check import Finding
+from labctl.host.doctor.foremost import PINNING, foremost
+from labctl.host.doctor.since import rests_on
 from labctl.host.topology import Topology, read_topology
 from labctl.run.commands.study_checks import TuningState
 from labctl.run.planning.fitting import fits, offers_here
 from labctl.run.planning.requirements import Offers
 from labctl.study.study import GuestShape, Study
+from labctl.study.tuning_digest import tuning_json
 from labctl.study.tunings import load_tuning, tuning_names
 
 
@@ -54,3 +58,19 @@ def _states(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -
         )
         for name, fit in fits(tunings, offers, topology).items()
     ]
+
+
+def foremost_of(
+    findings: Sequence[Finding], study: Study | None, tunings: Mapping[str, Tuning]
+) -> tuple[Finding, ...]:
+    """Return the warnings that matter most to a study, by what its tunings change of its baseline;
+    to `pinning` without one."""
+    if study is None:
+        return foremost(findings, PINNING)
+    baseline = tuning_json(tunings[study.roles.baseline])
+    changed = [
+        rests_on(tuning_json(tuning), baseline)
+        for name, tuning in tunings.items()
+        if tuning.kind is Kind.GUEST and name not in study.roles.names()
+    ]
+    return foremost(findings, frozenset().union(*changed))

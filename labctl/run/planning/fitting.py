@@ -141,7 +141,7 @@ def pin_plans_of(
         try:
             plans[strategy] = pin_plan(topology, vcpus, iothreads, strategy)
         except UsageError as error:
-            remedy = error.hint or "'labctl pin plan' shows this host's CPUs."
+            remedy = error.hint or "'labctl pins' shows this host's CPUs."
             unplaced[strategy] = Unmet(text=error.message, remedy=remedy)
     return plans, unplaced
 

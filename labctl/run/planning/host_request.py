@@ -95,7 +95,7 @@ def _tuning(name: str) -> Tuning:
     if not tuning.host and not tuning.requires.command_line:
         raise UsageError(
             f"'{name}' changes nothing on the host, only in the guest",
-            hint="'labctl domain list' lists those of the host under 'Host'.",
+            hint="'labctl tuning list' lists those of the host under 'Host'.",
         )
     return tuning
 

@@ -235,7 +235,7 @@ def _misfit(
     if not is_changed(domain, tuning, plan, baseline, accelerator):
         yield Unmet(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
-            remedy=f"'labctl domain diff {baseline.name} {tuning.name}' shows what it is about.",
+            remedy=f"'labctl tuning diff {baseline.name} {tuning.name}' shows what it is about.",
         )
 
 

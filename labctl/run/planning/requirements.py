@@ -178,7 +178,7 @@ def _counts(need: Requires, offers: Offers) -> Iterator[Unmet]:
         yield Unmet(
             text=f"it needs {need.nodes} NUMA nodes with memory and usable CPUs, this host has "
             f"{offers.nodes}",
-            remedy="Take a host with more nodes ('labctl pin plan' shows them).",
+            remedy="Take a host with more nodes ('labctl pins' shows them).",
         )
     if need.smt and not offers.smt:
         yield Unmet(

@@ -322,3 +322,28 @@ def test_every_check_of_a_study_has_a_name_of_its_own_and_a_reason() -> None:
     names = [*(one.name for one in CHECKS), *(one.name for one in STUDY_CHECKS)]
     assert len(names) == len(set(names))
     assert all(one.why.endswith(".") for one in STUDY_CHECKS)
+
+
+def test_the_answer_stands_first_and_the_most_important_warnings_stand_once(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    found = json.loads(labctl("doctor", "--json").out)
+    lines = labctl("doctor").out.splitlines()
+    warnings = {f["name"]: f["group"] for f in found["findings"] if f["status"] == "warn"}
+    blocking = [f["name"] for f in found["findings"] if f["status"] == "block"]
+    answer = f"Blocked by {', '.join(blocking)}" if blocking else "Nothing blocks"
+    assert lines[0].startswith(f"{answer}; ")
+    assert lines[0].endswith(("warning.", "warnings."))
+    assert set(found["foremost"]) <= set(warnings)
+    assert len(found["foremost"]) == min(3, len({*warnings.values()}))
+    if warnings:
+        at = lines.index("MOST IMPORTANT for 'pinning'")
+        rest = next(n for n, line in enumerate(lines) if line.startswith("FINE"))
+        for name in found["foremost"]:
+            rows = [n for n, line in enumerate(lines) if f"{line} ".startswith(f"  {name} ")]
+            assert len(rows) == 1
+            assert at < rows[0] < rest
+
+    blocked = labctl("doctor", "--for", study(tmp_path, 2**24)).out.splitlines()
+    assert blocked[0].startswith("Blocked by ")
+    assert "memory" in blocked[0]

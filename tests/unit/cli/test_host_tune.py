@@ -77,9 +77,9 @@ def test_what_is_so_already_needs_no_undoing(host: Host) -> None:
 
 
 def test_other_commands_say_what_is_in_force(host: Host) -> None:
-    assert host("domain", "list").err == ""
+    assert host("tuning", "list").err == ""
     host("host", "tune", "swappiness-10", "thp-never")
-    said = host("domain", "list", "--json")
+    said = host("tuning", "list", "--json")
     assert "'labctl host tune swappiness-10 thp-never' is in force on this host" in said.err
     assert json.loads(said.out)
     assert host("host", "status").err == ""

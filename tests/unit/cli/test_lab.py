@@ -85,7 +85,7 @@ def test_a_template_of_the_lab_folder_runs_in_a_sandbox(
     (present / MARKER).touch()
     marker = present / "code-ran"
     planted(present, "templates/domain.xml.j2", f"<domain>{code % marker}</domain>")
-    said = labctl("domain", "render", "baseline")
+    said = labctl("tuning", "render", "baseline")
     assert said.code == 2
     assert "the domain template does not render" in said.err
     assert not marker.exists()
@@ -100,7 +100,7 @@ def test_a_broken_template_of_the_lab_folder_is_no_fault_in_labctl(
     (present / MARKER).touch()
     planted(present, "templates/domain.xml.j2", "")
     (present / "templates/domain.xml.j2").write_bytes(code)
-    said = labctl("domain", "render", "baseline")
+    said = labctl("tuning", "render", "baseline")
     assert said.code == 2
     assert "the domain template does not render" in said.err
 
@@ -131,7 +131,7 @@ def test_a_template_of_the_lab_folder_comes_to_an_end(
     (present / MARKER).touch()
     monkeypatch.setattr("labctl.base.sandbox.CPU_S", 0.2)
     planted(present, "templates/domain.xml.j2", code)
-    said = labctl("domain", "render", "baseline")
+    said = labctl("tuning", "render", "baseline")
     assert said.code == 2
     assert why.format(file=present / "templates/domain.xml.j2") in said.err.replace("\n", " ")
 
@@ -157,7 +157,7 @@ def test_no_single_operation_of_such_a_template_is_endless(
 ) -> None:
     (present / MARKER).touch()
     planted(present, "templates/domain.xml.j2", "{{ " + code + " }}")
-    said = labctl("domain", "render", "baseline")
+    said = labctl("tuning", "render", "baseline")
     assert said.code == 2
     assert "the domain template does not render" in said.err
 
@@ -169,7 +169,7 @@ def test_large_numbers_are_no_widths(labctl: Labctl, present: Path) -> None:
         "{{ kib(8 * 1024 * 1024) }} {{ none|default(2 ** 40, true) }} {{ '%08x' % 4096 }}"
     )
     planted(present, "templates/domain.xml.j2", code)
-    said = labctl("domain", "render", "baseline")
+    said = labctl("tuning", "render", "baseline")
     assert said.out.strip() == "8589934592 1099511627776 00001000"
 
 
@@ -178,10 +178,10 @@ def test_a_tuning_of_the_present_folder_replaces_none_of_labctls(
 ) -> None:
     planted(present, "domains/pinned.yaml", PLANTED)
     planted(present, "domains/mine.yaml", PLANTED)
-    shown = json.loads(labctl("domain", "show", "pinned", "--json").out)
+    shown = json.loads(labctl("tuning", "show", "pinned", "--json").out)
     assert "Somebody else" not in shown["description"]
     assert shown["files"] == [str(shipped_data() / "domains/pinned.yaml")]
-    assert labctl("domain", "show", "mine").code == 2
+    assert labctl("tuning", "show", "mine").code == 2
 
 
 def test_a_study_of_the_present_folder_replaces_none_of_labctls(
@@ -270,17 +270,17 @@ def test_a_lab_folder_stands_in_for_labctls_files_and_says_so(
     planted(present, "templates/report/page.html.j2", "never read")
     note = f"labctl: {present} stands in for labctl's own domains/pinned.yaml\n"
     for words in (
-        ("domain", "list"),
-        ("domain", "show", "pinned"),
+        ("tuning", "list"),
+        ("tuning", "show", "pinned"),
         ("sweep", "pinning", "--quick", "--plan-only", "--accel", "tcg"),
     ):
         said = labctl(*words)
         assert said.code == 0, said.err
         assert said.err.startswith(note)
-    shown = labctl("domain", "show", "pinned").out
+    shown = labctl("tuning", "show", "pinned").out
     assert "Somebody else" in shown
     assert "(stands in for labctl's own)" in " ".join(shown.split())
-    assert "stands in for labctl's" not in " ".join(labctl("domain", "show", "mine").out.split())
+    assert "stands in for labctl's" not in " ".join(labctl("tuning", "show", "mine").out.split())
     assert labctl("run", "list").err == ""
 
 
@@ -291,7 +291,7 @@ def test_a_lab_folder_of_a_stranger_is_ignored_with_one_line(
     (present / MARKER).touch()
     planted(present, "domains/pinned.yaml", PLANTED)
     give_away(present / what, monkeypatch)
-    said = labctl("domain", "show", "pinned")
+    said = labctl("tuning", "show", "pinned")
     assert said.code == 0
     assert "Somebody else" not in said.out
     [line] = said.err.splitlines()
@@ -310,7 +310,7 @@ def test_a_lab_folder_that_is_named_and_not_believed_is_refused(
         option = ("--lab", str(present))
     else:
         monkeypatch.setenv("LABCTL_LAB", str(present))
-    for words in (("domain", "list"), ("run", "list"), ("sweep", "--plan-only")):
+    for words in (("tuning", "list"), ("run", "list"), ("sweep", "--plan-only")):
         said = labctl(*option, *words)
         assert said.code == 2
         assert f"{present}/domains can be written to by its group (mode 0775)" in said.err
@@ -325,8 +325,8 @@ def test_a_named_lab_folder_is_taken_from_anywhere(
     labctl: Labctl, present: Path, tmp_path: Path
 ) -> None:
     planted(tmp_path / "lab", "domains/mine.yaml", PLANTED)
-    assert "Somebody else" in labctl("--lab", str(tmp_path / "lab"), "domain", "show", "mine").out
-    assert labctl("domain", "show", "mine").code == 2
+    assert "Somebody else" in labctl("--lab", str(tmp_path / "lab"), "tuning", "show", "mine").out
+    assert labctl("tuning", "show", "mine").code == 2
     listed = labctl("--lab", "../lab", "run", "list", "--json")
     assert json.loads(listed.out)["results"] == str(tmp_path / "lab/results")
 
@@ -344,9 +344,9 @@ def test_under_sudo_the_lab_folder_of_who_typed_it_is_taken(
         typed_by = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", str(typed_by))
-    assert labctl("domain", "show", "mine").code == 0
+    assert labctl("tuning", "show", "mine").code == 0
     monkeypatch.setenv("SUDO_UID", str(typed_by + 1))
-    assert labctl("domain", "show", "mine").code == 2
+    assert labctl("tuning", "show", "mine").code == 2
 
 
 def test_init_makes_a_lab_folder_that_is_believed(
@@ -370,9 +370,9 @@ def test_init_makes_a_lab_folder_that_is_believed(
     }
     assert (lab / "benchmarks/workloads").is_dir()
     planted(lab, "domains/mine.yaml", PLANTED)
-    assert labctl("--lab", "lab", "domain", "show", "mine").code == 0
+    assert labctl("--lab", "lab", "tuning", "show", "mine").code == 0
     monkeypatch.chdir(lab)
-    said = labctl("domain", "show", "mine")
+    said = labctl("tuning", "show", "mine")
     assert (said.code, said.err) == (0, "")
 
 

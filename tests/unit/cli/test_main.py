@@ -40,8 +40,8 @@ def raising(error: BaseException) -> click.Command:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """`labctl pin` raises this."""
-    monkeypatch.setattr("labctl.cli.pin.command", raising(error))
+    """`labctl pins` raises this."""
+    monkeypatch.setattr("labctl.cli.pins.command", raising(error))
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -78,7 +78,7 @@ def test_each_kind_of_failure_has_its_exit_code_its_sentence_and_its_remedy(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch, error: LabctlError, code: int
 ) -> None:
     fail_with(monkeypatch, error)
-    said = labctl("pin")
+    said = labctl("pins")
     assert said.code == code
     assert said.err == f"labctl: {error.message}\n        {error.hint}\n"
     assert said.out == ""
@@ -88,15 +88,15 @@ def test_an_error_without_a_remedy_prints_no_empty_line(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_with(monkeypatch, BrokenError("it broke"))
-    assert labctl("pin").err == "labctl: it broke\n"
+    assert labctl("pins").err == "labctl: it broke\n"
 
 
 def test_a_traceback_is_shown_only_where_it_is_asked_for(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_with(monkeypatch, BrokenError("it broke"))
-    assert "Traceback" not in labctl("pin").err
-    said = labctl("--debug", "pin")
+    assert "Traceback" not in labctl("pins").err
+    said = labctl("--debug", "pins")
     assert said.code == 4
     assert "Traceback" in said.err
     assert said.err.endswith("labctl: it broke\n")
@@ -104,7 +104,7 @@ def test_a_traceback_is_shown_only_where_it_is_asked_for(
 
 def test_a_fault_of_our_own_is_called_one(labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, ZeroDivisionError("division by zero"))
-    said = labctl("pin")
+    said = labctl("pins")
     assert said.code == 4
     assert said.err.startswith("labctl: a fault in labctl: ZeroDivisionError: division by zero\n")
     assert "labctl --debug" in said.err
@@ -123,7 +123,7 @@ def test_what_the_host_refuses_to_any_file_is_no_fault_of_ours(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     fail_with(monkeypatch, OSError(number, os.strerror(number), "/some/file"))
-    said = labctl("pin")
+    said = labctl("pins")
     assert said.code == 3
     assert "'/some/file'" in said.err
     assert remedy in said.err
@@ -133,7 +133,7 @@ def test_another_error_of_the_system_is_a_fault(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_with(monkeypatch, OSError(errno.EBADF, "Bad file descriptor"))
-    assert labctl("pin").code == 4
+    assert labctl("pins").code == 4
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
@@ -141,7 +141,7 @@ def test_an_interrupted_command_says_so(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     fail_with(monkeypatch, error)
-    said = labctl("pin")
+    said = labctl("pins")
     assert said.code == 130
     assert said.err.strip() == "labctl: interrupted"
 
@@ -152,14 +152,14 @@ def test_an_interrupted_sweep_says_how_to_go_on(
     stopped = KeyboardInterrupt("SIGINT")
     stopped.add_note("Go on with: labctl sweep --resume r1")
     fail_with(monkeypatch, stopped)
-    assert labctl("pin").err.splitlines()[-1].strip() == "Go on with: labctl sweep --resume r1"
+    assert labctl("pins").err.splitlines()[-1].strip() == "Go on with: labctl sweep --resume r1"
 
 
 def test_an_error_cannot_drive_the_terminal(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_with(monkeypatch, BrokenError("the guest: \x1b]0;owned\x07 said", hint="\x1b[2J"))
-    said = labctl("pin")
+    said = labctl("pins")
     assert "\x1b" not in said.err
     assert "owned" in said.err
 
@@ -170,8 +170,8 @@ def test_a_finding_is_exit_code_1(labctl: Labctl, monkeypatch: pytest.MonkeyPatc
     def found(context: click.Context) -> None:
         context.exit(1)
 
-    monkeypatch.setattr("labctl.cli.pin.command", found)
-    assert labctl("pin").code == 1
+    monkeypatch.setattr("labctl.cli.pins.command", found)
+    assert labctl("pins").code == 1
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def run_piped(*words: str, stdout: int | None = None) -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("words", [("domain", "list"), ("domain", "list", "--json")])
+@pytest.mark.parametrize("words", [("tuning", "list"), ("tuning", "list", "--json")])
 def test_a_reader_that_leaves_early_is_no_failure(words: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -226,7 +226,7 @@ def test_a_reader_that_leaves_early_is_no_failure(words: tuple[str, ...]) -> Non
 
 def test_output_that_finds_no_space_is_the_hosts_refusal() -> None:
     with open("/dev/full", "wb") as full:
-        done = run_piped("domain", "list", "--json", stdout=full.fileno())
+        done = run_piped("tuning", "list", "--json", stdout=full.fileno())
     assert done.returncode == 3
     assert b"No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr
@@ -251,6 +251,18 @@ def test_a_module_loads_nothing_that_takes_long_and_it_may_not_need(
     assert not loaded & slow
 
 
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    script = (
+        "import sys; from labctl.cli.main import cli; cli(['--help'], standalone_mode=False); "
+        "print(*(name for name in sys.modules if name.startswith('labctl.')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = {name for name in done.stderr.split() if name.startswith("labctl.cli.")}
+    assert loaded == {"labctl.cli.main", "labctl.cli.common"}
+
+
 def test_each_command_in_the_help_has_its_module() -> None:
     for name, (path, _) in module._COMMANDS.items():
         assert path.startswith("labctl.cli.")
@@ -273,7 +285,7 @@ def test_an_unknown_command_is_refused_with_the_nearest_name(
     assert f"Did you mean '{near}'?" in said_by.err
 
 
-@pytest.mark.parametrize("group", ["domain", "image", "run"])
+@pytest.mark.parametrize("group", ["tuning", "image", "run"])
 def test_no_line_of_a_groups_help_is_cut_off(labctl: Labctl, group: str) -> None:
     assert "..." not in labctl(group, "--help").out.partition("Commands:")[2]
 

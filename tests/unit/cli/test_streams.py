@@ -27,7 +27,7 @@ def labctl(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes
     ids=["latin-1", "ascii", "C locale"],
 )
 def test_a_terminal_of_few_letters_gets_simpler_ones(environment: dict[str, str]) -> None:
-    done = labctl("domain", "list", COLUMNS="80", **environment)
+    done = labctl("tuning", "list", COLUMNS="80", **environment)
     assert done.returncode == 0, done.stderr
     assert done.stderr == b""
     done.stdout.decode("latin-1")
@@ -37,7 +37,7 @@ def test_a_terminal_of_few_letters_gets_simpler_ones(environment: dict[str, str]
 @pytest.mark.parametrize("closing", [">&-", ">&- 2>&-"])
 def test_a_closed_output_is_no_fault_of_labctl(closing: str) -> None:
     done = subprocess.run(
-        ["sh", "-c", f'"$0" -m labctl.cli.main domain list {closing}', sys.executable],
+        ["sh", "-c", f'"$0" -m labctl.cli.main tuning list {closing}', sys.executable],
         capture_output=True,
         check=False,
     )

@@ -53,11 +53,11 @@ def as_nobody(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("domain", "list"),
-        ("domain", "show", "pinned"),
-        ("domain", "diff", "baseline", "pinned"),
+        ("tuning", "list"),
+        ("tuning", "show", "pinned"),
+        ("tuning", "diff", "baseline", "pinned"),
         ("host", "status"),
-        ("pin", "plan"),
+        ("pins",),
         ("sweep", "pinning", "--plan-only"),
         ("report", str(EXAMPLE)),
         ("advise", str(EXAMPLE)),

@@ -197,8 +197,8 @@ def test_rm_refuses_a_run_that_is_being_measured(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--csv", "--parquet"], "not both"),
-        (["--out", "x"], "--out needs one of"),
+        (["--csv", "--parquet"], "give one --format"),
+        (["--out", "x"], "--out needs a format"),
         (["--csv", "--html", "x", "--out", "/no/such/folder/x"], "there is no folder"),
     ],
 )

@@ -51,6 +51,41 @@ def test_it_is_printed_or_written_whole(tmp_path: Path, one: Format) -> None:
 
 
 @every_format
+def test_it_has_a_name_for_format_and_an_older_option(tmp_path: Path, one: Format) -> None:
+    run = str(write_run(tmp_path / "example", synthetic_run(blocks=2)).path)
+    by_name, by_option = (
+        CliRunner().invoke(command, [run, *words], standalone_mode=False).stdout_bytes
+        for words in (("--format", one.name), (one.option,))
+    )
+    assert by_name == by_option != b""
+
+
+def test_the_page_is_a_format_for_a_file(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path / "example", synthetic_run(blocks=2)).path)
+    pages = [tmp_path / "new.html", tmp_path / "old.html"]
+    for words in (("--format", "html", "--out", str(pages[0])), ("--html", str(pages[1]))):
+        CliRunner().invoke(command, [run, *words], standalone_mode=False, catch_exceptions=False)
+    assert pages[0].read_text() == pages[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--format", "html"), "give '--out FILE'"),
+        (("--format", "html", "--html", "x", "--out", "y"), "not '--html'"),
+        (("--format", "json", "--csv"), "one format"),
+        (("--format", "html", "--csv", "--out", "y"), "one format"),
+        (("--out", "y"), "--out needs a format"),
+        (("--format", "junit"), "'junit' is not one of"),
+    ],
+    ids=lambda words: "_".join(words) if isinstance(words, tuple) else "",
+)
+def test_formats_that_exclude_each_other_are_wrong_usage(words: tuple[str, ...], says: str) -> None:
+    error = CliRunner().invoke(command, ["run", *words], standalone_mode=False).exception
+    assert says in str(error)
+
+
+@every_format
 def test_it_stands_in_the_help(one: Format) -> None:
     text = CliRunner().invoke(command, ["--help"]).output
     assert " ".join((one.option, one.help)) in " ".join(text.split())

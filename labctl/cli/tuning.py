@@ -1,4 +1,4 @@
-"""Run `labctl domain`: show the tunings, and the XML that they become on this host."""
+"""Run `labctl tuning`: show the tunings, and the XML that they become on this host."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.cli.common import Group, bold, console, listing_width, print_json
-from labctl.cli.domain_diff import diff
-from labctl.cli.domain_validate import validate_tunings
 from labctl.cli.render_options import domain_request, host_options
+from labctl.cli.tuning_diff import diff
+from labctl.cli.tuning_validate import validate_tunings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labctl.base.tuning import Tuning
 
 
-@click.group("domain", cls=Group)
+@click.group("tuning", cls=Group)
 def command() -> None:
     """List, show, compare, render or validate tunings (the files in domains/)."""
 

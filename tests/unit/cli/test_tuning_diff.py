@@ -1,4 +1,4 @@
-"""`labctl domain diff` as a user calls it."""
+"""`labctl tuning diff` as a user calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
-from labctl.cli import domain
+from labctl.cli import tuning
 from labctl.host import topology as topology_module
 from tests.unit.domain import hosts
 
@@ -31,7 +31,7 @@ def _host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def diff(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(domain.command, ["diff", *map(str, arguments)])
+    return CliRunner().invoke(tuning.command, ["diff", *map(str, arguments)])
 
 
 def as_json(*arguments: str | Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Run `labctl domain validate`: check tunings against their schema, libvirt's and this host."""
+"""Run `labctl tuning validate`: check tunings against their schema, libvirt's and this host."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.cli.common import print_json
-from labctl.cli.render_options import domain_request, host_options
+from labctl.cli.render_options import MEMORY_MIB, domain_request, host_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from labctl.base.tuning import Tuning
 
 
 @click.command("validate")
@@ -33,14 +35,14 @@ def validate_tunings(
 
     What this host lacks for a tuning is told, and makes the tuning no less valid.
     """
-    from labctl.study.tunings import tuning_names
+    from labctl.study.tunings import load_tunings, tuning_names
 
     if every == bool(names):
         raise UsageError(
             "name tunings, or give --all, not both",
-            hint="'labctl domain list' shows their names.",
+            hint="'labctl tuning list' shows their names.",
         )
-    results = _validated(names or tuning_names(), accel, vcpus, memory_mib)
+    results = validated(load_tunings(names or tuning_names()), accel, vcpus, memory_mib)
     if as_json:
         print_json(results)
     else:
@@ -53,9 +55,14 @@ def validate_tunings(
         context.exit(ExitCode.FOUND)
 
 
-def _validated(
-    names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
+def validated(
+    tunings: Mapping[str, Tuning],
+    accel: str | None = None,
+    vcpus: int | None = None,
+    memory_mib: int = MEMORY_MIB,
 ) -> list[dict[str, Any]]:
+    """Return for each tuning whether it is valid, its problems, what this host lacks for it, and
+    warnings."""
     from labctl.domain.pinning.pin_check import check
     from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
@@ -63,10 +70,8 @@ def _validated(
     from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
     from labctl.run.planning.requirements import read_offers, unmet
-    from labctl.study.tunings import load_tunings
     from labctl.workloads.registry import checkers
 
-    tunings = load_tunings(names)
     topology, rt_runtime_us = read_topology(), read_rt_runtime_us()
     vcpus = vcpus or default_vcpus(topology)
     offers = read_offers(

@@ -1,4 +1,4 @@
-"""`labctl pin plan`: this host, another one's sysfs, part of either."""
+"""`labctl pins`: this host, another one's sysfs, part of either."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import HostError, UsageError
-from labctl.cli.pin import command
+from labctl.cli.pins import command
 
 from ..domain import hosts
 
 
 def plan(*arguments: object) -> Result:
-    return CliRunner().invoke(command, ["plan", *map(str, arguments)])
+    return CliRunner().invoke(command, [*map(str, arguments)])
 
 
 def words(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""Run `labctl domain diff`: compare two tunings, or show what one changes in the user's own
+"""Run `labctl tuning diff`: compare two tunings, or show what one changes in the user's own
 domain.
 """
 
@@ -92,7 +92,7 @@ def _check_usage(context: click.Context, names: Sequence[str], domain: str | Non
     if len(names) != 2 and not (domain and len(names) == 1):
         raise UsageError(
             f"{len(names)} tuning{'s' if len(names) > 1 else ''} named, and it takes two",
-            hint="One is enough with --domain. 'labctl domain list' shows their names.",
+            hint="One is enough with --domain. 'labctl tuning list' shows their names.",
         )
     for option in ("vcpus", "memory_mib"):
         source = context.get_parameter_source(option)

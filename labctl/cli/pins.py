@@ -1,4 +1,4 @@
-"""Run `labctl pin`: show which thread of a guest runs on which CPU, and why."""
+"""Run `labctl pins`: show which thread of a guest runs on which CPU, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.tuning import Strategy
-from labctl.cli.common import Group, print_json
+from labctl.cli.common import print_json
 
 if TYPE_CHECKING:
     from labctl.domain.pinning.pin_plan import PinPlan
@@ -20,12 +20,7 @@ _MOST_GUESTS = 1024
 """Guests on a host, and vCPUs of one: more than any host has."""
 
 
-@click.group("pin", cls=Group)
-def command() -> None:
-    """Plan which thread runs on which CPU."""
-
-
-@command.command("plan")
+@click.command("pins")
 @click.option(
     "--strategy",
     type=click.Choice([strategy.value for strategy in Strategy]),
@@ -51,7 +46,7 @@ def command() -> None:
     "--cpus", metavar="LIST", help="Plan as if labctl might use these CPUs only ('0-7,16-23')."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
+def command(
     strategy: str,
     vcpus: int | None,
     guests: str | None,

@@ -1,0 +1,213 @@
+"""Run `labctl lint`: check files of any kind that labctl reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from labctl.base.errors import ExitCode, LabctlError, UsageError
+from labctl.cli.common import print_json
+from labctl.cli.schema import KINDS
+
+SCHEMA = 1
+
+_FOLDERS = {
+    "domains": "tuning",
+    "benchmarks": "study",
+    "benchmarks/workloads": "workload",
+    "benchmarks/conditions": "condition",
+    "benchmarks/published": "published",
+    "guest-images": "recipe",
+}
+"""End of a folder's path to the kind of files that it holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted:
+    """Hold what is wrong with a file, a text each, and notes that make it no less valid. `kind`:
+    None where neither its folder nor its keys say it."""
+
+    file: Path
+    kind: str | None
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "file": str(self.file),
+            "kind": self.kind,
+            "valid": not self.problems,
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+@click.command("lint")
+@click.argument(
+    "files",
+    metavar="FILE|FOLDER...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+)
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    help="What the files are. Default: what their folder, else their keys say.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def command(context: click.Context, files: Sequence[Path], kind: str | None, as_json: bool) -> None:
+    """Check files: keys, values, names, and what they refer to. Nothing is run.
+
+    A tuning, a study, a workload, a condition, an image recipe, a gate's policy or published
+    results: the folder says which it is (domains/, benchmarks/, …), elsewhere the keys. Of a FOLDER
+    all files in such folders are checked.
+
+    Exit code: 1 when a file is not valid.
+    """
+    linted = [_linted(path, kind) for given in files for path in _files_of(given)]
+    if as_json:
+        print_json({"schema": SCHEMA, "files": [one.to_json() for one in linted]})
+    else:
+        for one in linted:
+            _show(one)
+    if any(one.problems for one in linted):
+        context.exit(ExitCode.FOUND)
+
+
+def _show(one: Linted) -> None:
+    from labctl.base.wording import printable
+
+    what = f"{one.kind}, " if one.kind else ""
+    click.echo(f"{printable(str(one.file))}: {what}{'NOT VALID' if one.problems else 'valid'}")
+    for text in (*one.problems, *one.notes):
+        for line in text.splitlines():
+            click.echo(f"  {printable(line)}")
+
+
+def _linted(path: Path, asked: str | None) -> Linted:
+    kind = asked
+    try:
+        kind = kind or kind_of(path)
+        problems, notes = _CHECKS[kind](path)
+    except LabctlError as error:
+        hint = [error.hint] if error.hint else []
+        return Linted(file=path, kind=kind, problems=["\n".join([error.message, *hint])])
+    return Linted(file=path, kind=kind, problems=problems, notes=notes)
+
+
+def _files_of(given: Path) -> list[Path]:
+    """Return the file, or those of a folder that lie where labctl looks for them."""
+    if not given.is_dir():
+        return [given]
+    found = [path for path in sorted(given.rglob("*.yaml")) if _kind_by_folder(path)]
+    if not found:
+        raise UsageError(
+            f"{given} has no folder of files that labctl knows",
+            hint=f"They lie in {', '.join(_FOLDERS)}. Or name the files.",
+        )
+    return found
+
+
+def _kind_by_folder(path: Path) -> str | None:
+    parts = path.resolve().parent.parts
+    return _FOLDERS.get("/".join(parts[-2:])) or _FOLDERS.get(parts[-1])
+
+
+def kind_of(path: Path) -> str:
+    """Return the kind of a file by its folder, else by its keys. Raises UsageError when neither
+    says it, and for a file that is not YAML."""
+    from labctl.base.yamlfile import load_mapping
+
+    if kind := _kind_by_folder(path):
+        return kind
+    keys = set(load_mapping(path))
+    shared = {kind: len(keys & set(schema()["properties"])) for kind, (schema, _) in KINDS.items()}
+    most = max(shared.values())
+    likely = [kind for kind, count in shared.items() if count == most]
+    if most == 0 or len(likely) > 1:
+        raise UsageError(
+            f"{path}: neither the folder nor the keys say what kind of file this is",
+            hint=f"Name it with --kind: {', '.join(likely if most else KINDS)}.",
+        )
+    return likely[0]
+
+
+_Found = tuple[Sequence[str], Sequence[str]]
+"""Problems and notes."""
+
+
+def _as_path(path: Path) -> str:
+    """Return the path in a form that is not taken for a name."""
+    return f"{path.parent}/{path.name}"
+
+
+def _tuning(path: Path) -> _Found:
+    from labctl.cli.tuning_validate import validated
+    from labctl.study.tunings import tuning_in
+
+    tuning = tuning_in(path)
+    (result,) = validated({tuning.name: tuning})
+    lacking = [f"not here: {text}" for text in result["lacking"]]
+    return result["problems"], [*lacking, *result["warnings"]]
+
+
+def _study(path: Path) -> _Found:
+    from labctl.cli.study import facts_of
+
+    facts_of(_as_path(path))
+    return (), ()
+
+
+def _workload(path: Path) -> _Found:
+    from labctl.cli.workload_facts import facts_of, found_workload
+
+    facts_of(found_workload(_as_path(path)))
+    return (), ()
+
+
+def _condition(path: Path) -> _Found:
+    from labctl.cli.condition_facts import facts_of
+    from labctl.study.conditionfile import load_condition
+    from labctl.workloads.registry import checkers
+
+    facts_of(load_condition(_as_path(path), checkers()))
+    return (), ()
+
+
+def _recipe(path: Path) -> _Found:
+    from labctl.guest.recipe import recipe_in
+
+    recipe_in(path)
+    return (), ()
+
+
+def _policy(path: Path) -> _Found:
+    from labctl.analysis.gate.policy import load_policy
+
+    load_policy(path)
+    return (), ()
+
+
+def _published(path: Path) -> _Found:
+    from labctl.base.yamlfile import load
+    from labctl.study.published_file import PublishedFile
+
+    load(PublishedFile, path)
+    return (), ()
+
+
+_CHECKS: Mapping[str, Callable[[Path], _Found]] = {
+    "tuning": _tuning,
+    "study": _study,
+    "workload": _workload,
+    "condition": _condition,
+    "recipe": _recipe,
+    "policy": _policy,
+    "published": _published,
+}
+"""Kind of file to its check, which raises a LabctlError or returns problems."""

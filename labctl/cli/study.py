@@ -1,0 +1,186 @@
+"""Run `labctl study`: list and show what `labctl sweep` can run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labctl.cli.common import Group, console, listing, print_json, print_table
+
+if TYPE_CHECKING:
+    from labctl.study.study import Study
+
+SCHEMA = 1
+
+
+@click.group("study", cls=Group)
+def command() -> None:
+    """List or show studies: the files in benchmarks/ that 'labctl sweep' runs."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_command(as_json: bool) -> None:
+    """List all studies with their questions: labctl's own, and those of the lab folder."""
+    list_studies(as_json=as_json)
+
+
+def list_studies(*, as_json: bool) -> None:
+    """Print each study's name and question."""
+    from rich.text import Text
+
+    from labctl.study.studies import study_titles
+
+    titles = study_titles()
+    if as_json:
+        rows = [{"name": name, "title": title} for name, title in titles]
+        print_json({"schema": SCHEMA, "studies": rows})
+        return
+    table = listing("study", "the question that it asks")
+    for name, title in titles:
+        table.add_row(Text(name), Text(title, overflow="fold"))
+    console(listing=True).print(table)
+    click.echo(
+        "\n'labctl study show STUDY' shows what one compares, 'labctl sweep STUDY --plan-only' the "
+        "plan for this host."
+        "\n'labctl sweep pinning --quick' is the one to begin with."
+    )
+
+
+@command.command("show")
+@click.argument("name", metavar="STUDY|FILE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show_command(name: str, as_json: bool) -> None:
+    """Show what a study compares: its tunings, workloads, conditions and factors, how many trials
+    that is and about how long they take.
+
+    This host is not looked at: 'labctl sweep STUDY --plan-only' leaves out what it does not
+    support.
+    """
+    facts = facts_of(name)
+    if as_json:
+        print_json({"schema": SCHEMA, **facts})
+    else:
+        _show(facts)
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    """Return what a study compares, and how much it measures with and without --quick. `name`: of
+    the study, or of its file. Raises UsageError for what is wrong with the file."""
+    from labctl.base.yamlfile import load_mapping
+    from labctl.study.load_study import load_study
+    from labctl.study.studies import study_path
+    from labctl.workloads.registry import checkers
+
+    path, programs = study_path(name), checkers()
+    study = load_study(name, programs=programs)
+    quick = None
+    if "quick" in load_mapping(path):
+        quick = _size(load_study(name, programs=programs, quick=True))
+    return {**_facts(study), "quick": quick, "file": str(path)}
+
+
+def _size(study: Study) -> dict[str, Any]:
+    """Return how much a study measures on a host that supports all of it."""
+    from labctl.analysis.wall_time import expected_time
+    from labctl.study.make_plan import make_plan
+    from labctl.study.tunings import load_tunings
+
+    plan = make_plan(study, load_tunings(study.tunings), seed=0, host_digest="").record()
+    return {
+        "tunings": len(study.tunings),
+        "workloads": len(study.workloads),
+        "conditions": len(study.conditions),
+        "blocks": study.blocks,
+        "trials": len(plan.trials),
+        "expected_s": round(expected_time(plan, None).total),
+        "ends_early": study.stopping is not None,
+    }
+
+
+def _facts(study: Study) -> dict[str, Any]:
+    """Return what a study compares. Names of factors' cells are left to the factors."""
+    from labctl.store.records.factor_record import base_of
+
+    roles = {
+        study.roles.native: "native",
+        study.roles.baseline: "baseline",
+        study.roles.control: "A/A control",
+        study.roles.handicap: "known loss",
+    }
+    workloads = {base_of(name): workload for name, workload in study.workloads.items()}
+    return {
+        "name": study.name,
+        "question": study.title,
+        "description": study.description,
+        "tunings": [
+            {"name": name, "role": roles.get(name)}
+            for name in dict.fromkeys(map(base_of, study.tunings))
+        ],
+        "workloads": [
+            {
+                "name": name,
+                "program": workload.program,
+                "duration_s": workload.duration_s,
+                "primary": workload.primary,
+                "margin": workload.margin,
+            }
+            for name, workload in workloads.items()
+        ],
+        "conditions": list(dict.fromkeys(map(base_of, study.conditions))),
+        "factors": {factor.name: list(factor.chosen) for factor in study.declared.factors},
+        "image": study.guest.image,
+        "size": _size(study),
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from labctl.base.wording import metric_title
+
+    out = console()
+    out.print(f"{facts['name']}: {facts['question']}", style="bold", markup=False)
+    if facts["description"]:
+        out.print(facts["description"], markup=False)
+    tunings = [
+        f"{one['name']} ({one['role']})" if one["role"] else one["name"] for one in facts["tunings"]
+    ]
+    out.print(f"\nTunings: {', '.join(tunings)}", markup=False)
+    out.print(f"Conditions: {', '.join(facts['conditions'])}", markup=False)
+    for name, levels in facts["factors"].items():
+        out.print(f"Factor {name}: {', '.join(levels)}", markup=False)
+    out.print(f"Guest image: {facts['image']}\n", markup=False)
+    print_table(
+        ["workload", "program", "seconds", "primary metric", "threshold"],
+        [
+            [
+                one["name"],
+                one["program"],
+                f"{one['duration_s']:g}",
+                metric_title(one["primary"]),
+                f"{100 * one['margin']:g} %",
+            ]
+            for one in facts["workloads"]
+        ],
+    )
+    click.echo()
+    click.echo(f"labctl sweep {facts['name']}: {_size_in_words(facts['size'])}")
+    if facts["quick"]:
+        click.echo(f"labctl sweep {facts['name']} --quick: {_size_in_words(facts['quick'])}")
+    click.echo(f"file: {facts['file']}")
+
+
+def _size_in_words(size: dict[str, Any]) -> str:
+    from labctl.base.wording import counted, roughly
+
+    most = "at most " if size["ends_early"] else ""
+    parts = (
+        counted(size["tunings"], "arm"),
+        counted(size["workloads"], "workload"),
+        counted(size["conditions"], "condition"),
+        counted(size["blocks"], "block"),
+    )
+    return (
+        f"{', '.join(parts)}: {most}{counted(size['trials'], 'trial')}, "
+        f"about {roughly(size['expected_s'])}"
+    )
