@@ -45,9 +45,13 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def domain_request(
     tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
 ) -> DomainRequest:
-    """Return a tuning's domain for this host, with paths that stand for those of a run."""
+    """Return a tuning's domain for this host, with paths that stand for those of a run. Raises
+    UsageError for a guest that is too large for it."""
     from labctl.domain.pinning.pin_plan import pin_plan
     from labctl.domain.render import DomainRequest
+    from labctl.run.planning.fitting import check_memory, host_memory_bytes, rt_runtime_us
+
+    check_memory(memory_mib, host_memory_bytes())
 
     running = _PLACE / "running"
     return DomainRequest(
@@ -67,6 +71,7 @@ def domain_request(
         console_log=running / "console.log",
         runner_socket=running / "runner.sock",
         agent_socket=running / "agent.sock",
+        rt_runtime_us=rt_runtime_us(tuning),
     )
 
 

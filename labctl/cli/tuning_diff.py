@@ -129,26 +129,30 @@ def _in_domain(
     asked: str, connect: str | None, tunings: Sequence[Tuning], accelerator: str
 ) -> list[_Side]:
     """Return the domain with each tuning, before it as it is where there is only one."""
+    from labctl.domain.foreign.foreign_domain import why_not_copied
     from labctl.domain.foreign.graft import tuned
     from labctl.domain.pinning.pin_plan import pin_plan
     from labctl.host.topology import read_topology
+    from labctl.run.planning.fitting import rt_runtime_us
     from labctl.run.planning.own_domain import check_room, domain_asked_for, misfits, outside_xml
     from labctl.study.tunings import BASELINE, load_tuning
 
     own = domain_asked_for(asked, connect)
     topology, baseline = read_topology(), load_tuning(BASELINE)
     check_room(own, topology)
+    never = why_not_copied(own)
     sides = []
     for tuning in tunings:
         strategy = tuning.pin.strategy
         plan = pin_plan(topology, own.vcpus, max(1, tuning.iothreads), strategy)
+        xml = tuned(own, tuning, plan, baseline, accelerator, rt_runtime_us(tuning))
         against = misfits(own, {tuning.name: tuning}, baseline, {strategy: plan}, accelerator)
         sides.append(
             _Side(
                 name=f"{own.name} with {tuning.name}",
-                xml=tuned(own, tuning, plan, baseline, accelerator),
+                xml=xml,
                 outside=tuple(outside_xml(tuning, baseline)),
-                misfits=tuple(m.text for found in against.values() for m in found),
+                misfits=(*never, *(m.text for found in against.values() for m in found)),
             )
         )
     return sides if len(sides) == 2 else [_Side(name=own.name, xml=own.xml), *sides]
@@ -183,7 +187,7 @@ def _print(before: _Side, after: _Side, found: Sequence[XmlChange], accelerator:
         for line in side.outside:
             out.print(f"{side.name}, outside the XML: {line}", markup=False)
         for line in side.misfits:
-            out.print(f"{side.name} can't be measured: {line}", markup=False)
+            out.print(f"{side.name} can't be measured here: {line}", markup=False)
 
 
 def _shown(value: str | None) -> str:

@@ -65,7 +65,7 @@ def validated(
     warnings."""
     from labctl.domain.pinning.pin_check import check
     from labctl.domain.pinning.pin_plan import default_vcpus
-    from labctl.domain.render import render
+    from labctl.domain.render import compared_xml
     from labctl.domain.schema import covers, validate
     from labctl.host.facts import libvirt_version
     from labctl.host.topology import read_rt_runtime_us, read_topology
@@ -86,7 +86,7 @@ def validated(
         try:
             request = domain_request(tuning, topology, accel, vcpus, memory_mib)
             if tuning.kind == "guest":
-                xml = render(request)
+                xml = compared_xml(request)
                 if covers(tuning, installed):
                     validate(xml)
         except UsageError as error:

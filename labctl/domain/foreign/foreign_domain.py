@@ -151,11 +151,23 @@ def check_copyable(own: OwnDomain) -> None:
     """Raise UsageError naming every element that a copy can't have, its line, and why."""
     if own.refused:
         raise UsageError(f"labctl can't copy {own.what}: {'; '.join(own.refused)}", hint=_REMEDY)
-    if not own.disks and not own.has_command_line:
+    if _has_no_disk(own):
         raise UsageError(
-            f"{own.what} has no disk of its own to boot from",
+            f"{own.what} {_NO_DISK}",
             hint="Give a domain that is installed, with its <disk device='disk'>.",
         )
+
+
+_NO_DISK = "has no disk of its own to boot from"
+
+
+def why_not_copied(own: OwnDomain) -> tuple[str, ...]:
+    """Return why no copy of the domain can be measured, a clause each; () where one can."""
+    return (*own.refused, *([f"{own.what} {_NO_DISK}"] if _has_no_disk(own) else []))
+
+
+def _has_no_disk(own: OwnDomain) -> bool:
+    return not own.disks and not own.has_command_line
 
 
 def memory_kib(element: etree._Element, what: str, attribute: str | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -74,7 +75,7 @@ def rt_runtime_us(tuning: Tuning) -> int:
     value = tuning.host.get(RT_RUNTIME)
     if value is None and tuned.TUNED in tuning.host:
         value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
-    return readrt_runtime_us() if value is None else int(value)
+    return read_rt_runtime_us() if value is None else int(value)
 
 
 def fitted(
@@ -96,6 +97,11 @@ def fitted(
         else:
             warnings += [f"{name}: {problem.text}" for problem in fit.crowding]
     return skipped, warnings
+
+
+def host_memory_bytes() -> int:
+    """Return the memory of this host."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_memory(memory_mib: int, total_bytes: int) -> None:

@@ -22,6 +22,7 @@ from labctl.domain.foreign.graft import compared, durability, is_changed, proble
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
+from labctl.run.planning.fitting import rt_runtime_us
 from labctl.run.planning.own_files import check_files
 from labctl.run.planning.requirements import Unmet
 from labctl.store.jsonfile import canonical
@@ -237,6 +238,10 @@ def _misfit(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
             remedy=f"'labctl tuning diff {baseline.name} {tuning.name}' shows what it is about.",
         )
+    xml = compared(domain, tuning, plan, baseline, accelerator)
+    for problem in problems(xml, plan, rt_runtime_us(tuning)):
+        if problem.refused:
+            yield Unmet(text=problem.text, remedy=problem.hint)
 
 
 def durabilities(

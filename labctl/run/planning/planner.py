@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from labctl.run.planning.fitting import (
     check_any_left,
     check_memory,
     fitted,
+    host_memory_bytes,
     left_out,
     needing,
     offers_here,
@@ -87,7 +87,7 @@ def _planned(
     request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
 ) -> Planned:
     topology = read_topology()
-    check_memory(study.guest.memory_mib, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    check_memory(study.guest.memory_mib, host_memory_bytes())
     if own is not None:
         check_room(own.domain, topology)
         check_places(own.domain, topology)

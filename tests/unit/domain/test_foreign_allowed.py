@@ -394,7 +394,7 @@ def test_a_damaged_domain_is_copied_or_refused_and_nothing_else(seed: int) -> No
                 "/lab/runner.sock",
             }
             plan = pin_plan(hosts.TWO_SOCKETS_SMT, domain.vcpus, 1, tuning.pin.strategy)
-            tuned(domain, tuning, plan, baseline, "kvm")
+            tuned(domain, tuning, plan, baseline, "kvm", 950_000)
             copies += 1
         except LabctlError:
             continue

@@ -29,7 +29,7 @@ def with_tuning(name: str, tuning: Tuning | str, accelerator: str = "kvm") -> st
     plan = pin_plan(
         hosts.TWO_SOCKETS_SMT, domain.vcpus, max(1, chosen.iothreads), chosen.pin.strategy
     )
-    return tuned(domain, chosen, plan, BASELINE, accelerator)
+    return tuned(domain, chosen, plan, BASELINE, accelerator, 950_000)
 
 
 def changed(name: str, tuning: Tuning | str, accelerator: str = "kvm") -> dict[str, str | None]:
@@ -160,7 +160,7 @@ def test_a_kernel_command_line_is_lengthened_only_where_the_xml_has_it() -> None
     boots = "<os><kernel>/vmlinuz</kernel><cmdline>root=/dev/vda</cmdline>"
     direct = own_domain(BY_HAND.replace("<os>", boots), "x")
     plan = pin_plan(hosts.TWO_SOCKETS_SMT, direct.vcpus, 1)
-    after = tuned(direct, words, plan, BASELINE, "kvm")
+    after = tuned(direct, words, plan, BASELINE, "kvm", 950_000)
     assert changes(direct.xml, after) == [
         XmlChange("os/cmdline", "root=/dev/vda", "root=/dev/vda mitigations=off")
     ]
