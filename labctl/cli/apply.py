@@ -115,9 +115,11 @@ def apply_advice(
 
 def _check(advised: Advised, target: Target) -> None:
     """Raise UsageError for what `apply_advice` doesn't take."""
+    from labctl.base.placement import refuse
     from labctl.rollout.steps import DISK
 
     rollout, tuning = advised.rollout, advised.tuning
+    refuse(tuning, rollout.refused)
     steps = _host_steps(advised)
     for knob, why in _NOT_UNDONE.items():
         if knob in dict(rollout.host):

@@ -64,19 +64,40 @@ def command(
     sizes = _sizes(guests, vcpus) or default_sizes(topology, _count(guests))
     plans = pin_plans(topology, sizes, iothreads, Strategy(strategy))
     drawn = picture(plans, topology)
+    refused = [_refused(planned) for planned in plans]
     if as_json and guests is None:
-        print_json({"picture": drawn, **plans[0].to_json()})
+        print_json({"picture": drawn, **plans[0].to_json(), "refused_realtime": refused[0]})
     elif as_json:
         print_json(
             {
                 "picture": drawn,
-                "guests": [planned.to_json() for planned in plans],
+                "guests": [
+                    {**planned.to_json(), "refused_realtime": why}
+                    for planned, why in zip(plans, refused, strict=True)
+                ],
                 "shares": list(shares(plans, topology)),
             }
         )
     else:
         click.echo(f"{drawn}\n")
         _explain(plans, topology)
+        _paragraph("Refused with a real-time policy (SCHED_FIFO) for the vCPUs", _each(refused))
+
+
+def _refused(plan: PinPlan) -> list[str]:
+    """Return why the plan's vCPUs can't have a real-time policy, a sentence each."""
+    from labctl.domain.pinning.pin_check import plan_refusals
+    from labctl.host.topology import read_rt_runtime_us
+
+    return [f"{one.text}. {one.hint}" for one in plan_refusals(plan, read_rt_runtime_us())]
+
+
+def _each(refused: Sequence[Sequence[str]]) -> list[str]:
+    return [
+        f"Guest {guest}: {sentence}" if len(refused) > 1 else sentence[:1].upper() + sentence[1:]
+        for guest, sentences in enumerate(refused, 1)
+        for sentence in sentences
+    ]
 
 
 def _sizes(guests: str | None, vcpus: int | None) -> list[int] | None:

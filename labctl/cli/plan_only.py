@@ -28,10 +28,14 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     from labctl.analysis.foresight import foresee
     from labctl.analysis.wall_time import expected_time
     from labctl.cli.plan_commands import commands_of_others
+    from labctl.domain.session import check_local
     from labctl.report.terminal.plan import foreseen_json, plan_table
     from labctl.run.planning.planner import plan_sweep
 
+    if request.connect is not None:
+        check_local(request.connect)
     planned = plan_sweep(request)
+    own = None if planned.own is None else planned.own.record
     plan = planned.plan.record()
     earlier, spreading = _earlier(request.results, plan)
     foreseen, expected = foresee(plan, spreading), expected_time(plan, earlier)
@@ -44,10 +48,11 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
                 "foreseen": [foreseen_json(item) for item in foreseen],
                 "expected_time": asdict(expected),
                 **({"commands": commands} if commands else {}),
+                **({"domain": {"name": own.name, "asked": own.asked}} if own else {}),
             }
         )
     else:
-        console().print(plan_table(plan, foreseen, expected))
+        console().print(plan_table(plan, foreseen, expected, own))
         _show_commands(commands)
     if waiting := planned.hangs_on_accelerator:
         click.echo(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from labctl.base.errors import LabctlError, UsageError
@@ -30,7 +31,7 @@ def rollout_target(
     """
     from labctl.run.planning.own_domain import domain_asked_for, is_file
 
-    name, memory_mib = domain, None
+    name, memory_mib, xml = domain, None, None
     if domain is not None and (vcpus is None or is_file(domain)):
         try:
             own = domain_asked_for(domain, connect or SYSTEM)
@@ -38,7 +39,7 @@ def rollout_target(
             if connect is not None or is_file(domain):
                 raise
         else:
-            name, memory_mib = own.name, own.memory_mib
+            name, memory_mib, xml = own.name, own.memory_mib, own.xml
             vcpus = own.vcpus if vcpus is None else vcpus
     if vcpus is None:
         return None, name
@@ -49,7 +50,7 @@ def rollout_target(
             hint="Run it on the host where the virtual machine is; a copy of the run's folder "
             "will do.",
         )
-    return _machine(vcpus, memory_mib, here), name
+    return _machine(vcpus, memory_mib, xml, here), name
 
 
 def other_host(run: LoadedRun) -> str:
@@ -63,12 +64,20 @@ def other_host(run: LoadedRun) -> str:
     return f"{now.get('cpu_model')}, CPUs {now.get('cpus_online')}"
 
 
-def _machine(vcpus: int, memory_mib: int | None, here: str) -> VirtualMachine:
-    from labctl.host.topology import read_topology
+def _machine(vcpus: int, memory_mib: int | None, xml: str | None, here: str) -> VirtualMachine:
+    from labctl.domain.pinning.pin_plan import pin_plan
+    from labctl.host.topology import read_rt_runtime_us, read_topology
     from labctl.rollout.fitted import VirtualMachine
 
+    topology = read_topology()
+    host = pin_plan(topology, vcpus, 1).host
     return VirtualMachine(
-        vcpus=vcpus, memory_mib=memory_mib, pins=_planned(read_topology(), vcpus), here=here
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        pins=_planned(topology, vcpus),
+        host=replace(host, rt_runtime_us=read_rt_runtime_us()),
+        xml=xml,
+        here=here,
     )
 
 

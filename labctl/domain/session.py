@@ -148,13 +148,9 @@ class Session:
     def check_here(self) -> None:
         """Raise UsageError unless guests that it starts are QEMU's and on this host: labctl looks
         at their threads, and makes their disks."""
-        uri = urlsplit(self._connection.getURI())
-        transport = uri.scheme.partition("+")[2]
-        if self._connection.getType() != "QEMU" or uri.hostname or transport not in ("", "unix"):
-            raise UsageError(
-                f"'{self.uri}' doesn't start QEMU on this host, where labctl measures",
-                hint="Run labctl on the host of the guests, with '--connect qemu:///system'.",
-            )
+        check_local(self._connection.getURI())
+        if self._connection.getType() != "QEMU":
+            raise _not_here(self.uri)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of libvirt and of the QEMU that it starts."""
@@ -347,6 +343,21 @@ class RunningGuest:
             except libvirt.libvirtError:
                 pass
             time.sleep(0.005)
+
+
+def check_local(uri: str) -> None:
+    """Raise UsageError for the URI of a connection that leads to another host
+    (libvirt.org/uri.html, "Transport configuration")."""
+    parts = urlsplit(uri)
+    if parts.hostname or parts.scheme.partition("+")[2] not in ("", "unix"):
+        raise _not_here(uri)
+
+
+def _not_here(uri: str) -> UsageError:
+    return UsageError(
+        f"'{uri}' doesn't start QEMU on this host, where labctl measures",
+        hint="Run labctl on the host of the guests, with '--connect qemu:///system'.",
+    )
 
 
 def is_embedded(uri: str) -> bool:

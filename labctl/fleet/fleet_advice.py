@@ -14,7 +14,7 @@ from labctl.analysis.fleet.fleet_price import WorsePlace, price
 from labctl.analysis.fleet.may_take import TakenBy, hosts_that_may, look_first
 from labctl.analysis.judge import judge
 from labctl.analysis.view import View
-from labctl.base.errors import LabctlError
+from labctl.base.errors import LabctlError, UsageError
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.landing import check_study, exploratory
 from labctl.rollout.advice import check_name
@@ -90,8 +90,10 @@ def _steps(fleet: FleetFolder, host: str, tuning: str) -> HostSteps:
         run = replace(_without_trials(folder), name=fleet.state(host).run or folder.name)
         check_study(fleet, run.plan)
         view = View(run, judge(run))
-        found = cost(view, tuning, unpacked.path)
         steps = rollout_steps(view, tuning, unpacked.path)
+        if steps.refused:
+            raise UsageError(f"must not be applied there: {steps.why_refused}")
+        found = cost(view, tuning, steps.xml, view.run.run.memory_mib)
         return HostSteps(steps, found.takes, found.risks)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labctl.analysis.answer_record import AnswerRecord, Grade
@@ -69,8 +69,8 @@ class Left:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Hold the advice. `decision`: the run's answer; `headline`: its first sentence. `cautions`:
-    the limits of the advice; `warnings`: the run's own, that could change it. `card`: of the tuning
-    advised first; None when none is."""
+    the limits of the advice; `warnings`: the run's own, that could change it. `card`: of the first
+    advised tuning that may be applied; None when none is."""
 
     run: str
     decision: AnswerRecord
@@ -108,8 +108,16 @@ def advise(
         warnings=(*judgement.warnings, *view.other_problems),
         advised=advised,
         left=left,
-        card=card(view, advised[0].tuning, advised[0].judged, advised[0].cost) if advised else None,
+        card=_card(view, advised),
     )
+
+
+def _card(view: View, advised: Sequence[Advised]) -> Card | None:
+    """Return the card of the first tuning that may be applied."""
+    for of in advised:
+        if not of.rollout.refused:
+            return card(view, of.tuning, of.judged, of.cost)
+    return None
 
 
 def of_tuning(
@@ -136,15 +144,24 @@ def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | N
     check_name(view.run.name, tuning)
     there = {scenario_of(item) for item in of.judged}
     found = view.judgement.decision.of(tuning)
+    rollout = rollout_steps(view, tuning, folder, machine)
+    memory_mib = view.run.run.memory_mib if machine is None else machine.memory_mib
     return Advised(
         tuning=tuning,
         grade=Grade.NOT_SHOWN if found is None else found.grade,
         description=view.description(tuning),
         judged=of.judged,
         unjudged=tuple(place.title for place in view.places if place not in there),
-        cost=cost(view, tuning, folder),
-        rollout=rollout_steps(view, tuning, folder, machine),
+        cost=_cost(view, tuning, rollout, memory_mib),
+        rollout=rollout,
     )
+
+
+def _cost(view: View, tuning: str, rollout: RolloutSteps, memory_mib: int | None) -> Cost:
+    found = cost(view, tuning, rollout.xml, memory_mib)
+    if not rollout.refused:
+        return found
+    return replace(found, takes=("CPUs and memory: none, since it must not be applied there.",))
 
 
 def check_name(run: str, tuning: str) -> None:
@@ -157,13 +174,22 @@ def check_name(run: str, tuning: str) -> None:
 def _cautions(
     view: View, advised: Sequence[Advised], machine: VirtualMachine | None
 ) -> Iterator[str]:
+    for of in advised:
+        if of.rollout.refused:
+            yield f"{of.tuning} must not be applied {_where(machine)}: {of.rollout.why_refused}."
     if advised and view.run.run.vcpus is not None:
-        yield _sizes(view, machine)
+        yield _sizes(view, machine, fits=any(not of.rollout.refused for of in advised))
     if len(advised) > 1:
         yield _NOT_TOGETHER
 
 
-def _sizes(view: View, machine: VirtualMachine | None) -> str:
+def _where(machine: VirtualMachine | None) -> str:
+    if machine is None:
+        return "as it was measured"
+    return f"to a virtual machine with {counted(machine.vcpus, 'vCPU')} here"
+
+
+def _sizes(view: View, machine: VirtualMachine | None, *, fits: bool) -> str:
     """Return for which sizes of virtual machines the measurement speaks."""
     run = view.run.run
     measured = _size(run.vcpus or 1, run.memory_mib)
@@ -177,8 +203,9 @@ def _sizes(view: View, machine: VirtualMachine | None) -> str:
     if machine.vcpus == run.vcpus and machine.memory_mib in (None, run.memory_mib):
         return f"{said}{where}, the size of yours."
     return (
-        f"{said}{where}. Yours has {_size(machine.vcpus, machine.memory_mib)}: the pins fit it, "
-        "the effect at that size was not measured. 'labctl sweep --domain NAME' measures a copy "
+        f"{said}{where}. Yours has {_size(machine.vcpus, machine.memory_mib)}: "
+        + ("the pins fit it, " if fits else "")
+        + "the effect at that size was not measured. 'labctl sweep --domain NAME' measures a copy "
         "of it."
     )
 

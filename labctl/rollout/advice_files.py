@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.placement import refuse
 from labctl.base.templates import template_environment
 from labctl.base.wording import printable
 from labctl.rollout.advice import Advice, Advised
@@ -89,7 +90,11 @@ def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) ->
 
 
 def card_text(advice: Advice, names: Names) -> str:
-    """Return the rollout card as markdown. Raises UsageError when nothing is advised."""
+    """Return the rollout card as markdown. Raises UsageError when nothing is advised, or nothing
+    of it may be applied."""
+    if advice.card is None and advice.advised:
+        first = advice.advised[0]
+        refuse(first.tuning, first.rollout.refused)
     if advice.card is None:
         raise UsageError(
             "there is no rollout card, because nothing is advised",
@@ -125,7 +130,12 @@ def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
     write_bytes(folder / "card.md", card.encode(), below=folder)
     return [
         folder / "card.md",
-        *(path for advised in advice.advised for path in _written(folder, advice, advised, names)),
+        *(
+            path
+            for advised in advice.advised
+            if not advised.rollout.refused
+            for path in _written(folder, advice, advised, names)
+        ),
     ]
 
 

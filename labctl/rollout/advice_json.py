@@ -74,6 +74,7 @@ def rollout_json(rollout: RolloutSteps, names: Names) -> dict[str, Any]:
         "changes": [asdict(change) for change in rollout.changes],
         "vcpus": rollout.vcpus,
         "notes": list(rollout.notes),
+        "refused": [{"text": one.text, "hint": one.hint} for one in rollout.refused],
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from labctl.analysis.answer_record import Basis, Worse
 from labctl.analysis.cells import Scenario, scenario_of
@@ -16,7 +15,6 @@ from labctl.analysis.words import shown
 from labctl.analysis.worse import surely_worse, worse_of
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
-from labctl.rollout.domain_edits import domain_text
 
 _SHOWN_HERE = ("host CPU", "work per host CPU-second")
 
@@ -47,12 +45,13 @@ class Cost:
     risks: tuple[str, ...] | None
 
 
-def cost(view: View, tuning: str, folder: Path) -> Cost:
-    """Return what `tuning` costs, as far as the run has measured or recorded it."""
+def cost(view: View, tuning: str, xml: str | None, memory_mib: int | None) -> Cost:
+    """Return what `tuning` costs, as far as the run has measured or recorded it. `xml`: the domain
+    that it makes, of `memory_mib`, for the virtual machine that it is rolled out to."""
     record = view.run.run.tunings.get(tuning)
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
-        takes=tuple(_takes(view, domain_text(view.run, tuning, folder))),
+        takes=tuple(_takes(xml, memory_mib)),
         side_costs=tuple(
             entry for place in view.places for entry in _side_costs(view, tuning, place)
         ),
@@ -99,7 +98,7 @@ def worse_text(item: Comparison) -> str:
     return f"{metric_title(item.metric)} {shown(item)} in {scenario_of(item).title}"
 
 
-def _takes(view: View, xml: str | None) -> Iterator[str]:
+def _takes(xml: str | None, mib: int | None) -> Iterator[str]:
     if xml is None:
         yield "CPUs and memory: not recorded, the run has no domain XML of this tuning."
         return
@@ -113,7 +112,6 @@ def _takes(view: View, xml: str | None) -> Iterator[str]:
         yield f"CPUs: QEMU's own (emulator) threads on CPU {emulator.get('cpuset', '?')}."
     for pin in domain.iter("iothreadpin"):
         yield f"CPUs: iothread {pin.get('iothread', '?')} on CPU {pin.get('cpuset', '?')}."
-    mib = view.run.run.memory_mib
     size = f"all {mib} MiB of the guest" if mib is not None else "all of the guest's memory"
     page = domain.find("./memoryBacking/hugepages")
     if page is not None:

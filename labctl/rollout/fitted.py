@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lxml import etree
 
 from labctl.base.cpus import MOST_CPUS, CpuSet, format_cpus, parse_cpus
+from labctl.base.placement import HostCpus
 from labctl.base.tuning import PLAN
 from labctl.base.xmldiff import parse
 from labctl.store.records.run_record import PinChoice
@@ -29,12 +30,15 @@ class Pins:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualMachine:
     """Describe the virtual machine that a tuning is rolled out to. `memory_mib` is None where it
-    isn't known; `pins` makes the plan of a strategy and so many iothreads; `here` is the present
-    host in words where it isn't the one that was measured."""
+    isn't known; `pins` makes the plan of a strategy and so many iothreads, for `host`; `xml`: its
+    domain, None where only its size is known; `here` is the present host in words where it isn't
+    the one that was measured."""
 
     vcpus: int
     memory_mib: int | None
     pins: Callable[[str | None, int], Pins]
+    host: HostCpus
+    xml: str | None = None
     here: str = ""
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from labctl.analysis.view import View
-from labctl.base.cpus import parse_cpus
+from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.placement import (
+    RT_RUNTIME_US,
+    HostCpus,
+    PinProblem,
+    named_cpus,
+    xml_problems,
+)
 from labctl.base.wording import counted
 from labctl.base.xmldiff import XmlChange
 from labctl.rollout.checked import check_domains, check_settings
@@ -36,7 +43,9 @@ class RolloutSteps:
     with their values; `cpus`: those that they are for. `fragment`: the domain's changed elements.
     `live`: commands that pin a running domain's threads without a restart, in part. `vcpus`: what
     the domain must have; None: any number. `disk`: the measured guest's name of the disk that is
-    changed. `notes`: what to mind."""
+    changed. `notes`: what to mind. `xml`: the domain that the tuning makes of the measured guest,
+    with the machine's pins; None where the run has none. `refused`: why it must not be applied to
+    that machine, with the remedy; there are no steps then."""
 
     steps: tuple[Step, ...]
     host: tuple[tuple[str, str], ...]
@@ -47,6 +56,13 @@ class RolloutSteps:
     vcpus: int | None
     disk: str
     notes: tuple[str, ...]
+    xml: str | None = field(default=None, compare=False)
+    refused: tuple[PinProblem, ...] = ()
+
+    @property
+    def why_refused(self) -> str:
+        """Return why it must not be applied, as a clause; "" where it may be."""
+        return "; ".join(problem.text for problem in self.refused)
 
     @property
     def edits_domain(self) -> bool:
@@ -86,6 +102,21 @@ def rollout_steps(
         f"{tuning}' sets it until it is restored."
         for name in not_lasting(host, cpus)
     ]
+    runtime_us = host.get("rt-runtime-us")
+    refused = _refused(view, settings, after, machine, runtime_us)
+    if refused:
+        return RolloutSteps(
+            steps=(),
+            host=(),
+            cpus=cpus,
+            live=(),
+            fragment="",
+            changes=(),
+            vcpus=None,
+            disk=DEFAULT_DISK,
+            notes=(),
+            refused=refused,
+        )
     changed: list[XmlChange] = []
     disk = DEFAULT_DISK
     if before is not None and after is not None:
@@ -118,7 +149,58 @@ def rollout_steps(
         vcpus=_vcpus(view, machine) if any(_by_vcpu(change.path) for change in changed) else None,
         disk=disk,
         notes=tuple(notes),
+        xml=after,
     )
+
+
+def _refused(
+    view: View,
+    settings: RecordedTuning,
+    xml: str | None,
+    machine: VirtualMachine | None,
+    runtime_us: str | None,
+) -> tuple[PinProblem, ...]:
+    """Return why the domain that the tuning makes must not run: what a sweep would refuse there. On
+    the machine's host, else on the measured one as the run recorded it: run folders come from
+    anywhere. `runtime_us`: sched_rt_runtime_us where the tuning sets it."""
+    if xml is None:
+        return ()
+    if machine is None:
+        host, vcpus, below = _measured_host(view, settings, xml), view.run.run.vcpus, None
+    else:
+        host, vcpus, below = machine.host, machine.vcpus, machine.xml
+    if runtime_us is not None and runtime_us.removeprefix("-").isdecimal():
+        host = replace(host, rt_runtime_us=int(runtime_us))
+    found = xml_problems(xml, host, below=below, vcpus=vcpus)
+    return tuple(problem for problem in found if problem.refused)
+
+
+def _measured_host(view: View, settings: RecordedTuning, xml: str) -> HostCpus:
+    """Return the CPUs of the measured host; where the run has not recorded them, those that the
+    domain's pins name."""
+    plan, facts = view.run.run.pins_of(settings.pin.strategy).data, view.run.run.host
+    online = _recorded_cpus(plan.online) or _recorded_cpus(facts.get("cpus_online"))
+    online = online or named_cpus(xml) or frozenset({0})
+    usable = (_recorded_cpus(plan.usable) or online) & online
+    isolated = _recorded_cpus(facts.get("cpus_isolated")) & online
+    runtime_us = str(facts.get("sched_rt_runtime_us", ""))
+    return HostCpus(
+        present=online,
+        online=online,
+        usable=usable,
+        pinnable=online,
+        isolated=isolated,
+        housekeeping=_recorded_cpus(plan.housekeeping) or frozenset({min(online)}),
+        memory_nodes=None,
+        rt_runtime_us=int(runtime_us) if runtime_us.isdecimal() else RT_RUNTIME_US,
+    )
+
+
+def _recorded_cpus(text: object) -> CpuSet:
+    try:
+        return parse_cpus(str(text or ""))
+    except ValueError:
+        return frozenset()
 
 
 def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]:
@@ -159,11 +241,7 @@ def _cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) 
         pins = machine.pins(settings.pin.strategy, 1)
         return Cpus(pins.online, frozenset(pins.vcpus))
     plan = view.run.run.pins_of(settings.pin.strategy).data
-    try:
-        online = parse_cpus(plan.online or "")
-    except ValueError:
-        online = frozenset()
-    return Cpus(online, frozenset(plan.vcpus.values()))
+    return Cpus(_recorded_cpus(plan.online), frozenset(plan.vcpus.values()))
 
 
 def _by_vcpu(path: str) -> bool:

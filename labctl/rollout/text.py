@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rich import box
@@ -39,6 +40,8 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
     for label, words in advice.decision.lines:
         console.print(_indented(f"{capital(label)}: {words}"))
     for step in advice.decision.next:
+        if step.command == f"labctl advise {shlex.quote(advice.run)}":
+            continue  # this is its output
         console.print(_indented(f"Next: {step_text(step)}"))
     for caution in advice.cautions:
         console.print(_indented(f"Caution: {caution}", style="yellow"))
@@ -49,7 +52,8 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
         console.print(_rule(f"{_TITLES[advised.grade]}: {advised.tuning}"))
         _print_found(console, advised)
     if advice.advised:
-        _print_steps(console, advice, advice.advised[0], names)
+        fitting = [one for one in advice.advised if not one.rollout.refused]
+        _print_steps(console, advice, (fitting or advice.advised)[0], names)
     if advice.left:
         console.print(_rule("Leave"))
         for left in advice.left:
@@ -89,6 +93,10 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
 
 def _print_steps(console: Console, advice: Advice, advised: Advised, names: Names) -> None:
     console.print(_rule(f"How to apply {advised.tuning}"))
+    if advised.rollout.refused:
+        for problem in advised.rollout.refused:
+            console.print(_indented(f"Refused: {problem.text}. {problem.hint}"))
+        return
     if names.domain is None and advised.rollout.fragment:
         console.print(_text(f"{UNNAMED} stands for your domain; --domain fills it in.\n"))
     print_rollout(console, advised.tuning, advised.rollout, names)

@@ -20,12 +20,17 @@ from labctl.report.parts import bare_table, skipped_table, text
 from labctl.report.published_parts import expected_table
 from labctl.report.terminal.factor_tables import factor_table
 from labctl.store.records.plan_record import PlanRecord
+from labctl.store.records.run_record import DomainUsed
 
 
 def plan_table(
-    plan: PlanRecord, foreseen: Sequence[Foreseen], expected: ExpectedTime
+    plan: PlanRecord,
+    foreseen: Sequence[Foreseen],
+    expected: ExpectedTime,
+    own: DomainUsed | None = None,
 ) -> RenderableType:
-    """Return a plan, how long it takes and what it will be able to exclude, in 80 columns."""
+    """Return a plan, how long it takes and what it will be able to exclude, in 80 columns. `own`:
+    the administrator's VM that guests copy."""
     quick = ", quick" if plan.quick else ""
     most = "at most " if plan.stopping else ""
     head = [
@@ -36,7 +41,7 @@ def plan_table(
         f"{counted(len(plan.conditions), 'condition')} ({', '.join(plan.conditions)})",
         *_spares(plan),
         *_rule(plan),
-        f"guest: image {plan.guest.image}, {plan.guest.vcpus} vCPU(s), {plan.guest.memory_mib} MiB"
+        f"guest: {_guest(plan, own)}, {plan.guest.vcpus} vCPU(s), {plan.guest.memory_mib} MiB"
         + (f", {plan.guest.data_disks} data disks" if plan.guest.data_disks else ""),
         *([f"collects: {plan.collect}"] if plan.collect else []),
         f"seed {plan.seed}, plan {str(plan.digest)[:12]}",
@@ -54,6 +59,13 @@ def plan_table(
     if left_out := skipped(plan):
         parts += [Text(), skipped_table(left_out)]
     return Group(*parts, text(f"\n{tail}"))
+
+
+def _guest(plan: PlanRecord, own: DomainUsed | None) -> str:
+    if own is None:
+        return f"image {plan.guest.image}"
+    asked = "" if own.asked == own.name else f" ({own.asked})"
+    return f"a copy of your VM {own.name}{asked}"
 
 
 def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:

@@ -157,6 +157,24 @@ def test_the_json_has_steps_and_every_key_is_documented(labctl: Labctl, fleet: P
     assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
+def test_a_host_on_which_the_tuning_would_be_unsafe_gets_no_steps(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    folder = make_fleet(tmp_path / "unsafe", hosts(5), effects={"pinned": 1.2})
+    for one in hosts(5):
+        with_rollout(folder, one.name, golden="pinned+fifo", cpu="0" if one.name == "h2" else "1")
+    said = labctl("fleet", "advise", str(folder), "--json")
+    assert said.code == 0, said.err
+    (found,) = json.loads(said.out)["advised"]
+    assert [hosts for one in found["rollouts"] for hosts in one["hosts"]] == [
+        "h1",
+        "h3",
+        "h4",
+        "h5",
+    ]
+    assert "can run only on CPU 0, which a vCPU under SCHED_FIFO takes" in str(found["unread"])
+
+
 def _evil(folder: Path, text: str) -> None:
     """A host says it in its state, and in what it recorded of its CPU, its tunings and itself."""
     for one in hosts(4):

@@ -165,12 +165,13 @@ def test_no_single_operation_of_such_a_template_is_endless(
 def test_large_numbers_are_no_widths(labctl: Labctl, present: Path) -> None:
     (present / MARKER).touch()
     code = (
-        "{% macro kib(n) %}{{ n * 1024 }}{% endmacro %}"
+        "{% macro kib(n) %}{{ n * 1024 }}{% endmacro %}<domain>"
         "{{ kib(8 * 1024 * 1024) }} {{ none|default(2 ** 40, true) }} {{ '%08x' % 4096 }}"
+        "</domain>"
     )
     planted(present, "templates/domain.xml.j2", code)
     said = labctl("tuning", "render", "baseline")
-    assert said.out.strip() == "8589934592 1099511627776 00001000"
+    assert "8589934592 1099511627776 00001000" in said.out
 
 
 def test_a_tuning_of_the_present_folder_replaces_none_of_labctls(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.tuning import Kind, Pin, Policy, Sched, Tuning
 from labctl.base.placement import PinProblem, refuse
+from labctl.base.tuning import Kind, Pin, Policy, Sched, Tuning
 from labctl.domain.pinning.pin_check import check
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.topology import Topology

@@ -109,16 +109,18 @@ def with_rollout(
     host: str,
     *,
     cpu: str = "1",
+    golden: str = "pinned",
     settings: Mapping[str, Any] | None = None,
     run: Mapping[str, Any] | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> None:
     """Pack a host's run anew with what a rollout reads: domain XML as labctl renders it, in which
-    'pinned' has vCPU 0 on `cpu`, and what the tuning sets. `run`, `plan`: keys to change."""
+    'pinned' is as `golden`, with vCPU 0 on `cpu`, and what the tuning sets. `run`, `plan`: keys to
+    change."""
     archive = fleet / "hosts" / host / "run.tar.xz"
     with find_run(archive.parent, str(archive)).unpacked() as unpacked:
-        for name in ("baseline", "pinned"):
-            text = (GOLDEN / f"{name}.kvm.xml").read_text()
+        for name, source in (("baseline", "baseline"), ("pinned", golden)):
+            text = (GOLDEN / f"{source}.kvm.xml").read_text()
             (unpacked.path / "xml" / f"{name}.xml").write_text(
                 text.replace('cpuset="1"', f'cpuset="{cpu}"')
             )

@@ -91,8 +91,8 @@ def test_a_wrong_setting_is_named_with_its_tuning(
 
 def test_fifo_is_held_to_the_throttling_that_the_tuning_itself_sets() -> None:
     tuning = load_tuning("pinned+fifo+rt-runtime-unlimited")
-    assert fitting._rt_runtime_us(tuning) == -1
-    assert fitting._rt_runtime_us(load_tuning("pinned+fifo")) == 950_000
+    assert fitting.rt_runtime_us(tuning) == -1
+    assert fitting.rt_runtime_us(load_tuning("pinned+fifo")) == 950_000
 
 
 def test_tunings_of_the_host_combine_and_contradict_like_others() -> None:
