@@ -38,6 +38,13 @@ def shipped_data() -> Path:
     return inside if inside.is_dir() else _CHECKOUT
 
 
+def recorded_runs() -> dict[str, Path]:
+    """Return the archives of the recorded runs that labctl brings, by the runs' names."""
+    suffix = ".tar.xz"
+    found = (shipped_data() / "results").glob(f"example*{suffix}")
+    return dict(sorted((path.name.removesuffix(suffix), path) for path in found))
+
+
 @dataclass(frozen=True, slots=True)
 class Lab:
     """Hold the lab's place. `folder`: the user's own lab folder, if there is one. `ignored`: why

@@ -103,7 +103,7 @@ def command(
     _check_options(context)
     place = runs_folder(results)
     folder = find_run(place, run_name)
-    run = folder.load()
+    run = folder.load_planned()
     machine, domain = rollout_target(run, domain, connect, vcpus)
     names = Names(domain, disk)
     names.check()

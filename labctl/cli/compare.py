@@ -51,7 +51,7 @@ def command(
             f"{run_a} and {run_b} are one run, and a run can't be compared with itself",
             hint=f"'labctl report {run_a}' shows it; 'labctl run list' has the others.",
         )
-    found = compare_runs(a.load(), b.load())
+    found = compare_runs(a.load_planned(), b.load_planned())
     if found.refusals and not force:
         raise UsageError(
             f"{found.a} and {found.b} can't be compared: {'; '.join(found.refusals)}",

@@ -60,9 +60,9 @@ def command(
     policy = load_policy(policy_file)
     folder = runs_folder(results)
     found = find_run(folder, run_name)
-    run = found.load()
+    run = found.load_planned()
     others = {
-        name: find_run(folder, name).load()
+        name: find_run(folder, name).load_planned()
         for name in sorted({rule.like for rule in policy.rules if rule.like is not None})
     }
     result = gate(run, policy, others, judge(run, fresh_runs(found, folder)).decision)

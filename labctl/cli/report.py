@@ -123,7 +123,9 @@ def command(
     folder = find_run(place, run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
-    run, fresh = folder.load(), fresh_runs(folder, place)
+    is_shown = html_file is not None or pictures is not None
+    run = folder.load_planned() if is_shown else folder.load()
+    fresh = fresh_runs(folder, place)
     if html_file is not None:
         from labctl.report.page.report_page import write_page
 

@@ -35,7 +35,7 @@ def print_kept(
         from labctl.store.run_places import find_run
 
         folder = find_run(place, run_name)
-        run = folder.load()
+        run = folder.load_planned()
         judgement = judge(run, fresh_runs(folder, place))
         shown = console()
         with shown.capture() as captured:

@@ -251,6 +251,22 @@ class RunFolder:
         plan = carried_out(plan, run, extensions, {row.record.block for row in rows})
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
 
+    def load_planned(self) -> LoadedRun:
+        """Return `load` of a run whose plan can be read: without it nothing says what to compare.
+
+        Raises BrokenError with the cause where it can't, and what `load` raises.
+        """
+        run = self.load()
+        if run.plan.is_lost:
+            causes = [text for text in run.problems if "plan.json" in text]
+            cause = causes[0] if causes else f"{self.path / 'plan.json'} is missing"
+            raise BrokenError(
+                f"the run {self.name} can't be judged: {cause}",
+                hint="Take the run from where it was made: 'labctl run verify' names every file "
+                "that differs.",
+            )
+        return run
+
     def _read_trials(self, problems: list[str]) -> list[AttemptRow]:
         kinds = Kinds()
         nothing = kinds.pack(())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.nearest import nearest
+from labctl.base.paths import recorded_runs
 from labctl.store.archive import SUFFIX
 from labctl.store.kept_text import looked_at
 from labctl.store.run_folder import RunFolder
@@ -21,8 +22,8 @@ DENSITY = "density.json"
 
 def find_run(results: Path, name: str) -> RunFolder:
     """Return the run of that name in `results`, or at that path, which has a '/' in it. Where no
-    run has the name, 'latest' is the newest, and a number is that of `labctl run list`. Raises
-    UsageError with the nearest name."""
+    run has the name, 'latest' is the newest, a number is that of `labctl run list`, and the
+    recorded runs that labctl brings have theirs. Raises UsageError with the nearest name."""
     places = _candidates(results, name)
     for candidate in places:
         if (candidate / "run.json").is_file():
@@ -34,7 +35,11 @@ def find_run(results: Path, name: str) -> RunFolder:
         _refuse_no_run(candidate)
     if name == LATEST or name.isdecimal():
         return _by_number(results, name)
-    raise _not_found(results, name, [folder.name for folder in all_runs(results)])
+    recorded = recorded_runs()
+    if name in recorded:
+        looked_at(recorded[name])
+        return RunFolder.in_archive(recorded[name])
+    raise _not_found(results, name, [folder.name for folder in all_runs(results)], recorded)
 
 
 def find_run_to_change(results: Path, name: str, doing: str) -> RunFolder:
@@ -126,13 +131,23 @@ def _refuse_no_run(folder: Path) -> None:
         )
 
 
-def _not_found(results: Path, name: str, names: Sequence[str]) -> UsageError:
-    """Return the refusal of a name that no run has, with the nearest of the `names` there are."""
-    hint = nearest(name, names)
-    if "/" not in name and (
-        (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file())
-    ):
+def _not_found(
+    results: Path, name: str, names: Sequence[str], recorded: Iterable[str]
+) -> UsageError:
+    """Return the refusal of a name that no run has, with the nearest of the `names` there are.
+    `recorded`: the runs that labctl brings."""
+    if "/" in name:
+        what = "there is nothing" if not Path(name).exists() else "it has no run.json"
+        hint = "Give the folder of a run or its archive, or a run's name without '/'."
+        return UsageError(f"'{name}' is not a run: {what}", hint=hint)
+    hint = nearest(name, [*names, *recorded])
+    if not names:
+        hint = (
+            "There are no runs yet; 'labctl sweep pinning --quick' makes one. Recorded runs: "
+            f"{', '.join(recorded) or 'none'}."
+        )
+    if (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file()):
         hint = f"The run in the present folder is './{name}'."
     elif Path(name).is_file():
         hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
-    return UsageError(f"no run '{name}' in {results}", hint=hint)
+    return UsageError(f"no run named '{name}' in {results}", hint=hint)

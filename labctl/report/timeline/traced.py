@@ -79,7 +79,10 @@ def why_untraced(run: LoadedRun) -> str:
     if any(was_traced(trial.readings) for trial in run.trials):
         return f"The traces of {run.name} were removed: its numbers are all that is left of them."
     if level_of(run) != Level.TRACE:
-        return f"{run.name} recorded no traces: it collected at level '{level_of(run)}'."
+        return (
+            f"{run.name} recorded no traces: it collected at level '{level_of(run)}'. "
+            "'labctl sweep STUDY --collect trace' records them."
+        )
     told = (told for trial in run.trials for told in recorders_said(trial.folder))
     if first := next(told, None):
         return f"No trial of {run.name} could be traced. {first}"

@@ -11,4 +11,4 @@ def test_the_nearest_name_is_offered_with_all_that_is_allowed() -> None:
 
 def test_no_name_is_offered_when_none_is_near() -> None:
     assert nearest("xyz", ["pinned"]) == "Allowed: pinned."
-    assert nearest("xyz", []) == "Allowed: nothing."
+    assert nearest("xyz", []) == "There are none."

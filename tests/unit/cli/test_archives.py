@@ -105,5 +105,5 @@ def test_a_damaged_archive_is_listed_with_its_problem(
     assert "unreadable" in said.out
     assert "it is cut off" in said.err
     assert labctl("run", "rm", "r1", "--yes").code == 0
-    with pytest.raises(UsageError, match="no run 'r1'"):
+    with pytest.raises(UsageError, match="no run named 'r1'"):
         find_run(tmp_path / "results", "r1")

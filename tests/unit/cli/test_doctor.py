@@ -165,7 +165,7 @@ def test_of_a_study_that_traces_the_results_folder_must_have_room(
         (["--collect", "trace"], "--collect says what a study collects"),
         (["--for", "pining"], "no study 'pining'"),
         (["--for", "pinning", "--since", "r1"], "'--for' and '--since' exclude"),
-        (["--since", "r1"], "no run 'r1'"),
+        (["--since", "r1"], "no run named 'r1'"),
     ],
 )
 def test_a_wrong_question_is_refused(labctl: Labctl, words: list[str], says: str) -> None:

@@ -119,7 +119,7 @@ def test_a_run_that_a_rule_names_must_be_there(labctl: Labctl, results: Path) ->
     path.write_text("undecided: open\nrules:\n  - {metric: x, like: fleet, within: 5 %}\n")
     result = labctl("gate", "one", "--policy", str(path))
     assert result.code == 2
-    assert "no run 'fleet'" in result.err
+    assert "no run named 'fleet'" in result.err
 
 
 def test_two_runs_are_shown_in_80_columns(labctl: Labctl, results: Path) -> None:

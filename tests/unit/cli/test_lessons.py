@@ -30,12 +30,23 @@ COMMANDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive that students get, unpacked."""
+    folder = tmp_path_factory.mktemp("student")
+    for name, content in lessons.files():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def in_the_lessons(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The present folder holds what a student's does; pages are written there."""
+def as_a_student(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder as docs/lessons is, in which pages may be written; no option names any runs."""
     (tmp_path / "exercises").symlink_to(lessons.LESSONS / "exercises")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABCTL_RESULTS", str(lessons.RUNS))
+    monkeypatch.delenv("LABCTL_RESULTS", raising=False)
 
 
 def test_there_are_three_lessons() -> None:
@@ -50,6 +61,23 @@ def test_every_command_of_a_lesson_runs_on_the_recorded_runs(labctl: Labctl, com
     assert said.code == (1 if command.startswith("gate") else 0), said.err
     assert said.err == ""
     assert said.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_a_lesson_runs_in_the_archive_that_students_get(
+    labctl: Labctl, command: str, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(unpacked)
+    said = labctl(*shlex.split(command))
+    assert said.code == (1 if command.startswith("gate") else 0), said.err
+
+
+@pytest.mark.parametrize("name", ["example", "example-traced", "example-kvm"])
+def test_a_recorded_run_is_found_from_anywhere(
+    labctl: Labctl, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    assert labctl("run", "show", name).code == 0
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

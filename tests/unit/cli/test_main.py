@@ -200,7 +200,7 @@ def test_a_run_that_is_not_there_is_exit_code_2(
 ) -> None:
     said = labctl(*command.split(), "nosuch", "--results", str(tmp_path))
     assert said.code == 2
-    assert said.err.startswith(f"labctl: no run 'nosuch' in {tmp_path}\n")
+    assert said.err.startswith(f"labctl: no run named 'nosuch' in {tmp_path}\n")
 
 
 def run_piped(*words: str, stdout: int | None = None) -> subprocess.CompletedProcess[bytes]:

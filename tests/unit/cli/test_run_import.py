@@ -328,7 +328,7 @@ def test_what_was_imported_is_not_gone_on_with(labctl: Labctl, experiment: Exper
         (["--baseline", "other", "--primary", "real", "--margin", "5"], "Write it as '5%'"),
         (["--baseline", "other", "--primary", "real", "--name", "a/b"], "--name: 'a/b'"),
         (["--baseline", "other", "--design", "x"], "Leave them out"),
-        (["--design", "x"], "no run 'x'"),
+        (["--design", "x"], "no run named 'x'"),
     ],
 )
 def test_what_is_not_declared_is_asked_for(

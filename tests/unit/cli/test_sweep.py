@@ -197,7 +197,7 @@ def test_bad_input_is_exit_code_2_and_starts_nothing(
 def test_a_run_that_is_not_there_cannot_be_resumed(labctl: Labctl, tmp_path: Path) -> None:
     said = labctl("sweep", "--resume", "nosuch", "--results", str(tmp_path))
     assert said.code == 2
-    assert "no run 'nosuch'" in said.err
+    assert "no run named 'nosuch'" in said.err
 
 
 def test_a_host_that_is_in_use_is_exit_code_3(

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from labctl.analysis.stopping import until
 from labctl.base import paths
-from labctl.base.errors import HostError, LabctlError, UsageError
+from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.base.stopping import UntilWidth
 from labctl.cli.report import command as report_command
 from labctl.cli.runs import command as run_command
@@ -105,8 +105,13 @@ def test_a_broken_record_is_named_and_the_rest_is_reported(
     report = json.loads(call(report_command, "example", "--results", results, "--json").output)
     assert any(name in problem for problem in report["problems"])
     assert report["levels"]
-    call(report_command, "example", "--results", results)
-    call(report_command, "example", "--results", results, "--html", f"{results}/page.html")
+    for words in ([], ["--html", f"{results}/page.html"]):
+        if name == "run.json":
+            call(report_command, "example", "--results", results, *words)
+            continue
+        with pytest.raises(BrokenError, match=r"can't be judged: .*plan.json"):
+            call(report_command, "example", "--results", results, *words)
+    assert (Path(results) / "page.html").exists() is (name == "run.json")
 
 
 def test_a_newer_runs_schema_is_refused(folder: RunFolder, results: str) -> None:

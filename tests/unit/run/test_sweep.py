@@ -287,7 +287,7 @@ def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no run 'nosuch'"):
+    with pytest.raises(UsageError, match="no run named 'nosuch'"):
         sweep(request(tmp_path, resume="nosuch"), lambda event: None)
 
 
