@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 @click.argument("study", required=False)
 @click.option("--quick", is_flag=True, help="The study's quick selection: fewer arms and seconds.")
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
-@click.option("--workload", "workloads", multiple=True, help="Only these workloads.")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    help="Only these workloads, of the study or of labctl's.",
+)
 @click.option("--condition", "conditions", multiple=True, help="Only these conditions.")
 @click.option(
     "--factor", "factors", multiple=True, metavar="NAME=LEVEL,...", help="Only these levels of it."

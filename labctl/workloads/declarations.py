@@ -50,7 +50,7 @@ def _declared(
     return Workload(
         name=name,
         file=file,
-        definition=_plain(definition),
+        definition=_with_directions(_plain(definition), file),
         parameters=tuple(checked.parameters()),
         binaries=tuple(dict.fromkeys(binaries_of(file, name))),
         rate_metric=_rate(file),
@@ -112,6 +112,15 @@ def _deciding(file: DeclaredFile) -> Iterator[str]:
                 yield made
     if file.times:
         yield from OWN_METRICS
+
+
+def _with_directions(definition: dict[str, Any], file: DeclaredFile) -> dict[str, Any]:
+    """Return a definition that says which direction of each metric is better, so that a run's
+    report doesn't change with labctl's rule."""
+    for name, metric in file.metrics.items():
+        if metric.better is not None:
+            definition["metrics"][name].setdefault("better", metric.better)
+    return definition
 
 
 def _plain(value: Any) -> Any:

@@ -21,9 +21,9 @@ from labctl.workloads.readers.path import values_at
 from labctl.workloads.readers.quantity import (
     NoValueError,
     Scale,
+    known_scale,
     number_of,
     printed_step,
-    scale_of,
 )
 
 _SHOWN = 10
@@ -195,7 +195,8 @@ def _group(match: Match, name: str, one: SourceFile) -> str:
 
 def _in_base(number: float, word: str, declared: Scale | None) -> tuple[float, Scale]:
     try:
-        printed = scale_of(word.strip())
+        is_own = declared is not None and declared.unit.is_own and declared.unit == word.strip()
+        printed = declared if declared and is_own else known_scale(word.strip())
     except ValueError as error:
         raise BrokenError(f"the program printed the {error}") from error
     if declared is not None and printed.unit is not declared.unit:

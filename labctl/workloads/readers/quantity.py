@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
 from labctl.base.nearest import nearest
-from labctl.base.units import Unit
+from labctl.base.units import Unit, why_no_unit
 
 MOST_CHARACTERS = 100
 """Limit for one number's text."""
@@ -70,26 +70,44 @@ SCALES: dict[str, Scale] = {
 }
 """Units by their names; `m` is the minute, as wrk prints it."""
 
-_MEANT = {
+_SAME = {
     **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
     **dict.fromkeys(("msec", "msecs", "milliseconds"), "ms"),
     **dict.fromkeys(("usec", "usecs", "microseconds"), "us"),
     **dict.fromkeys(("nsec", "nsecs", "nanoseconds"), "ns"),
     **dict.fromkeys(("min", "minutes"), "m"),
     **dict.fromkeys(("/s", "ops/s", "op/s", "rps", "tps", "req/s", "requests/s"), "1/s"),
-    **dict.fromkeys(("Mb/s", "Mbps", "Mbits/sec"), "Mbit/s"),
-    **dict.fromkeys(("Gb/s", "Gbps", "Gbits/sec"), "Gbit/s"),
+    **dict.fromkeys(("Mbps", "Mbits/sec"), "Mbit/s"),
+    **dict.fromkeys(("Gbps", "Gbits/sec"), "Gbit/s"),
     **dict.fromkeys(("percent", "pct"), "%"),
 }
+"""Other words for units of SCALES."""
+
+
+def known_scale(word: str) -> Scale:
+    """Return what one of labctl's units is; raises ValueError that names the nearest."""
+    if found := SCALES.get(_SAME.get(word, word)):
+        return found
+    raise ValueError(f"unit '{word[:40]}' is not known. {nearest(word, SCALES)}")
 
 
 def scale_of(word: str) -> Scale:
-    """Return what a unit is; raises ValueError that names the nearest."""
-    if found := SCALES.get(word):
+    """Return what a declared unit is: one of labctl's, else one of the program's own, which is
+    never converted. Raises ValueError for a text that can't be a unit."""
+    if found := SCALES.get(_SAME.get(word, word)):
         return found
-    if meant := _MEANT.get(word):
-        raise ValueError(f"unit '{word[:40]}': did you mean '{meant}'?")
-    raise ValueError(f"unit '{word[:40]}' is none. {nearest(word, SCALES)}")
+    if why := why_no_unit(word):
+        raise ValueError(f"unit '{word[:40]}': {why}")
+    return Scale(Unit(word), 1.0)
+
+
+def near_unit(word: str) -> str | None:
+    """Return the unit of labctl's that an own one differs from in case only: 'MB/s' for 'mb/s'."""
+    if word in SCALES or word in _SAME:
+        return None
+    if word[1:] == "b/s":  # bits, as the field writes them
+        return f"{word[0]}bit/s" if f"{word[0]}bit/s" in SCALES else f"{word[0].upper()}B/s"
+    return next((unit for unit in SCALES if unit.lower() == word.lower()), None)
 
 
 def quantity(text: str) -> tuple[float, Scale | None]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -343,3 +344,21 @@ def test_a_role_that_is_no_tuning_is_refused_with_the_nearest(tmp_path: Path) ->
         load_study(str(path), programs=checkers())
     assert "mine.yaml:2: 'roles.baseline': no tuning 'basline'" in caught.value.message
     assert "Did you mean 'baseline'?" in str(caught.value.hint)
+
+
+def test_a_workload_may_come_from_outside_the_study_with_its_defaults(
+    make_study: MakeStudy,
+) -> None:
+    named = next(name for name in PROGRAMS if name not in make_study().workloads)
+    study = make_study(overrides=Overrides(workloads=(named,)))
+    (workload,) = study.workloads.values()
+    assert (workload.program, workload.duration_s, workload.margin) == (named, 10, 0.05)
+    assert workload.primary == PROGRAMS[named].primary
+    assert study.exercises["pinned"] == (named,)
+
+
+def test_a_workload_that_the_quick_part_lacks_is_the_study_s_own(make_study: MakeStudy) -> None:
+    study = make_study(quick=True, overrides=Overrides(workloads=("read",)))
+    whole = make_study().workloads["read"]
+    assert study.workloads == {"read": replace(whole, duration_s=2)}
+    assert study.exercises["pinned"] == ("read",)
