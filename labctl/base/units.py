@@ -12,8 +12,8 @@ _MARKUP = "<>&\"'`[]{}\\$|;="
 
 
 class Unit(StrEnum):
-    """Units of samples. `Unit("Mops/s")` is a member of its own that is not listed here: it is
-    shown as it is and never converted. Raises ValueError for a text that cannot be shown."""
+    """Name the unit of a sample. `Unit("Mops/s")` is a member that is not listed here: it is shown
+    as it is and never converted. Raises ValueError for a text that cannot be shown."""
 
     SECONDS = "s"
     MICROSECONDS = "us"

@@ -61,6 +61,32 @@ def named_run(results: Path | None, name: str) -> RunFolder:
     return find_run(runs_folder(results), name)
 
 
+class Quantity(click.ParamType):
+    """Read an option's value that may have a unit: '2G', '10s'. The command gets it in the unit
+    of a bare number."""
+
+    def __init__(self, kind: str, *, is_whole: bool = False) -> None:
+        self.name, self._is_whole = kind, is_whole
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | int:
+        if not isinstance(value, str):
+            return float(value)
+        from labctl.base.quantities import KINDS
+
+        (kind,) = (kind for kind in KINDS if kind.name == self.name)
+        try:
+            return kind.whole(value) if self._is_whole else kind.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+TIME_OPTION = Quantity("time")
+MEMORY_OPTION = Quantity("size", is_whole=True)
+"""Types of options in seconds, and in MiB."""
+
+
 class Group(click.Group):
     """Group commands with whole sentences in --help, and suggest the nearest name for an unknown
     one."""

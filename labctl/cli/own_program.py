@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from labctl.base.errors import UsageError
+from labctl.cli.common import TIME_OPTION
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
@@ -79,7 +80,7 @@ _OPTIONS = (
     ),
     click.option("--package", "packages", multiple=True, help="Debian package for the guest."),
     click.option("--once", is_flag=True, help="Run it once a trial, not again and again."),
-    click.option("--timeout", type=float, help="Seconds after which a run is killed."),
+    click.option("--timeout", type=TIME_OPTION, help="When a run is killed (30s)."),
     click.option("--parameter", "given", multiple=True, metavar="K=V", help="For {{ K }} in it."),
 )
 
@@ -287,7 +288,7 @@ def _direction(name: str, unit: str | None, reader: str) -> str:
 
 
 def _note_near_unit(name: str, unit: str) -> None:
-    from labctl.workloads.readers.quantity import near_unit
+    from labctl.base.quantities import near_unit
 
     if near := near_unit(unit):
         _note(

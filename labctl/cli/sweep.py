@@ -10,6 +10,8 @@ import click
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
 from labctl.cli.common import (
+    MEMORY_OPTION,
+    TIME_OPTION,
     console,
     levels_asked_for,
     results_option,
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
 @click.option("--looks", metavar="N,N,...", help="End at the first of these with every verdict.")
 @click.option("--blocks-per-boot", type=int, help="How many blocks share a boot.")
 @click.option("--spare-blocks", type=int, help="Blocks that run where another has lost a value.")
-@click.option("--duration", type=float, help="Seconds that each trial measures.")
+@click.option("--duration", type=TIME_OPTION, help="How long each trial measures (10s).")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
-@click.option("--memory", type=int, help="Memory of the guest in MiB.")
+@click.option("--memory", type=MEMORY_OPTION, help="Memory of the guest (2G; a number: MiB).")
 @click.option(
     "--collect",
     type=click.Choice([level.value for level in Level]),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from labctl.base.levels import Level
+from labctl.base.quantities import PERCENT, SIZE, TIME
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel
 from labctl.study.conditionfile import ConditionFile
@@ -27,11 +28,11 @@ def _every_tuning(value: object) -> object:
     return tuning_names() if value == "all" else value
 
 
-_Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False), TIME]
 _Blocks = Annotated[int, Field(ge=1, le=MOST_BLOCKS)]
 _Spares = Annotated[int, Field(ge=0, le=MOST_SPARES)]
 _Vcpus = Annotated[int, Field(ge=1, le=1024)]
-_MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
+_MemoryMib = Annotated[int, Field(ge=256, le=2**24), SIZE]
 
 
 # The text below a key is its line in docs/studies.md (`make docs`).
@@ -73,9 +74,9 @@ class WorkloadFile(FileModel):
     primary: str | None = None
     """The metric that decides: the program's own, which is the default, its rate, or a percentile
     of its latency."""
-    margin_percent: Annotated[float, Field(gt=0, lt=100)] = 5
+    margin_percent: Annotated[float, Field(gt=0, lt=100), PERCENT] = 5
     """The smallest change that matters to the study."""
-    no_worse_than: Annotated[float, Field(gt=0, lt=1000)] | None = None
+    no_worse_than: Annotated[float, Field(gt=0, lt=1000), PERCENT] | None = None
     """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
     rate of 1/1.5. Without it `margin_percent`."""
 
@@ -126,7 +127,7 @@ STANDARD_BLOCKS = 10
 
 
 class StopFile(FileModel):
-    width_percent: Annotated[float, Field(gt=0, lt=100)]
+    width_percent: Annotated[float, Field(gt=0, lt=100), PERCENT]
     """The run ends when every primary interval has at most this half-width."""
     most_blocks: _Blocks = CAP
     """It ends here in any case."""

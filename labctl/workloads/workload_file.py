@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from labctl.base.quantities import SIZE, TIME
 from labctl.base.yamlfile import FileModel
 from labctl.workloads.metric_file import MetricsFile, ReadingFile
 
@@ -24,7 +25,7 @@ Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$", max_length=32)]
-Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False), TIME]
 Privilege = Literal["realtime", "memlock", "perf", "tracing", "net-admin", "raw-disk", "root"]
 
 # The text below a key is its line in docs/workload-keys.md and in the JSON Schema.
@@ -153,7 +154,7 @@ class TrialFile(FileModel):
     """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
     the time is up. `once`: one run of fixed work. `until-stopped`: stopped by SIGINT when
     the time is up; one that ends before has failed."""
-    step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)] = 1.0
+    step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False), TIME] = 1.0
     """`{{ duration }}` is a multiple of this; 0: any length from `least_s` on."""
     least_s: Seconds = 1.0
     """The shortest `{{ duration }}`; a p95 takes 400 samples, a p99 2,000."""
@@ -170,7 +171,7 @@ class TrialFile(FileModel):
     as many for each vCPU."""
     limit_s: Seconds | None = None
     """Seconds after which a run of fixed work is killed; 600 for `once`."""
-    skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    skip_s: Annotated[float, Field(ge=0, le=3600), TIME] = 0.0
     """Seconds at the start of a run that the metrics leave out."""
     loop: Literal["closed", "open", "paced"] = "closed"
     """`closed`: it asks for nothing while it waits, so percentiles leave out what a stall hid, and
@@ -218,7 +219,7 @@ class NeedsFile(FileModel):
     takes of the host's kernel, such as `bbr`; empty text for any."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """The fewest vCPUs that it runs with."""
-    memory_mib: Annotated[int, Field(ge=1)] = 1
+    memory_mib: Annotated[int, Field(ge=1), SIZE] = 1
     """The least memory of the guest in MiB."""
 
 
@@ -290,7 +291,7 @@ class DeclaredFile(FileModel):
     """Needs of the machine; a workload that lacks one is left out with the reason."""
     sides: list[SideFile] = []
     """Sides that can't run it, each with the reason."""
-    scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
+    scratch_mib: Annotated[int, Field(ge=1, le=2**20), SIZE] = 64
     """Size that no file of a run may exceed, in MiB."""
     open_files: Annotated[int, Field(ge=64, le=2**20)] | None = None
     """Number of files that a program may have open, where 1024 (4096 if it asks) are too few."""

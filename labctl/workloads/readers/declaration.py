@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from labctl.base.errors import UsageError
 from labctl.base.expressions import names_in
+from labctl.base.quantities import SCALES, Scale, quantity, scale_of
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import FileModel
 from labctl.workloads.readers import named
 from labctl.workloads.readers.output import STDERR, STDOUT
 from labctl.workloads.readers.path import parse_path
-from labctl.workloads.readers.quantity import SCALES, Scale, quantity, scale_of
 
 MOST_PATTERN = 2000
 _SOURCES = ("regex", "json", "yaml", "csv", "hdr", "reader")
