@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from labctl.base.quantities import SIZE, TIME
 from labctl.base.yamlfile import FileModel
@@ -85,6 +86,23 @@ class WheelFile(FileModel):
     """`NAME==VERSION`, as pip takes it."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """SHA-256 of the file for this architecture; another one is refused."""
+
+
+def _check_base64(text: str) -> str:
+    try:
+        b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError("it is not base64") from error
+    return text
+
+
+class BinaryFile(FileModel):
+    """Bring a file that isn't text."""
+
+    base64: Annotated[
+        str, StringConstraints(max_length=MOST_TEXT * 4 // 3 + 4), AfterValidator(_check_base64)
+    ]
+    """Its bytes, as base64. A path (`./…`) needs none of it: labctl reads such a file."""
 
 
 class DataDiskFile(FileModel):
@@ -247,8 +265,9 @@ class DeclaredFile(FileModel):
     """Contradictions between parameters."""
     packages: list[Package] = []
     """Debian packages that the guest's image must have."""
-    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)]] = {}
-    """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), or the text."""
+    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)] | BinaryFile] = {}
+    """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), binaries too, or the
+    text."""
     wheels: Annotated[dict[Name, WheelFile], Field(max_length=20)] = {}
     """Python wheels that carry files, each unpacked at `{{ files }}/wheels/NAME` when the image is
     made; pip downloads them, as this host's is configured."""
@@ -320,12 +339,13 @@ class DeclaredFile(FileModel):
     """True if it sets its own scheduling policy, so that none is asked of it."""
 
 
-def files_of(brought: dict[str, str], folder: Path | None) -> dict[str, Path | str]:
-    """Return what each brought file is: the path that it names (relative to `folder`), or its
+def path_of(text: object, folder: Path) -> Path | None:
+    """Return the path that a value of `files` names, relative to `folder`; None of a file's
     text."""
-    return {
-        name: (folder / text if folder is not None else Path(text))
-        if text.startswith("./") and "\n" not in text
-        else text
-        for name, text in brought.items()
-    }
+    is_path = isinstance(text, str) and text.startswith("./") and "\n" not in text
+    return folder / str(text) if is_path else None
+
+
+def bytes_of(brought: str | BinaryFile) -> bytes:
+    """Return the content of a brought file."""
+    return brought.encode() if isinstance(brought, str) else b64decode(brought.base64)
