@@ -115,11 +115,18 @@ def validate_command(name: str) -> None:
 
     Exit code 2 names file, line and key of what is wrong.
     """
+    from labctl.base.quantities import near_unit
     from labctl.cli.workload_facts import facts_of, found_workload
 
     found = found_workload(name)
     facts_of(found)
     click.echo(f"{name}: nothing wrong; its primary metric is {found.primary}")
+    for metric, declared in found.file.metrics.items():
+        if near := near_unit(declared.unit or "1"):
+            click.echo(
+                f"{name}: note: metric '{metric}' has a unit of its own, '{declared.unit}', which "
+                f"is never converted; did you mean '{near}'?"
+            )
 
 
 @command.command("try")

@@ -245,3 +245,14 @@ def test_the_file_of_the_run_is_a_workload(
     path = tmp_path / "redis-benchmark.yaml"
     path.write_text(program.file_text)
     assert load_declaration(path).definition == program.workload.definition
+
+
+def test_what_is_not_known_before_the_image_is_built_is_noted(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    said = labctl(
+        *("--state-dir", str(tmp_path / "state"), "sweep", "pinning", "--command", "nosuch"),
+        *("--once", "--plan-only"),
+    )
+    assert said.code == 0
+    assert "note: 'nosuch': looked for in the image 'debian-12' once it is built" in said.err

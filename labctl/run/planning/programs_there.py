@@ -1,0 +1,125 @@
+"""Check whether the programs and packages of a study's workloads exist, as far as this host can
+know without building an image."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import LabctlError, UsageError
+from labctl.base.nearest import nearest
+from labctl.base.paths import StatePaths, shipped_data
+from labctl.base.places_inside import BROUGHT
+from labctl.guest.apt import host_sources
+from labctl.guest.images import find
+from labctl.guest.recipe import Recipe
+from labctl.workloads.registry import checkers
+from labctl.workloads.workload import Workload
+
+LISTS = Path("/var/lib/apt/lists")
+"""Package lists of apt."""
+
+_PATH = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
+_APT_S = 30
+
+
+def check_programs(
+    programs: Mapping[str, Workload], recipe: Recipe, places: StatePaths
+) -> tuple[str, ...]:
+    """Return what is only known once the recipe's image is built, as sentences. Raises UsageError
+    for a program that the image lacks, and for a package that this host's apt doesn't know."""
+    _check_packages(programs, recipe)
+    layered = recipe.with_kernel(None)
+    whole = _readable_tree(layered, places)
+    base = whole or (layered.below and _readable_tree(layered.below, places))
+    waiting: list[str] = []
+    for name, program in programs.items():
+        named = [path for path in program.binaries if not path.startswith(f"{BROUGHT}/")]
+        missing = [path for path in named if base is None or not _is_in(base, path)]
+        if not missing or (base is None and _is_shipped(program)):
+            continue
+        adds_packages = recipe.layer is not None and bool(recipe.layer.packages)
+        if whole is not None or (base is not None and not adds_packages):
+            raise UsageError(
+                f"workload '{name}': program '{missing[0]}' was not found in the image "
+                f"'{recipe.name}'",
+                hint="Add the Debian package that has it: --package NAME ('packages' in a "
+                "workload's file).",
+            )
+        waiting += missing
+    if not waiting:
+        return ()
+    shown = ", ".join(f"'{path}'" for path in dict.fromkeys(waiting))
+    packages = recipe.layer.packages if recipe.layer else ()
+    with_packages = f" with {', '.join(packages)}" if packages else ""
+    return (
+        f"{shown}: looked for in the image '{recipe.name}' once it is built{with_packages}, which "
+        "the sweep does first",
+    )
+
+
+def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
+    for name, program in programs.items():
+        file = program.file
+        wanted = {*file.packages, *(file.build.packages if file.build else ())}
+        wanted -= {*recipe.spec.packages}
+        if _is_shipped(program) or not wanted:
+            continue
+        for package in sorted(_unknown_packages(wanted, recipe.spec.suite)):
+            known = _apt("pkgnames", package[:2]).split()
+            raise UsageError(
+                f"workload '{name}': there is no package '{package}' in the package lists of this "
+                f"host, which are those of the image '{recipe.name}' too",
+                hint=f"{nearest(package, known).partition(' Allowed')[0]}"
+                if known
+                else "If it is new, 'apt-get update' gets the lists.",
+            )
+
+
+def _unknown_packages(names: Collection[str], suite: str | None) -> set[str]:
+    """Return those that apt doesn't have; nothing where its lists aren't those of the image."""
+    if suite is None or not host_sources(suite):
+        return set()
+    if not any(LISTS.glob(f"*_dists_{suite}_main_binary-*_Packages*")):
+        return set()
+    shown = _apt("show", "--no-all-versions", *sorted(names))
+    return set(names) - set(re.findall(r"^Package: (\S+)$", shown, re.MULTILINE))
+
+
+def _apt(*words: str) -> str:
+    """Return what apt's cache says; "" where it can't be asked. It ends with 100 where it knows
+    one of the packages not."""
+    try:
+        argv = ["apt-cache", *words]
+        return process.run(argv, deadline=Deadline.after(_APT_S, "apt-cache"), check=False).stdout
+    except LabctlError:
+        return ""
+
+
+def _readable_tree(recipe: Recipe, places: StatePaths) -> Path | None:
+    """Return the tree of the image that is built of a recipe; None without one that this user may
+    look into."""
+    image = find(recipe, places)
+    return image.tree if image and os.access(image.tree, os.R_OK | os.X_OK) else None
+
+
+def _is_in(tree: Path, program: str) -> bool:
+    """Return whether a program is in a tree. A link counts: it may lead to a place that is there
+    only when the tree is the root."""
+    inside = (
+        [program.lstrip("/")] if "/" in program else [f"{folder}/{program}" for folder in _PATH]
+    )
+    return any(os.path.lexists(tree / path) for path in inside)
+
+
+def _is_shipped(program: Workload) -> bool:
+    """Return whether it is one that labctl brings, whose packages are known to have its
+    programs."""
+    known = checkers()
+    path = known.file_of(program.name)
+    is_ours = path is not None and path.is_relative_to(shipped_data())
+    return is_ours and known[program.name].definition == program.definition
