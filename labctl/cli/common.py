@@ -61,7 +61,7 @@ def named_run(results: Path | None, name: str) -> RunFolder:
     return find_run(runs_folder(results), name)
 
 
-class Quantity(click.ParamType):
+class Quantity(click.ParamType[float]):
     """Read an option's value that may have a unit: '2G', '10s'. The command gets it in the unit
     of a bare number."""
 

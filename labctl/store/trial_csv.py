@@ -214,7 +214,7 @@ class _Row:
             if text in hints:
                 raise ValueError
             found = kind(text)
-            if isinstance(found, Unit) and found.is_own and text.lower() in _KNOWN_UNITS:
+            if _is_nearly_known(found):
                 raise ValueError
             return found
         except ValueError:
@@ -223,6 +223,11 @@ class _Row:
 
     def refuse(self, column: str, what: str, hint: str | None = None) -> NoReturn:
         self.lines.refuse(self.line, column, what, hint)
+
+
+def _is_nearly_known(value: object) -> bool:
+    """Return whether a value is a unit that differs in case alone from one that labctl knows."""
+    return isinstance(value, Unit) and value.is_own and value.lower() in _KNOWN_UNITS
 
 
 def _text(data: bytes, name: str) -> str:

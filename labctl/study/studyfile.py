@@ -69,13 +69,19 @@ class WorkloadFile(FileModel):
     """A workload that no file has, with the keys of one (docs/workloads.md)."""
     parameters: dict[str, int | float | bool | str] = {}
     """The program's own parameters; those left out have its defaults."""
-    duration_s: _Seconds = 10
-    """Length of the measured window of a trial."""
+    duration_s: Annotated[
+        _Seconds, Field(validation_alias=AliasChoices("duration_s", "duration"))
+    ] = 10
+    """Length of the measured window of a trial, also as `duration`: `10 s`."""
     primary: str | None = None
     """The metric that decides: the program's own, which is the default, its rate, or a percentile
     of its latency."""
-    margin_percent: Annotated[float, Field(gt=0, lt=100), PERCENT] = 5
-    """The smallest change that matters to the study."""
+    margin_percent: Annotated[
+        float,
+        Field(gt=0, lt=100, validation_alias=AliasChoices("margin_percent", "margin")),
+        PERCENT,
+    ] = 5
+    """The smallest change that matters to the study, also as `margin`: `5 %`."""
     no_worse_than: Annotated[float, Field(gt=0, lt=1000), PERCENT] | None = None
     """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
     rate of 1/1.5. Without it `margin_percent`."""
@@ -86,8 +92,10 @@ class GuestFile(FileModel):
     """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
     """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""
-    memory_mib: _MemoryMib = 1024
-    """Memory of each guest, and of native runs, in MiB."""
+    memory_mib: Annotated[
+        _MemoryMib, Field(validation_alias=AliasChoices("memory_mib", "memory"))
+    ] = 1024
+    """Memory of each guest, and of native runs, in MiB; also as `memory`: `2G`."""
     data_disks: Annotated[int, Field(ge=1, le=4)] = 1
     """Number of data disks, natively of files; fio uses all of them in turn."""
 
@@ -163,8 +171,10 @@ class QuickFile(FileModel):
     """The same of its conditions."""
     factors: Chosen | None = None
     """Levels of its factors, by name, that a quick run has."""
-    duration_s: _Seconds | None = None
-    """Replacement of each workload's `duration_s`."""
+    duration_s: Annotated[
+        _Seconds | None, Field(validation_alias=AliasChoices("duration_s", "duration"))
+    ] = None
+    """Replacement of each workload's `duration_s`, also as `duration`."""
     blocks: _Blocks | None = None
     """Replacement of the study's number or rule."""
     blocks_per_boot: _Blocks | None = None

@@ -35,7 +35,8 @@ def check_programs(
     _check_packages(programs, recipe)
     layered = recipe.with_kernel(None)
     whole = _readable_tree(layered, places)
-    base = whole or (layered.below and _readable_tree(layered.below, places))
+    below = layered.below
+    base = _readable_tree(below, places) if whole is None and below is not None else whole
     waiting: list[str] = []
     for name, program in programs.items():
         named = [path for path in program.binaries if not path.startswith(f"{BROUGHT}/")]
@@ -110,10 +111,8 @@ def _readable_tree(recipe: Recipe, places: StatePaths) -> Path | None:
 def _is_in(tree: Path, program: str) -> bool:
     """Return whether a program is in a tree. A link counts: it may lead to a place that is there
     only when the tree is the root."""
-    inside = (
-        [program.lstrip("/")] if "/" in program else [f"{folder}/{program}" for folder in _PATH]
-    )
-    return any(os.path.lexists(tree / path) for path in inside)
+    folders = ("",) if "/" in program else _PATH
+    return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
 
 
 def _is_shipped(program: Workload) -> bool:
