@@ -209,4 +209,14 @@ SIZE = Kind(
     "2G or 512 MiB",
 )
 PERCENT = Kind("percentage", "percent", {"%": 1.0, "percent": 1.0}, "5 %")
-KINDS = (TIME, SIZE, PERCENT)
+BIT_RATE = Kind(
+    "bit rate",
+    "Mbit/s",
+    {f"{prefix}bit/s": 1000.0 ** (n - 2) for n, prefix in enumerate(("", "k", "m", "g", "t"))},
+    "100 Mbit/s",
+)
+KINDS = (TIME, SIZE, PERCENT, BIT_RATE)
+DELAY = Kind(
+    "time", "milliseconds", {unit: 1000 * factor for unit, factor in TIME.units.items()}, "20 ms"
+)
+"""Times whose bare number is in milliseconds."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from labctl.base.quantities import SIZE, TIME
+from labctl.base.quantities import BIT_RATE, DELAY, PERCENT, SIZE, TIME
 from labctl.base.yamlfile import FileModel
 from labctl.workloads.metric_file import MetricsFile, ReadingFile
 
@@ -147,14 +147,14 @@ class ServeFile(FileModel):
 
 
 class LinkFile(FileModel):
-    """Narrow the way to the peer for a trial. A value is a number or a bare expression over the
-    parameters."""
+    """Narrow the way to the peer for a trial. A value is a number, maybe with its unit, or a bare
+    expression over the parameters."""
 
-    rate_mbit: Annotated[float, Field(ge=0, le=100_000)] | Text = 0
+    rate_mbit: Annotated[float, Field(ge=0, le=100_000), BIT_RATE] | Text = 0
     """Rate towards the peer in Mb/s; 0: no limit, and no queue."""
     queue_bdp: Annotated[float, Field(ge=0, le=1000)] | Text = 1
     """Room of the queue, in bandwidth-delay products of `rate_mbit` and `delay_ms`."""
-    delay_ms: Annotated[float, Field(ge=0, le=10_000)] | Text = 0
+    delay_ms: Annotated[float, Field(ge=0, le=10_000), DELAY] | Text = 0
     """Time that it adds to a round trip, in milliseconds: on the way back."""
 
 
@@ -220,9 +220,9 @@ class CgroupFile(FileModel):
     """A bare expression over the parameters; without it always."""
     weight: Annotated[int, Field(ge=1, le=10_000)] | Text | None = None
     """CPU weight against the 100 of all else on the machine: a number or a bare expression."""
-    quota_percent: Annotated[int, Field(ge=1, le=100_000)] | Text | None = None
+    quota_percent: Annotated[int, Field(ge=1, le=100_000), PERCENT] | Text | None = None
     """CPU time that it may use, in percent of one CPU: a number or a bare expression."""
-    memory_mib: Annotated[int, Field(ge=4, le=2**24)] | Text | None = None
+    memory_mib: Annotated[int, Field(ge=4, le=2**24), SIZE] | Text | None = None
     """Memory that it may use, in MiB: a number or a bare expression. Natively it is no more than a
     guest has."""
     cpus: Text | None = None

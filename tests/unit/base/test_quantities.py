@@ -5,7 +5,17 @@ from typing import Annotated
 import pytest
 from pydantic import Field, ValidationError
 
-from labctl.base.quantities import PERCENT, SIZE, TIME, Kind, near_unit, quantity, scale_of
+from labctl.base.quantities import (
+    BIT_RATE,
+    DELAY,
+    PERCENT,
+    SIZE,
+    TIME,
+    Kind,
+    near_unit,
+    quantity,
+    scale_of,
+)
 from labctl.base.units import Unit
 from labctl.base.yamlfile import FileModel
 
@@ -38,6 +48,10 @@ class Some(FileModel):
         (PERCENT, "5", 5),
         (PERCENT, "5 %", 5),
         (PERCENT, "0.5%", 0.5),
+        (BIT_RATE, "1 Gbit/s", 1000),
+        (BIT_RATE, "500kbit/s", 0.5),
+        (DELAY, "20 ms", 20),
+        (DELAY, "0.1s", 100),
     ],
 )
 def test_a_number_with_a_unit_is_one_in_the_unit_of_a_bare_number(

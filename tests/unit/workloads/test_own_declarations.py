@@ -111,3 +111,14 @@ def test_a_file_that_cannot_be_brought_is_refused(tmp_path: Path, more: str, why
     (tmp_path / "large").write_bytes(bytes(2**20 + 1))
     with pytest.raises(UsageError, match=why):
         _in_folder(tmp_path, more)
+
+
+def test_a_limit_is_a_number_with_a_unit_or_an_expression() -> None:
+    mine = _declared(
+        "command: [a]\ntrial: {kind: once, limit_s: 2m}\nscratch_mib: 1G\n"
+        "cgroup: {quota_percent: 50 %, memory_mib: 2 * vcpus}\n"
+    )
+    file = mine.file
+    assert file.cgroup is not None
+    assert (file.trial.limit_s, file.scratch_mib) == (120, 1024)
+    assert (file.cgroup.quota_percent, file.cgroup.memory_mib) == (50, "2 * vcpus")
