@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -41,15 +42,14 @@ def check_programs(
     for name, program in programs.items():
         named = [path for path in program.binaries if not path.startswith(f"{BROUGHT}/")]
         missing = [path for path in named if base is None or not _is_in(base, path)]
-        if not missing or (base is None and _is_shipped(program)):
+        if not missing or (whole is None and _is_shipped(program)):
             continue
         adds_packages = recipe.layer is not None and bool(recipe.layer.packages)
         if whole is not None or (base is not None and not adds_packages):
             raise UsageError(
                 f"workload '{name}': program '{missing[0]}' was not found in the image "
                 f"'{recipe.name}'",
-                hint="Add the Debian package that has it: --package NAME ('packages' in a "
-                "workload's file).",
+                hint=_remedy(missing[0]),
             )
         waiting += missing
     if not waiting:
@@ -63,6 +63,20 @@ def check_programs(
     )
 
 
+def _remedy(program: str) -> str:
+    """Return how a program gets into an image, by what this host knows of it."""
+    if "/" in program and Path(program).is_file() and not Path(program).is_absolute():
+        name = Path(program).name
+        return (
+            f"A program of yours is one of the 'files' of a workload's file: files: {{{name}: "
+            f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/workloads.md)."
+        )
+    found = shutil.which(program)
+    owner = _said("dpkg", "-S", os.path.realpath(found)).partition(":")[0] if found else ""
+    package = owner if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", owner) else "NAME"
+    return f"Add the Debian package that has it: --package {package} ('packages' in a file)."
+
+
 def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
     for name, program in programs.items():
         file = program.file
@@ -71,7 +85,7 @@ def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
         if _is_shipped(program) or not wanted:
             continue
         for package in sorted(_unknown_packages(wanted, recipe.spec.suite)):
-            known = _apt("pkgnames", package[:2]).split()
+            known = _said("apt-cache", "pkgnames", package[:2]).split()
             raise UsageError(
                 f"workload '{name}': there is no package '{package}' in the package lists of this "
                 f"host, which are those of the image '{recipe.name}' too",
@@ -87,16 +101,15 @@ def _unknown_packages(names: Collection[str], suite: str | None) -> set[str]:
         return set()
     if not any(LISTS.glob(f"*_dists_{suite}_main_binary-*_Packages*")):
         return set()
-    shown = _apt("show", "--no-all-versions", *sorted(names))
+    shown = _said("apt-cache", "show", "--no-all-versions", *sorted(names))
     return set(names) - set(re.findall(r"^Package: (\S+)$", shown, re.MULTILINE))
 
 
-def _apt(*words: str) -> str:
-    """Return what apt's cache says; "" where it can't be asked. It ends with 100 where it knows
-    one of the packages not."""
+def _said(*argv: str) -> str:
+    """Return what a program of the package system prints, whatever its status: apt-cache ends with
+    100 where it doesn't know a package; "" where it can't be asked."""
     try:
-        argv = ["apt-cache", *words]
-        return process.run(argv, deadline=Deadline.after(_APT_S, "apt-cache"), check=False).stdout
+        return process.run(argv, deadline=Deadline.after(_APT_S, argv[0]), check=False).stdout
     except LabctlError:
         return ""
 

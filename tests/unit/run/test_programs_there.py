@@ -67,6 +67,26 @@ def test_a_program_that_the_image_lacks_is_refused_by_the_plan(places: StatePath
     assert "--package NAME" in str(why.value.hint)
 
 
+def test_the_remedy_names_the_package_or_the_file_that_this_host_has(
+    places: StatePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(RECIPE, places, "usr/bin/openssl")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench").touch()
+    with pytest.raises(UsageError) as why:
+        check_programs({"mine": program("./bench")}, RECIPE, places)
+    assert "files: {bench: ./bench}, command: ['{{ files }}/bench']" in str(why.value.hint)
+    monkeypatch.setattr(programs_there.shutil, "which", lambda name: f"/usr/bin/{name}")
+    real = process.run
+    script = 'echo "wrk: /usr/bin/wrk"'
+    monkeypatch.setattr(
+        process, "run", lambda argv, **given: real(["sh", "-c", script, *argv], **given)
+    )
+    with pytest.raises(UsageError) as why:
+        check_programs({"mine": program("wrk")}, RECIPE, places)
+    assert "--package wrk " in str(why.value.hint)
+
+
 def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePaths) -> None:
     built(RECIPE, places, "usr/bin/openssl")
     mine = {"mine": program("wrk", packages=("wrk",))}
@@ -81,6 +101,11 @@ def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePa
 def test_without_an_image_only_strangers_are_told(places: StatePaths) -> None:
     ours = workload("sysbench-cpu")
     assert check_programs({"sysbench-cpu": ours}, RECIPE, places) == ()
+    layered = RECIPE.with_layer(Layer(packages=("sysbench",)))
+    built(RECIPE, places, "usr/bin/openssl")
+    assert check_programs({"sysbench-cpu": ours}, layered, places) == ()
+    assert check_programs({"redis-get": workload("redis-get")}, layered, places) == ()
+    (images.image_dir(RECIPE, places) / "manifest.json").unlink()
     (said,) = check_programs({"mine": program("foo"), "sysbench-cpu": ours}, RECIPE, places)
     assert said.startswith("'foo': looked for in the image 'debian-12' once it is built, which")
 
