@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labctl.base.jsonschema import texts_of
-from labctl.base.schemawords import number
+from labctl.base.schemawords import number, quantity_name
 from labctl.base.yamlfile import FileModel
 
 
@@ -66,6 +66,8 @@ def _takes(schema: Mapping[str, Any] | bool, defs: Mapping[str, Any]) -> str:
         case "boolean":
             return "true or false"
         case "string":
+            if kind := quantity_name(schema):
+                return f"or a {kind} with its unit"
             return "text" if "pattern" not in schema else "a name"
         case kind:
             return number("whole number" if kind == "integer" else "number", schema)

@@ -15,6 +15,7 @@ PARTS = (
     ("A workload", workload_file.DeclaredFile),
     ("`parameters.NAME`", workload_file.ParameterFile),
     ("An item of `refuse`", workload_file.RefusalFile),
+    ("`files.NAME`, where it is neither a path nor text", workload_file.BinaryFile),
     ("`wheels.NAME`", workload_file.WheelFile),
     ("`build`", workload_file.BuildFile),
     ("`data_disk`", workload_file.DataDiskFile),

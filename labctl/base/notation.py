@@ -114,6 +114,8 @@ def differences(estimate: float | None, low: float | None, high: float | None, u
     """Return a difference and its interval, with signs and one unit for all: "+1.20 ms"; of
     fractions in percentage points ("pp")."""
     shown = _in_one_unit(estimate, low, high, unit, signed=True)
+    if unit is not Unit.FRACTION:
+        return shown
     return Shown(*(text.replace("%", "pp") for text in shown))
 
 
@@ -212,7 +214,7 @@ def _in_one_unit(
     values = [estimate] if low is None or high is None else [estimate, low, high]
     if not all(map(math.isfinite, values)):
         return _MISSING if len(values) == 1 else _ABSURD
-    scale, symbol = _SCALE_AND_SYMBOL[unit]
+    scale, symbol = _SCALE_AND_SYMBOL.get(unit, (1.0, str(unit)))
     largest = max(abs(value) for value in values) * scale
     factor, prefix = _prefix(largest, _UNITS_OF.get(unit, _ALONE))
     scaled = [value * scale / factor for value in values]

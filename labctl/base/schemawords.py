@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from labctl.base.quantities import KINDS, Kind
+
 Schema = Mapping[str, Any]
 
 _BOUNDS = (
@@ -65,6 +67,17 @@ def needed(schemas: Iterable[Schema]) -> str:
     return ", or ".join(dict.fromkeys(filter(None, map(_one, schemas))))
 
 
+def _kind(schema: Schema) -> Kind | None:
+    """Return the kind of quantity whose texts fit the schema."""
+    return next((kind for kind in KINDS if schema.get("pattern") == kind.pattern), None)
+
+
+def quantity_name(schema: Schema) -> str | None:
+    """Return "time" of the schema of a text such as '10s'; None of another one."""
+    kind = _kind(schema)
+    return None if kind is None else kind.name
+
+
 def _one(schema: Schema) -> str:
     if "const" in schema:
         return f"'{schema['const']}'"
@@ -82,6 +95,8 @@ def _one(schema: Schema) -> str:
             return "a list"
         case "object":
             return "a mapping ('key: value' lines, indented)"
+        case "string" if kind := _kind(schema):
+            return f"a {kind.name} with its unit ({kind.examples})"
         case "string" if "pattern" in schema:
             return "a name (letters, digits, '+', '.', '_' and '-')"
         case "string" if schema.get("minLength"):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+
+LONGEST_UNIT = 40
+"""Characters of a unit of a program's own."""
+_MARKUP = "<>&\"'`[]{}\\$|;="
+"""Signs that mean something to terminals, pages and spreadsheets, and nothing in a unit."""
 
 
 class Unit(StrEnum):
+    """Name the unit of a sample. `Unit("Mops/s")` is a member that is not listed here: it is shown
+    as it is and never converted. Raises ValueError for a text that cannot be shown."""
+
     SECONDS = "s"
     MICROSECONDS = "us"
     PER_SECOND = "1/s"
@@ -21,6 +30,37 @@ class Unit(StrEnum):
     FRACTION = "1"
     COUNT = "count"
 
+    @classmethod
+    def _missing_(cls, value: object) -> Unit | None:
+        if not isinstance(value, str) or why_no_unit(value):
+            return None
+        made = str.__new__(cls, value)
+        made._name_ = made._value_ = value
+        # One member a text, as of those above: units are compared by identity.
+        return cls._value2member_map_.setdefault(value, made)  # type: ignore[return-value]
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[type[Unit], tuple[str]]:
+        return (Unit, (self.value,))  # by its value: one of a program's own has no name here
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether a program brought it, so that labctl knows nothing of it."""
+        return self.value not in _KNOWN
+
+
+_KNOWN = frozenset(unit.value for unit in Unit)
+
+
+def why_no_unit(text: str) -> str | None:
+    """Return why a text can't be a unit; None for one that can."""
+    if not text or text != text.strip():
+        return "a unit is a word, without blanks around it"
+    if len(text) > LONGEST_UNIT:
+        return f"a unit has {LONGEST_UNIT} characters at most, and this one has {len(text)}"
+    if not text.isprintable() or any(sign in text for sign in _MARKUP):
+        return f"a unit has printable characters only, and none of {' '.join(_MARKUP)}"
+    return None
+
 
 ZERO_IS_USUAL = frozenset({Unit.FRACTION, Unit.CPUS})
 """Units of shares and of CPUs: 0 is a usual value of whatever has them (METHOD 15)."""
@@ -30,3 +70,39 @@ class Better(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     NEITHER = "neither"
+
+
+_TIME = re.compile(r"[mnuµμ]?s|m|h|min|sec(?:ond)?s?|[mun]secs?|minutes?|hours?")
+_RATE = re.compile(r".+/(?:s|sec|second|ms|us|min)|[kKMGT]?(?:bps|Bps)|[rqtf]ps|[kMG]?Hz")
+_LOWER_WORDS = frozenset(
+    {
+        *("latency", "latencies", "time", "times", "elapsed", "delay", "delays", "stall", "stalls"),
+        *("jitter", "lag", "wait", "duration", "misses", "retries"),
+        *("error", "errors", "failure", "failures", "drops", "dropped", "lost", "miss"),
+    }
+)
+_HIGHER_WORDS = frozenset(
+    {
+        *("throughput", "rate", "ops", "rps", "qps", "tps", "iops", "events", "requests", "score"),
+        *("bandwidth", "goodput", "fps", "hits"),
+    }
+)
+_PERCENTILE = re.compile(r"p\d{2,4}")
+
+
+def usual_direction(metric: str, unit: str | None) -> Better | None:
+    """Return the direction in which a metric is better by its unit, else by the words of its name;
+    None where neither tells, or the name speaks for both.
+
+    Times are better lower and rates higher, except for rates of what is bad: `errors` in `1/s`.
+    """
+    words = re.split(r"[^a-z0-9]+", metric.lower())
+    low = any(word in _LOWER_WORDS or _PERCENTILE.fullmatch(word) for word in words)
+    high = any(word in _HIGHER_WORDS for word in words)
+    if unit is not None and _TIME.fullmatch(unit):
+        return Better.LOWER
+    if unit is not None and _RATE.fullmatch(unit) and not low:
+        return Better.HIGHER
+    if low is high:
+        return None
+    return Better.LOWER if low else Better.HIGHER

@@ -170,23 +170,31 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
         remedy = f" {nearest(str(location[-1]), allowed)}" if allowed else ""
         return f"{place}: unknown key '{key}'.{remedy}"
     if detail["type"] == "missing":
-        return f"{place}: key '{key}' is missing."
+        wanted = _wanted(model, location)
+        return f"{place}: key '{key}' is missing{f': {wanted} is needed' if wanted else ''}."
     found = detail.get("input")
     if isinstance(found, date):
         return f"{place}: '{key}' is a date to YAML: put it in quotes."
     shown = f"{place}: '{key}'"
     if not (isinstance(found, dict) and detail["type"] == "value_error"):
         shown += f" is {_short(_as_written(found))}"
-    if all(one["type"] in _OF_TYPES for one in details):
-        schema = model.model_json_schema()
-        wanted = needed(below(schema, location, schema.get("$defs", {})))
-        if wanted:
-            return f"{shown}: {wanted} is needed."
+    own = [one for one in details if one["type"] not in _OF_TYPES]
+    if not own and (wanted := _wanted(model, location)):
+        return f"{shown}: {wanted} is needed."
+    # A model's own words say what the other branches of a union take as well.
+    details = own or details
     said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
     said = (message.removeprefix("Input should be ") for message in said)
     messages = dict.fromkeys(f"{message[:1].lower()}{message[1:]}" for message in said)
     told = f"{shown}: {', or '.join(messages)}"
     return told if told.endswith(("?", ".")) else f"{told}."
+
+
+def _wanted(model: type[FileModel], location: tuple[str | int, ...]) -> str:
+    """Return what the model takes at a place: 'a whole number from 1 to 99'; "" where its schema
+    doesn't say."""
+    schema = model.model_json_schema()
+    return needed(below(schema, location, schema.get("$defs", {})))
 
 
 def _as_written(value: Any) -> str:

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from labctl.base.errors import UsageError
 from labctl.base.levels import Level
 from labctl.base.tuning import Kind
-from labctl.cli.common import console, listing, print_json, state_paths
+from labctl.cli.common import Quantity, console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +56,7 @@ _FEWEST_PAIRS = 10
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=Quantity("time", least=0.1, most=3600),
     help="Length of a window (default: the study's).",
 )
 @click.option(

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,39 @@ def named_run(results: Path | None, name: str) -> RunFolder:
     from labctl.store.run_places import find_run
 
     return find_run(runs_folder(results), name)
+
+
+class Quantity(click.ParamType[float]):
+    """Read an option's value that may have a unit: '2G', '10s'. The command gets it in the unit
+    of a bare number."""
+
+    def __init__(
+        self, kind: str, *, is_whole: bool = False, least: float = -inf, most: float = inf
+    ) -> None:
+        self.name, self._is_whole, self._least, self._most = kind, is_whole, least, most
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | int:
+        if isinstance(value, int | float):  # a default
+            return value
+        from labctl.base.quantities import KINDS
+
+        (kind,) = (kind for kind in KINDS if kind.name == self.name)
+        try:
+            found = kind.whole(value) if self._is_whole else kind.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not self._least <= found <= self._most:
+            ends = f"at least {self._least:g}" if self._most == inf else ""
+            bounds = ends or f"{self._least:g} to {self._most:g}"
+            self.fail(f"expected {bounds} {kind.base}, got '{value}'", param, ctx)
+        return found
+
+
+TIME_OPTION = Quantity("time")
+MEMORY_OPTION = Quantity("size", is_whole=True)
+"""Types of options in seconds, and in MiB."""
 
 
 class Group(click.Group):

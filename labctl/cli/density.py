@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, html_option, results_option, runs_folder, state_paths
+from labctl.cli.common import (
+    MEMORY_OPTION,
+    TIME_OPTION,
+    console,
+    html_option,
+    results_option,
+    runs_folder,
+    state_paths,
+)
 from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ _SECTIONS = {
     "--limit", metavar="TEXT", help="What the worst guest must keep: 'frame_p95 < 16 ms'."
 )
 @click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A workload's parameter.")
-@click.option("--duration", type=float, help="Seconds of each window (10, or the least it takes).")
+@click.option("--duration", type=TIME_OPTION, help="Each window (10s, or the least it takes).")
 @click.option(
     "--blocks", type=click.IntRange(1, 100), default=10, help="Counts of each tuning (10)."
 )
@@ -47,7 +55,7 @@ _SECTIONS = {
     help="One guest more at a time, or doubling and halving.",
 )
 @click.option("--vcpus", type=click.IntRange(min=1), default=1, help="vCPUs of each guest (1).")
-@click.option("--memory", type=int, help="Memory of each guest in MiB (1024).")
+@click.option("--memory", type=MEMORY_OPTION, help="Memory of each guest (1G; a number: MiB).")
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option(

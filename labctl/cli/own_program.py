@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from labctl.base.errors import UsageError
+from labctl.cli.common import TIME_OPTION
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
@@ -26,6 +27,7 @@ _SHELL_SIGNS = ("|", "||", "&&", ";", ">", "<", ">>", "&", "2>&1")
 _FILE = re.compile(r"(stdout|stderr|[A-Za-z0-9_*?][A-Za-z0-9._+*?-]*\.[A-Za-z0-9._+*?-]+):(?!\s)")
 _CSV = re.compile(r"(?P<column>[^\[\]]+)(?:\[(?P<where>[^\[\]]+)\])?")
 _PLACE = Path("the command line")
+_PER_SECOND = re.compile(r"(?i)\bper[ _]?sec|[a-z)\]]/s(?:ec)?(?![a-z])")
 _DURATION_S = 10.0
 _MARGIN = 0.05
 
@@ -63,16 +65,22 @@ _OPTIONS = (
         metavar="NAME=READER",
         help="A REGEX, json:PATH or csv:COLUMN[K=V], maybe after FILE: (docs/workloads.md).",
     ),
-    click.option("--unit", "units", multiple=True, help="Unit of each metric, in order (count)."),
+    click.option(
+        "--unit",
+        "units",
+        multiple=True,
+        metavar="[NAME=]UNIT",
+        help="Unit of a metric, such as ms or Mops/s (default: count).",
+    ),
     click.option(
         "--better",
         multiple=True,
-        type=click.Choice(["higher", "lower", "neither"]),
-        help="Direction of each metric, in order.",
+        metavar="[NAME=]DIRECTION",
+        help="higher, lower or neither (default: rates higher, times lower).",
     ),
     click.option("--package", "packages", multiple=True, help="Debian package for the guest."),
     click.option("--once", is_flag=True, help="Run it once a trial, not again and again."),
-    click.option("--timeout", type=float, help="Seconds after which a run is killed."),
+    click.option("--timeout", type=TIME_OPTION, help="When a run is killed (30s)."),
     click.option("--parameter", "given", multiple=True, metavar="K=V", help="For {{ K }} in it."),
 )
 
@@ -206,40 +214,101 @@ def _primary(metrics: Mapping[str, Any]) -> str:
 def _metrics(
     given: Sequence[str], units: Sequence[str], better: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    if given and len(better) != len(given):
-        raise UsageError(
-            f"{_count(len(given), '--metric')}, {_count(len(better), '--better')}: they pair up in "
-            "order",
-            hint="Give one --better higher, lower or neither for each metric.",
-        )
-    if units and len(units) != len(given):
-        raise UsageError(
-            f"{_count(len(given), '--metric')}, {_count(len(units), '--unit')}: they pair up in "
-            "order"
-        )
-    if better and not given:
-        raise UsageError(
-            "--better says which way a metric is better, and there is none",
-            hint="Add --metric NAME=REGEX, or leave it out: the time decides then, lower is "
-            "better.",
-        )
-    found: dict[str, dict[str, Any]] = {}
-    for number, word in enumerate(given):
+    if not given:
+        for option, words in (("--better", better), ("--unit", units)):
+            if words:
+                raise UsageError(
+                    f"{option} belongs to a --metric, and there is none",
+                    hint="Add --metric NAME=REGEX, or leave it out: the elapsed time decides then, "
+                    "and lower is better.",
+                )
+    readers: dict[str, str] = {}
+    for word in given:
         name, is_there, reader = word.partition("=")
         if not is_there or not reader:
             raise UsageError(
                 f"--metric {word!r}: NAME=READER is needed",
                 hint=r"--metric 'get=GET: ([\d.]+) requests per second'",
             )
-        if name in found:
+        if name in readers:
             raise UsageError(f"--metric: '{name}' is given twice")
-        metric = _reader(reader)
-        if units:
-            metric["unit"] = units[number]
+        readers[name] = reader
+    units_of, better_of = _each("--unit", units, readers), _each("--better", better, readers)
+    found: dict[str, dict[str, Any]] = {}
+    for name, reader in readers.items():
+        metric, unit = _reader(reader), units_of.get(name)
+        if unit is not None:
+            metric["unit"] = unit
+            _note_near_unit(name, unit)
         elif "(?P<unit>" not in reader:
             metric["unit"] = "count"
-        found[name] = {**metric, "better": better[number]}
+        found[name] = {**metric, "better": better_of.get(name) or _direction(name, unit, reader)}
+        _check_better(name, found[name]["better"])
     return found
+
+
+def _each(option: str, given: Sequence[str], metrics: Mapping[str, str]) -> dict[str, str]:
+    """Return what an option gives of each metric: as NAME=VALUE, or in the metrics' order."""
+    named = dict(word.split("=", 1) for word in given if "=" in word)
+    if given and not named and len(given) == len(metrics):
+        return dict(zip(metrics, given, strict=True))
+    for name in named:
+        if name not in metrics:
+            from labctl.base.nearest import nearest
+
+            raise UsageError(f"{option}: no metric '{name}'", hint=nearest(name, metrics))
+    if len(named) < len(given):
+        first = next(iter(metrics))
+        raise UsageError(
+            f"{option}: expected one for each of the {len(metrics)} --metric, in order, got "
+            f"{len(given)}",
+            hint=f"Or name the metric: {option} {first}={given[0].rpartition('=')[2]}",
+        )
+    return named
+
+
+def _direction(name: str, unit: str | None, reader: str) -> str:
+    """Return the direction that a metric's unit or name tells, or else the words of its reader.
+    Raises UsageError where none does."""
+    from labctl.base.units import Better, usual_direction
+
+    better = usual_direction(name, unit)
+    if better is not None:
+        return str(better)
+    better = Better.HIGHER if _PER_SECOND.search(reader) else usual_direction(reader, None)
+    if better is None:
+        raise UsageError(
+            f"--metric {name}: neither its unit nor its name tells which direction is better",
+            hint=f"Add '--better {name}=higher', or lower, or neither.",
+        )
+    _note(
+        f"--metric {name}: {better} is better, by the words of its reader (else: --better {name}=…)"
+    )
+    return str(better)
+
+
+def _note_near_unit(name: str, unit: str) -> None:
+    from labctl.base.quantities import near_unit
+
+    if near := near_unit(unit):
+        _note(
+            f"--unit: '{unit}' is not a unit that labctl converts, so it is shown as it is; did "
+            f"you mean '{near}'? Then: --unit {name}={near}"
+        )
+
+
+def _note(text: str) -> None:
+    from labctl.base.wording import printable
+
+    click.echo(printable(f"labctl: note: {text}"), err=True)
+
+
+def _check_better(name: str, word: str) -> None:
+    if word not in ("higher", "lower", "neither"):
+        raise UsageError(
+            f"--better {name}: expected higher, lower or neither, got '{word[:40]}'",
+            hint=f"--better {name}=higher",
+        )
 
 
 def _reader(text: str) -> dict[str, Any]:
@@ -345,7 +414,3 @@ _SINGULAR = {"metrics": "metric", "units": "unit", "packages": "package"}
 
 def _option(name: str) -> str:
     return f"--{_NAMED.get(name) or _SINGULAR.get(name, name)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}"

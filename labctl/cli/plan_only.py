@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import BrokenError, UsageError
+from labctl.base.wording import printable
 from labctl.cli.common import console, print_json
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
             f"when it has built the image ('labctl image build {planned.recipe.name}')",
             err=True,
         )
+    for sentence in planned.unchecked:
+        click.echo(printable(f"labctl: note: {sentence}"), err=True)
 
 
 def _show_commands(commands: Mapping[str, Mapping[str, Any]]) -> None:
-    from labctl.base.wording import printable
-
     for name, sides in commands.items():
         for side, said in sides.items():
             click.echo(f"\n{name}, {side}, as {said['user']}:")

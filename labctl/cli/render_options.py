@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from labctl.cli.common import Quantity
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,11 +32,11 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
         click.option(
-            "--memory-mib",
-            type=click.IntRange(64),
+            *("--memory", "--memory-mib", "memory_mib"),
+            type=Quantity("size", is_whole=True, least=64),
             default=MEMORY_MIB,
             show_default=True,
-            help="Memory.",
+            help="Memory (2G; a number: MiB).",
         ),
     )
     for option in reversed(options):

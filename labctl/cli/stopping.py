@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from labctl.base.errors import UsageError
+from labctl.base.quantities import PERCENT, TIME, Kind
 
 if TYPE_CHECKING:
     from labctl.base.stopping import Stopping
     from labctl.store.run_folder import RunFolder
-
-
-_TIME = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smh]?)")
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def rule_asked_for(
@@ -38,27 +34,26 @@ def rule_asked_for(
             hint="Name the width, such as '--until-width 2%'; --blocks is a fixed number.",
         )
     if width is not None:
-        return until_width(_share(width), CAP if most_blocks is None else most_blocks)
+        return until_width(
+            _read(PERCENT, width, "--until-width") / 100,
+            CAP if most_blocks is None else most_blocks,
+        )
     return None if at is None else looks(_numbers(at))
 
 
 def seconds_of(text: str, option: str) -> float:
     """Return the seconds of a time such as "90", "90s", "10m" or "1h"; raises UsageError."""
-    match = _TIME.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(
-            f"{option} is '{text}', not a time", hint="Give, for example, 90s, 10m or 1h."
-        )
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = _read(TIME, text, option)
+    if seconds < 0:
+        raise UsageError(f"{option}: expected a time from 0 on, got '{text}'")
+    return seconds
 
 
-def _share(text: str) -> float:
+def _read(kind: Kind, text: str, option: str) -> float:
     try:
-        return float(text.strip().removesuffix("%")) / 100
+        return kind.read(text)
     except ValueError as error:
-        raise UsageError(
-            f"--until-width is '{text}', not a percentage", hint="Give, for example, 2%."
-        ) from error
+        raise UsageError(f"{option}: {error}") from error
 
 
 def _numbers(text: str) -> list[int]:

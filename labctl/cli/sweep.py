@@ -10,6 +10,8 @@ import click
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.levels import Level
 from labctl.cli.common import (
+    MEMORY_OPTION,
+    TIME_OPTION,
     console,
     levels_asked_for,
     results_option,
@@ -47,7 +49,12 @@ _SECTIONS = {
 @click.argument("study", required=False)
 @click.option("--quick", is_flag=True, help="The study's quick selection: fewer arms and seconds.")
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
-@click.option("--workload", "workloads", multiple=True, help="Only these workloads.")
+@click.option(
+    "--workload",
+    "workloads",
+    multiple=True,
+    help="Only these workloads, of the study or of labctl's.",
+)
 @click.option("--condition", "conditions", multiple=True, help="Only these conditions.")
 @click.option(
     "--factor", "factors", multiple=True, metavar="NAME=LEVEL,...", help="Only these levels of it."
@@ -58,9 +65,9 @@ _SECTIONS = {
 @click.option("--looks", metavar="N,N,...", help="End at the first of these with every verdict.")
 @click.option("--blocks-per-boot", type=int, help="How many blocks share a boot.")
 @click.option("--spare-blocks", type=int, help="Blocks that run where another has lost a value.")
-@click.option("--duration", type=float, help="Seconds that each trial measures.")
+@click.option("--duration", type=TIME_OPTION, help="How long each trial measures (10s).")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
-@click.option("--memory", type=int, help="Memory of the guest in MiB.")
+@click.option("--memory", type=MEMORY_OPTION, help="Memory of the guest (2G; a number: MiB).")
 @click.option(
     "--collect",
     type=click.Choice([level.value for level in Level]),

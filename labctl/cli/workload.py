@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.cli.common import Group, console, listing, print_json, state_paths
+from labctl.cli.common import TIME_OPTION, Group, console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.host.accelerator import Requested
@@ -115,11 +115,18 @@ def validate_command(name: str) -> None:
 
     Exit code 2 names file, line and key of what is wrong.
     """
+    from labctl.base.quantities import near_unit
     from labctl.cli.workload_facts import facts_of, found_workload
 
     found = found_workload(name)
     facts_of(found)
     click.echo(f"{name}: nothing wrong; its primary metric is {found.primary}")
+    for metric, declared in found.file.metrics.items():
+        if near := near_unit(declared.unit or "1"):
+            click.echo(
+                f"{name}: note: metric '{metric}' has a unit of its own, '{declared.unit}', which "
+                f"is never converted; did you mean '{near}'?"
+            )
 
 
 @command.command("try")
@@ -127,7 +134,9 @@ def validate_command(name: str) -> None:
 @click.option("--native", "side", flag_value="native", help="Run it on the host (the default).")
 @click.option("--guest", "side", flag_value="guest", help="Boot a guest and run it there.")
 @click.option(
-    "--duration", type=float, help="Seconds of the run (default: 2, or the least it takes)."
+    "--duration",
+    type=TIME_OPTION,
+    help="How long it runs (default: 2s, or the least it takes).",
 )
 @click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A parameter.")
 @click.option(

@@ -44,7 +44,8 @@ def bring(
     empty_folder(tree, inside)
     folder = folder_in(tree, inside)
     for name, data in one.files.items():
-        write_file(tree, f"{inside}/{name}", data, mode=0o555 if data[:2] == b"#!" else 0o444)
+        is_program = data.startswith((b"#!", b"\x7fELF"))
+        write_file(tree, f"{inside}/{name}", data, mode=0o555 if is_program else 0o444)
     for wheel in one.wheels:
         archive = fetch_wheel(wheel, places, deadline, listener)
         unpack(wheel, archive, tree, f"{inside}/{FOLDER}/{wheel.name}")

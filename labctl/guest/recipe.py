@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from labctl.base import paths, yamlfile
 from labctl.base.errors import UsageError
 from labctl.base.nearest import nearest
+from labctl.base.quantities import SIZE
 from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
 from labctl.guest.layer import Layer
@@ -102,7 +103,7 @@ class RecipeFile(yamlfile.FileModel):
     kernel_file: AbsolutePath | None = None
     initrd_file: AbsolutePath | None = None
     packages: list[Package]
-    size_mib: Annotated[int, Field(ge=512, le=65536)]
+    size_mib: Annotated[int, Field(ge=512, le=65536), SIZE]
     command_line: str
     user: UserName
     binaries: dict[str, AbsolutePath]

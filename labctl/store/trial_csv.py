@@ -47,8 +47,10 @@ _OTHER_UNITS = {
     "ns": "Divide by 1000, and give the unit 'us'.",
     "µs": "Give the unit 'us'.",
     "ops/s": "Give the unit '1/s'.",
-    "Hz": "Give the unit '1/s'.",
+    "seconds": "Give the unit 's'.",
 }
+
+_KNOWN_UNITS = frozenset(unit.lower() for unit in Unit)
 
 Choice = TypeVar("Choice", Unit, Better, TrialStatus)
 
@@ -209,13 +211,23 @@ class _Row:
     def choice(self, column: str, kind: type[Choice], hints: Mapping[str, str]) -> Choice:
         text = self.needed(column)
         try:
-            return kind(text)
+            if text in hints:
+                raise ValueError
+            found = kind(text)
+            if _is_nearly_known(found):
+                raise ValueError
+            return found
         except ValueError:
             allowed = [str(member) for member in kind]
             self.refuse(column, f"no {column} '{text}'", hints.get(text) or nearest(text, allowed))
 
     def refuse(self, column: str, what: str, hint: str | None = None) -> NoReturn:
         self.lines.refuse(self.line, column, what, hint)
+
+
+def _is_nearly_known(value: object) -> bool:
+    """Return whether a value is a unit that differs in case alone from one that labctl knows."""
+    return isinstance(value, Unit) and value.is_own and value.lower() in _KNOWN_UNITS
 
 
 def _text(data: bytes, name: str) -> str:

@@ -14,6 +14,7 @@ from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.nearest import nearest
 from labctl.base.paths import data_files
+from labctl.base.quantities import PERCENT, SIZE, TIME
 from labctl.base.yamlfile import FileModel, Placing, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.study.condition import PER_CPU, PLACES, Condition, Kind, Neighbour
@@ -90,11 +91,11 @@ class NeighbourFile(FileModel):
     `weight` or a `quota_percent` of its own, and `guests` are other VMs."""
     weight: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Weight of each one's cgroup against the guest's 100, as `cpu.weight` has it."""
-    quota_percent: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    quota_percent: Annotated[int, Field(ge=1, le=100_000), PERCENT] | None = None
     """CPU time that each may use, in percent of one CPU."""
-    memory_mib: Annotated[int, Field(ge=32, le=2**24)] = 256
+    memory_mib: Annotated[int, Field(ge=32, le=2**24), SIZE] = 256
     """Memory that each may use, in MiB."""
-    run_s: Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)] = 1.0
+    run_s: Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False), TIME] = 1.0
     """Length of one run of a workload that runs for a duration, in seconds. It is run again and
     again, as fixed work is."""
     guests: Annotated[int, Field(ge=1, le=64)] | None = None

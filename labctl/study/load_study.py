@@ -21,7 +21,7 @@ from labctl.study.published_file import read_published
 from labctl.study.studies import study_path
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload
 from labctl.study.studycheck import defined_conditions, defined_programs, read_study_file
-from labctl.study.studyfile import StudyFile
+from labctl.study.studyfile import StudyFile, WorkloadFile
 from labctl.study.tunings import required, tuning_names
 
 ONE_PROGRAM_FILE = "workload.yaml"
@@ -92,17 +92,21 @@ def load_study(
     study = replace(
         study, published=_published(path, file), expects=_expects(file), tables=_tables(file)
     )
+    whole = study
     if quick:
         if file.quick is None:
             raise UsageError(
                 f"{path}: has no 'quick:' selection",
                 hint="Run it without --quick, or add the selection.",
             )
+        whole = _cut(study, Overrides(duration_s=file.quick.duration_s))
         study = _cut(replace(study, quick=True), Overrides(**file.quick.changes))
     if overrides is not None:
         if overrides.program is not None:
             study = _with_one_program(study, overrides.program)
-        _check_overrides(overrides, study, conditions)
+        else:
+            study = _with_others(study, whole, overrides.workloads or (), programs)
+        _check_overrides(overrides, study, conditions, programs)
         study = _cut(study, overrides)
         for workload in study.workloads.values():
             programs.of(workload).check_duration(workload.duration_s)
@@ -227,11 +231,49 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
     )
 
 
-def _check_overrides(overrides: Overrides, study: Study, conditions: Collection[str]) -> None:
-    """Check overrides: only tunings and conditions may come from outside the study."""
+def _with_others(study: Study, whole: Study, names: Collection[str], programs: Programs) -> Study:
+    """Return the study with the workloads that a command line names beyond its own: as the `whole`
+    study has them, of which this may be the quick part, else with their defaults. Every tuning
+    counts as exercised by the latter."""
+    workloads, exercises = dict(study.workloads), dict(study.exercises)
+    roles = study.roles.names()
+    for name in dict.fromkeys(map(base_of, names)):
+        if name in workloads:
+            continue
+        if name in whole.workloads:
+            workloads[name] = whole.workloads[name]
+            using = [tuning for tuning, used in whole.exercises.items() if name in used]
+        elif name in programs:
+            workloads[name] = _by_default(name, programs[name])
+            using = [tuning for tuning in study.tunings if tuning not in roles]
+        else:
+            continue  # refused with the other names
+        exercises |= {one: (*exercises.get(one, ()), name) for one in using}
+    return replace(study, workloads=workloads, exercises=exercises)
+
+
+def _by_default(name: str, program: Program) -> StudyWorkload:
+    """Return a workload as a study has it that gives nothing but its name."""
+    standard = WorkloadFile(program=name)
+    return StudyWorkload(
+        program=name,
+        parameters=dict(program.check_parameters({})),
+        duration_s=float(standard.duration_s),
+        primary=program.primary,
+        margin=standard.margin_percent / 100,
+        uses_data_disk=program.uses_data_disk,
+        definition=program.definition,
+    )
+
+
+def _check_overrides(
+    overrides: Overrides, study: Study, conditions: Collection[str], programs: Programs
+) -> None:
+    """Check names and ranges of overrides; what they name may come from outside the study."""
+    known = study.workloads if overrides.program else (*study.workloads, *programs)
     named = (
         ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
-        ("workload", map(base_of, overrides.workloads or ()), study.workloads),
+        ("workload", map(base_of, overrides.workloads or ()), known),
         ("condition", overrides.conditions, conditions),
     )
     for what, names, allowed in named:

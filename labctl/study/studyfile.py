@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from labctl.base.levels import Level
+from labctl.base.quantities import PERCENT, SIZE, TIME
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
 from labctl.base.yamlfile import FileModel
 from labctl.study.conditionfile import ConditionFile
@@ -27,11 +28,11 @@ def _every_tuning(value: object) -> object:
     return tuning_names() if value == "all" else value
 
 
-_Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0.1, le=3600, allow_inf_nan=False), TIME]
 _Blocks = Annotated[int, Field(ge=1, le=MOST_BLOCKS)]
 _Spares = Annotated[int, Field(ge=0, le=MOST_SPARES)]
 _Vcpus = Annotated[int, Field(ge=1, le=1024)]
-_MemoryMib = Annotated[int, Field(ge=256, le=2**24)]
+_MemoryMib = Annotated[int, Field(ge=256, le=2**24), SIZE]
 
 
 # The text below a key is its line in docs/studies.md (`make docs`).
@@ -68,14 +69,20 @@ class WorkloadFile(FileModel):
     """A workload that no file has, with the keys of one (docs/workloads.md)."""
     parameters: dict[str, int | float | bool | str] = {}
     """The program's own parameters; those left out have its defaults."""
-    duration_s: _Seconds = 10
-    """Length of the measured window of a trial."""
+    duration_s: Annotated[
+        _Seconds, Field(validation_alias=AliasChoices("duration_s", "duration"))
+    ] = 10
+    """Length of the measured window of a trial, also as `duration`: `10 s`."""
     primary: str | None = None
     """The metric that decides: the program's own, which is the default, its rate, or a percentile
     of its latency."""
-    margin_percent: Annotated[float, Field(gt=0, lt=100)] = 5
-    """The smallest change that matters to the study."""
-    no_worse_than: Annotated[float, Field(gt=0, lt=1000)] | None = None
+    margin_percent: Annotated[
+        float,
+        Field(gt=0, lt=100, validation_alias=AliasChoices("margin_percent", "margin")),
+        PERCENT,
+    ] = 5
+    """The smallest change that matters to the study, also as `margin`: `5 %`."""
+    no_worse_than: Annotated[float, Field(gt=0, lt=1000), PERCENT] | None = None
     """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
     rate of 1/1.5. Without it `margin_percent`."""
 
@@ -85,8 +92,10 @@ class GuestFile(FileModel):
     """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
     """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""
-    memory_mib: _MemoryMib = 1024
-    """Memory of each guest, and of native runs, in MiB."""
+    memory_mib: Annotated[
+        _MemoryMib, Field(validation_alias=AliasChoices("memory_mib", "memory"))
+    ] = 1024
+    """Memory of each guest, and of native runs, in MiB; also as `memory`: `2G`."""
     data_disks: Annotated[int, Field(ge=1, le=4)] = 1
     """Number of data disks, natively of files; fio uses all of them in turn."""
 
@@ -126,7 +135,7 @@ STANDARD_BLOCKS = 10
 
 
 class StopFile(FileModel):
-    width_percent: Annotated[float, Field(gt=0, lt=100)]
+    width_percent: Annotated[float, Field(gt=0, lt=100), PERCENT]
     """The run ends when every primary interval has at most this half-width."""
     most_blocks: _Blocks = CAP
     """It ends here in any case."""
@@ -162,8 +171,10 @@ class QuickFile(FileModel):
     """The same of its conditions."""
     factors: Chosen | None = None
     """Levels of its factors, by name, that a quick run has."""
-    duration_s: _Seconds | None = None
-    """Replacement of each workload's `duration_s`."""
+    duration_s: Annotated[
+        _Seconds | None, Field(validation_alias=AliasChoices("duration_s", "duration"))
+    ] = None
+    """Replacement of each workload's `duration_s`, also as `duration`."""
     blocks: _Blocks | None = None
     """Replacement of the study's number or rule."""
     blocks_per_boot: _Blocks | None = None

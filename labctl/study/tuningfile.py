@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from labctl.base.cpus import parse_cpus
+from labctl.base.quantities import PERCENT
 from labctl.base.tuning import PLAN
 from labctl.base.yamlfile import FileModel
 
@@ -165,4 +166,4 @@ class TuningFile(FileModel):
         | None
     ) = None
     guest: GuestSideFile | None = None
-    handicap_percent: Annotated[float, Field(ge=0, lt=100)] | None = None
+    handicap_percent: Annotated[float, Field(ge=0, lt=100), PERCENT] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (
     MOST_TEXT,
     DeclaredFile,
-    files_of,
+    path_of,
 )
 
 
@@ -50,7 +51,7 @@ def _declared(
     return Workload(
         name=name,
         file=file,
-        definition=_plain(definition),
+        definition=_with_directions(_plain(definition), file),
         parameters=tuple(checked.parameters()),
         binaries=tuple(dict.fromkeys(binaries_of(file, name))),
         rate_metric=_rate(file),
@@ -59,17 +60,21 @@ def _declared(
 
 
 def _with_contents(mapping: YamlMapping, path: Path) -> dict[str, Any]:
-    """Return the mapping with the text of each file that it names in place of its path."""
+    """Return the mapping with the content of each file that it names in place of its path."""
     brought = mapping.get("files")
-    if not isinstance(brought, dict) or not all(isinstance(t, str) for t in brought.values()):
+    if not isinstance(brought, dict):
         return dict(mapping)
-    texts = {}
-    for name, found in files_of(brought, path.parent).items():
-        texts[name] = found if isinstance(found, str) else _text_of(found, mapping, path, name)
-    return {**mapping, "files": texts}
+    contents = {
+        name: given
+        if (found := path_of(given, path.parent)) is None
+        else _content_of(found, mapping, path, name)
+        for name, given in brought.items()
+    }
+    return {**mapping, "files": contents}
 
 
-def _text_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str:
+def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str | dict[str, str]:
+    """Return the text of a file; of one that isn't text what a declaration holds in its place."""
     line = line_of(mapping, ("files", name))
     place = f"{path}:{line}" if line else str(path)
     if not found.resolve().is_relative_to(path.parent.resolve()):
@@ -81,12 +86,16 @@ def _text_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str:
         with found.open("rb") as file:
             data = file.read(MOST_TEXT + 1)
         if len(data) > MOST_TEXT:
-            raise UsageError(f"{place}: 'files.{name}' has more than {MOST_TEXT} bytes")
+            raise UsageError(
+                f"{place}: 'files.{name}' has more than {MOST_TEXT} bytes",
+                hint="Strip it ('strip FILE'), compile it in the image ('build'), or install it "
+                "from a package ('packages') or a wheel ('wheels').",
+            )
         return data.decode()
     except OSError as error:
         raise UsageError(f"{place}: 'files.{name}': {found}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{place}: 'files.{name}': {found} is not UTF-8 text") from error
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
 
 
 def _rate(file: DeclaredFile) -> str | None:
@@ -112,6 +121,15 @@ def _deciding(file: DeclaredFile) -> Iterator[str]:
                 yield made
     if file.times:
         yield from OWN_METRICS
+
+
+def _with_directions(definition: dict[str, Any], file: DeclaredFile) -> dict[str, Any]:
+    """Return a definition that says which direction of each metric is better, so that a run's
+    report doesn't change with labctl's rule."""
+    for name, metric in file.metrics.items():
+        if metric.better is not None:
+            definition["metrics"][name].setdefault("better", metric.better)
+    return definition
 
 
 def _plain(value: Any) -> Any:

@@ -8,10 +8,10 @@ import re
 from labctl.base.errors import UsageError
 from labctl.base.limit import Bound, Limit
 from labctl.base.nearest import nearest
+from labctl.base.quantities import SCALES, quantity
 from labctl.base.units import Better, Unit
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.names import MetricName
-from labctl.workloads.readers.quantity import SCALES, quantity
 from labctl.workloads.workload import Workload
 
 _LIMIT = re.compile(
@@ -49,7 +49,9 @@ def _value(text: str, name: str, metric: MetricName) -> tuple[float, Unit]:
     if scale is None:
         # A bare number of seconds is a slip by a factor of a thousand more often than not.
         if metric.unit not in (Unit.COUNT, Unit.FRACTION):
-            raise UsageError(f"--limit: {text} has no unit, as a value {own}", hint=_LIKE_THIS)
+            raise UsageError(
+                f"--limit: {text} has no unit: a value {own}, needs one", hint=_LIKE_THIS
+            )
         return number, metric.unit
     if metric.unit is not None and scale.unit is not metric.unit:
         raise UsageError(f"--limit: {text} is no value {own}")

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
+from labctl.base.quantities import BIT_RATE, DELAY, PERCENT, SIZE, TIME
 from labctl.base.yamlfile import FileModel
 from labctl.workloads.metric_file import MetricsFile, ReadingFile
 
@@ -24,7 +26,7 @@ Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$", max_length=32)]
-Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False), TIME]
 Privilege = Literal["realtime", "memlock", "perf", "tracing", "net-admin", "raw-disk", "root"]
 
 # The text below a key is its line in docs/workload-keys.md and in the JSON Schema.
@@ -86,6 +88,23 @@ class WheelFile(FileModel):
     """SHA-256 of the file for this architecture; another one is refused."""
 
 
+def _check_base64(text: str) -> str:
+    try:
+        b64decode(text, validate=True)
+    except ValueError as error:
+        raise ValueError("it is not base64") from error
+    return text
+
+
+class BinaryFile(FileModel):
+    """Bring a file that isn't text."""
+
+    base64: Annotated[
+        str, StringConstraints(max_length=MOST_TEXT * 4 // 3 + 4), AfterValidator(_check_base64)
+    ]
+    """Its bytes, as base64. A path (`./…`) needs none of it: labctl reads such a file."""
+
+
 class DataDiskFile(FileModel):
     use: Literal["block", "filesystem"] = "block"
     """`block`: `{{ data_path }}` is the disk, natively its file. `filesystem`: it is a folder on an
@@ -128,14 +147,14 @@ class ServeFile(FileModel):
 
 
 class LinkFile(FileModel):
-    """Narrow the way to the peer for a trial. A value is a number or a bare expression over the
-    parameters."""
+    """Narrow the way to the peer for a trial. A value is a number, maybe with its unit, or a bare
+    expression over the parameters."""
 
-    rate_mbit: Annotated[float, Field(ge=0, le=100_000)] | Text = 0
+    rate_mbit: Annotated[float, Field(ge=0, le=100_000), BIT_RATE] | Text = 0
     """Rate towards the peer in Mb/s; 0: no limit, and no queue."""
     queue_bdp: Annotated[float, Field(ge=0, le=1000)] | Text = 1
     """Room of the queue, in bandwidth-delay products of `rate_mbit` and `delay_ms`."""
-    delay_ms: Annotated[float, Field(ge=0, le=10_000)] | Text = 0
+    delay_ms: Annotated[float, Field(ge=0, le=10_000), DELAY] | Text = 0
     """Time that it adds to a round trip, in milliseconds: on the way back."""
 
 
@@ -153,7 +172,7 @@ class TrialFile(FileModel):
     """`duration`: runs for `{{ duration }}` seconds. `repeat`: fixed work, again and again until
     the time is up. `once`: one run of fixed work. `until-stopped`: stopped by SIGINT when
     the time is up; one that ends before has failed."""
-    step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False)] = 1.0
+    step_s: Annotated[float, Field(ge=0, le=LONGEST_S, allow_inf_nan=False), TIME] = 1.0
     """`{{ duration }}` is a multiple of this; 0: any length from `least_s` on."""
     least_s: Seconds = 1.0
     """The shortest `{{ duration }}`; a p95 takes 400 samples, a p99 2,000."""
@@ -170,7 +189,7 @@ class TrialFile(FileModel):
     as many for each vCPU."""
     limit_s: Seconds | None = None
     """Seconds after which a run of fixed work is killed; 600 for `once`."""
-    skip_s: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    skip_s: Annotated[float, Field(ge=0, le=3600), TIME] = 0.0
     """Seconds at the start of a run that the metrics leave out."""
     loop: Literal["closed", "open", "paced"] = "closed"
     """`closed`: it asks for nothing while it waits, so percentiles leave out what a stall hid, and
@@ -201,9 +220,9 @@ class CgroupFile(FileModel):
     """A bare expression over the parameters; without it always."""
     weight: Annotated[int, Field(ge=1, le=10_000)] | Text | None = None
     """CPU weight against the 100 of all else on the machine: a number or a bare expression."""
-    quota_percent: Annotated[int, Field(ge=1, le=100_000)] | Text | None = None
+    quota_percent: Annotated[int, Field(ge=1, le=100_000), PERCENT] | Text | None = None
     """CPU time that it may use, in percent of one CPU: a number or a bare expression."""
-    memory_mib: Annotated[int, Field(ge=4, le=2**24)] | Text | None = None
+    memory_mib: Annotated[int, Field(ge=4, le=2**24), SIZE] | Text | None = None
     """Memory that it may use, in MiB: a number or a bare expression. Natively it is no more than a
     guest has."""
     cpus: Text | None = None
@@ -218,7 +237,7 @@ class NeedsFile(FileModel):
     takes of the host's kernel, such as `bbr`; empty text for any."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
     """The fewest vCPUs that it runs with."""
-    memory_mib: Annotated[int, Field(ge=1)] = 1
+    memory_mib: Annotated[int, Field(ge=1), SIZE] = 1
     """The least memory of the guest in MiB."""
 
 
@@ -246,8 +265,9 @@ class DeclaredFile(FileModel):
     """Contradictions between parameters."""
     packages: list[Package] = []
     """Debian packages that the guest's image must have."""
-    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)]] = {}
-    """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), or the text."""
+    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)] | BinaryFile] = {}
+    """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), binaries too, or the
+    text."""
     wheels: Annotated[dict[Name, WheelFile], Field(max_length=20)] = {}
     """Python wheels that carry files, each unpacked at `{{ files }}/wheels/NAME` when the image is
     made; pip downloads them, as this host's is configured."""
@@ -290,7 +310,7 @@ class DeclaredFile(FileModel):
     """Needs of the machine; a workload that lacks one is left out with the reason."""
     sides: list[SideFile] = []
     """Sides that can't run it, each with the reason."""
-    scratch_mib: Annotated[int, Field(ge=1, le=2**20)] = 64
+    scratch_mib: Annotated[int, Field(ge=1, le=2**20), SIZE] = 64
     """Size that no file of a run may exceed, in MiB."""
     open_files: Annotated[int, Field(ge=64, le=2**20)] | None = None
     """Number of files that a program may have open, where 1024 (4096 if it asks) are too few."""
@@ -319,12 +339,13 @@ class DeclaredFile(FileModel):
     """True if it sets its own scheduling policy, so that none is asked of it."""
 
 
-def files_of(brought: dict[str, str], folder: Path | None) -> dict[str, Path | str]:
-    """Return what each brought file is: the path that it names (relative to `folder`), or its
+def path_of(text: object, folder: Path) -> Path | None:
+    """Return the path that a value of `files` names, relative to `folder`; None of a file's
     text."""
-    return {
-        name: (folder / text if folder is not None else Path(text))
-        if text.startswith("./") and "\n" not in text
-        else text
-        for name, text in brought.items()
-    }
+    is_path = isinstance(text, str) and text.startswith("./") and "\n" not in text
+    return folder / str(text) if is_path else None
+
+
+def bytes_of(brought: str | BinaryFile) -> bytes:
+    """Return the content of a brought file."""
+    return brought.encode() if isinstance(brought, str) else b64decode(brought.base64)

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from labctl.analysis.gate.gate_facts import ALL, FACTS
 from labctl.base.nearest import nearest
+from labctl.base.quantities import quantity
+from labctl.base.units import Unit
 from labctl.base.yamlfile import FileModel, load
 from labctl.store.samples import base_name
 
@@ -33,7 +35,26 @@ def _amount(text: str) -> str:
     return text
 
 
-_Share = Annotated[str, AfterValidator(_amount)]
+def _quantity(text: str) -> str:
+    """Check a number with a unit, such as '3 ms'."""
+    try:
+        scale = quantity(text)[1]
+    except ValueError:
+        scale = None
+    if scale is None or scale.unit.is_own:
+        raise ValueError(
+            "expected a number in the metric's own unit (of times seconds), or one with its unit, "
+            "such as '3 ms' or '5 %'"
+        )
+    return text
+
+
+def _share_or_quantity(text: str) -> str:
+    return _amount(text) if "%" in text or not re.search("[a-z]", text) else _quantity(text)
+
+
+_Share = Annotated[str, AfterValidator(_share_or_quantity)]
+_Quantity = Annotated[str, AfterValidator(_quantity)]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -56,8 +77,9 @@ class Rule(FileModel):
 
     Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
     run) a share or, for what is compared by difference, a number in the metric's unit; `below`
-    and `above` are of the value itself. Or `facts` with `like`: what of hosts, guests and runs
-    must be the same there. Or `grade`: what the run's answer must say of a tuning at least.
+    and `above` are of the value itself. A number may have a unit: '3 ms'. Or `facts`
+    with `like`: what of hosts, guests and runs must be the same there. Or `grade`: what the
+    run's answer must say of a tuning at least.
     """
 
     name: str | None = None
@@ -70,8 +92,8 @@ class Rule(FileModel):
     worse_by_at_most: _Share | _Number | None = None
     better_by_at_least: _Share | _Number | None = None
     within: _Share | _Number | None = None
-    below: _Number | None = None
-    above: _Number | None = None
+    below: _Quantity | _Number | None = None
+    above: _Quantity | _Number | None = None
     facts: (
         Annotated[
             list[_Fact],
@@ -103,8 +125,7 @@ class Rule(FileModel):
             raise ValueError(f"'{given[0]}' compares with something: 'against' or 'like'")
         if not relative and (self.against is not None or self.like is not None):
             raise ValueError(f"'{given[0]}' is of the value itself: no 'against' and no 'like'")
-        limit = getattr(self, given[0])
-        if relative and isinstance(limit, float) and limit <= 0:
+        if relative and not self.is_share and self.amount <= 0:
             raise ValueError(f"'{given[0]}' above 0")
         return self
 
@@ -133,11 +154,26 @@ class Rule(FileModel):
     def amount(self) -> float:
         """Return the limit as a share (0.05) or in the metric's unit."""
         value = getattr(self, self.limit)
-        return float(value.rstrip("% ")) / 100 if isinstance(value, str) else float(value)
+        if not isinstance(value, str):
+            return float(value)
+        if value.rstrip().endswith("%"):
+            return float(value.rstrip("% ")) / 100
+        number, scale = quantity(value)
+        return number * scale.factor if scale else number
+
+    @property
+    def unit(self) -> Unit | None:
+        """Return the unit of a limit that has one, which must be the metric's; None of a share and
+        of a bare number."""
+        value = getattr(self, self.limit)
+        scale = quantity(value)[1] if isinstance(value, str) and not self.is_share else None
+        return scale.unit if scale else None
 
     @property
     def is_share(self) -> bool:
-        return isinstance(getattr(self, self.limit), str)
+        value = getattr(self, self.limit)
+        is_relative = self.limit not in ("below", "above")
+        return is_relative and isinstance(value, str) and value.rstrip().endswith("%")
 
     @property
     def demand(self) -> str:

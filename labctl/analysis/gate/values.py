@@ -59,6 +59,8 @@ def between_runs(other: Series, series: Series) -> Values:
 
 def mismatch_of(rule: Rule, values: Values, series: Series) -> str:
     """Return why the rule's limit says nothing of these values."""
+    if rule.unit is not None and rule.unit is not series.sample.unit:
+        return f"{series.sample.metric} is in {series.sample.unit}, and the limit in {rule.unit}"
     if values.kind is EffectKind.DIFFERENCE and rule.is_share:
         return (
             f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "

@@ -131,7 +131,7 @@ class _Families:
             if item.kind is EffectKind.RATIO:
                 base, unit, factor = "labctl_effect", "ratio", 1.0
             else:
-                base, (unit, factor, _) = "labctl_effect_difference", _UNITS[item.unit]
+                base, (unit, factor, _) = "labctl_effect_difference", _spelt(item.unit)
             for end, value in (("", item.estimate), ("_low", item.low), ("_high", item.high)):
                 if value is not None:
                     found.setdefault((f"{base}{end}", unit), {})[labels] = value * factor
@@ -192,11 +192,20 @@ class _Families:
 def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
     """Return the family of a metric's levels, its unit's name and the factor to that unit."""
     base = re.sub(r"[^a-zA-Z0-9_]", "_", base_name(metric))
-    spelt, factor, short = _UNITS[unit]
+    spelt, factor, short = _spelt(unit)
     for ending in short:
         base = base.removesuffix(ending)
     name = f"labctl_{base}"
     return (f"{name}_{spelt}" if spelt else name), spelt, factor
+
+
+def _spelt(unit: Unit) -> tuple[str, float, tuple[str, ...]]:
+    """Return what `_UNITS` says of a unit. One of a program's own keeps its letters, whose case
+    matters: `Mops/s` is `Mops_per_s`."""
+    if unit in _UNITS:
+        return _UNITS[unit]
+    words = str(unit).replace("/", "_per_").replace(" ", "_")
+    return re.sub(r"[^a-zA-Z0-9_]", lambda found: f"u{ord(found[0]):x}", words), 1.0, ()
 
 
 def _cell(of: Level | Comparison) -> dict[str, str]:

@@ -13,6 +13,7 @@ from labctl.study.plan import Plan
 from labctl.study.study import Study, StudyWorkload
 from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Workload
+from labctl.workloads.workload_file import bytes_of
 
 
 def with_what_is_needed(recipe: Recipe, what: Plan | Study) -> Recipe:
@@ -58,7 +59,7 @@ def _brought(program: Workload) -> Brought | None:
         return None
     return Brought(
         workload=program.name,
-        files={name: text.encode() for name, text in file.files.items()},
+        files={name: bytes_of(brought) for name, brought in file.files.items()},
         build=None
         if build is None
         else Build(

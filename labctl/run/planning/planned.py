@@ -75,6 +75,8 @@ class Planned:
     warnings: tuple[str, ...]
     hangs_on_accelerator: tuple[str, ...] = ()
     hangs_on_image: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    """Sentences about programs that are looked for once the image is built."""
     own: OwnGuest | None = None
     """The user's own domain, where that is what runs."""
     added: Extension | None = None

@@ -35,11 +35,12 @@ from labctl.run.planning.own_domain import (
     refuse_misfit,
 )
 from labctl.run.planning.planned import Planned, SweepRequest, has_peers
+from labctl.run.planning.programs_there import check_programs
 from labctl.study.load_study import load_study
 from labctl.study.make_plan import make_plan
 from labctl.study.study import Study
 from labctl.study.tunings import load_tunings
-from labctl.workloads.registry import checkers
+from labctl.workloads.registry import checkers, workload_of
 
 
 def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned:
@@ -93,8 +94,11 @@ def _planned(
         check_places(own.domain, topology)
     tunings = load_tunings(study.tunings)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
+    unchecked: tuple[str, ...] = ()
     if own is None:
         recipe = with_what_is_needed(recipe, study)
+        workloads = {name: workload_of(item) for name, item in study.workloads.items()}
+        unchecked = check_programs(workloads, recipe, request.places)
     else:
         refuse_files(study.workloads, request.domain or "")
         recipe = with_what_neighbours_need(recipe, study)
@@ -157,5 +161,6 @@ def _planned(
         warnings=tuple(warnings),
         hangs_on_accelerator=tuple(waiting),
         hangs_on_image=tuple(tracers_of(study)) if kernels.guests_are_unknown else (),
+        unchecked=unchecked,
         own=own,
     )

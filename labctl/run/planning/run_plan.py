@@ -71,8 +71,9 @@ def planned_for(request: SweepRequest, begun: Begun | None) -> Planned:
 
 def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
     """Return the plan, made once more where it hangs on what guests run under, which only a kernel
-    that boots can tell, or on what that kernel has: there is none before the image is built."""
-    if not (planned.hangs_on_accelerator or planned.hangs_on_image):
+    that boots can tell, or on what that kernel or the image has: there is none before the image is
+    built."""
+    if not (planned.hangs_on_accelerator or planned.hangs_on_image or planned.unchecked):
         return planned
     chosen = accelerator_of(planned.recipe, request.places, request.accel, listener)
     return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)

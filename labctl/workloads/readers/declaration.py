@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from labctl.base.errors import UsageError
 from labctl.base.expressions import names_in
+from labctl.base.quantities import SCALES, Scale, quantity, scale_of
 from labctl.base.units import Better, Unit
 from labctl.base.yamlfile import FileModel
 from labctl.workloads.readers import named
 from labctl.workloads.readers.output import STDERR, STDOUT
 from labctl.workloads.readers.path import parse_path
-from labctl.workloads.readers.quantity import SCALES, Scale, quantity, scale_of
 
 MOST_PATTERN = 2000
 _SOURCES = ("regex", "json", "yaml", "csv", "hdr", "reader")
@@ -107,6 +107,10 @@ class CsvFile(FileModel):
             raise ValueError("'after' and 'until' need 'time', the column that says when a row was")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise ValueError("'names' names a column twice")
+        for limit in (self.after, self.until):
+            scale = quantity(limit)[1] if isinstance(limit, str) else None
+            if scale is not None and scale.unit is not Unit.SECONDS:
+                raise ValueError(f"'{limit}' is not a time: write it like '10s'")
         return self
 
 
@@ -181,9 +185,12 @@ class MetricFile(SourceFile):
     bin_width: Quantity | None = None
     """The step of the numbers, where it isn't the printed one."""
     unit: UnitWord | None = None
-    """Unit of what the program prints."""
+    """Unit of what the program prints: one of labctl's, or its own, such as `Mops/s`, which is
+    shown as it is and never converted."""
     better: Literal["higher", "lower", "neither"] | None = None
-    """The direction that is better."""
+    """The direction that is better. Without it rates are better higher, and times and latencies
+    lower, by the unit or the metric's name (docs/workloads.md); where neither tells it must be
+    there."""
     title: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
     """Name in tables, where it isn't the metric's own."""
     must_be: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -208,8 +215,6 @@ class MetricFile(SourceFile):
             return self._check_named()
         if self.arguments:
             raise ValueError("'arguments' belong to a 'reader'")
-        if self.better is None:
-            raise ValueError("'better' is missing: higher, lower or neither")
         if self.paths and self.formula is None:
             raise ValueError(f"'{given[0]}' names several numbers: a 'formula' makes one of them")
         if self.formula is not None and not self.paths and given not in ([], ["regex"]):
@@ -222,7 +227,10 @@ class MetricFile(SourceFile):
         if self.regex is not None:
             self._check_groups(self.regex)
         if self.unit is None and not self.has_printed_unit:
-            raise ValueError(f"'unit' is missing: one of {', '.join(SCALES)}")
+            raise ValueError(
+                f"'unit' is missing: one of {', '.join(SCALES)}, or the program's own, such as "
+                "'Mops/s'"
+            )
         if (self.as_ == "share") is not (self.over is not None):
             raise ValueError("'as: share' and 'over' (the limit, like 55ms) belong together")
         if self.as_ != "value" and self.which != "only":

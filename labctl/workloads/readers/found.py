@@ -12,19 +12,14 @@ from numpy.typing import NDArray
 from labctl.base.errors import BrokenError
 from labctl.base.expressions import evaluate, names_in
 from labctl.base.jsontext import parse_json
+from labctl.base.quantities import Scale, known_scale
 from labctl.base.units import Unit
 from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.workloads.readers.declaration import MetricFile, SourceFile
 from labctl.workloads.readers.matching import Match, Matches
 from labctl.workloads.readers.output import Part
 from labctl.workloads.readers.path import values_at
-from labctl.workloads.readers.quantity import (
-    NoValueError,
-    Scale,
-    number_of,
-    printed_step,
-    scale_of,
-)
+from labctl.workloads.readers.quantity import NoValueError, number_of, printed_step
 
 _SHOWN = 10
 _LAST = 4096
@@ -195,7 +190,8 @@ def _group(match: Match, name: str, one: SourceFile) -> str:
 
 def _in_base(number: float, word: str, declared: Scale | None) -> tuple[float, Scale]:
     try:
-        printed = scale_of(word.strip())
+        is_own = declared is not None and declared.unit.is_own and declared.unit == word.strip()
+        printed = declared if declared and is_own else known_scale(word.strip())
     except ValueError as error:
         raise BrokenError(f"the program printed the {error}") from error
     if declared is not None and printed.unit is not declared.unit:

@@ -9,7 +9,7 @@ from labctl.base.expressions import names_in
 from labctl.base.metrics.table import metric_of
 from labctl.base.metrics.workload import WORKLOAD
 from labctl.base.nearest import nearest
-from labctl.base.units import Better, Unit
+from labctl.base.units import Better, Unit, usual_direction
 from labctl.workloads.histogram import PERCENTILES
 from labctl.workloads.readers import named
 from labctl.workloads.readers.declaration import MetricFile
@@ -55,8 +55,10 @@ def used_names(metric: MetricFile) -> set[str]:
 
 
 def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]:
-    """Raise ValueError for names that are labctl's own, that two declarations make, and for
-    formulas over metrics that aren't there."""
+    """Return the declarations, each with its direction (`usual_direction`). Raises ValueError for
+    names that are labctl's own, that two declarations make, for formulas over metrics that aren't
+    there, and for a metric without a direction."""
+    metrics = {name: _directed(name, metric) for name, metric in metrics.items()}
     if len(metrics) > MOST_METRICS:
         raise ValueError(f"{len(metrics)} metrics, and {MOST_METRICS} are the most")
     makers: dict[str, str] = {}
@@ -76,6 +78,18 @@ def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]
                 )
     _check_circles({name: {makers[used] for used in used_names(m)} for name, m in metrics.items()})
     return metrics
+
+
+def _directed(name: str, metric: MetricFile) -> MetricFile:
+    if metric.reader is not None or metric.better is not None:
+        return metric
+    better = usual_direction(name, None if metric.as_ == "count" else metric.unit)
+    if better is None:
+        raise ValueError(
+            f"'better' of '{name}' is missing, and neither its unit nor its name tells it: add "
+            "'better: higher', 'lower' or 'neither'"
+        )
+    return metric.model_copy(update={"better": str(better)})
 
 
 def _check_name(name: str, known: MetricName) -> None:

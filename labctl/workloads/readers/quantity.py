@@ -1,14 +1,11 @@
-"""Read numbers and units as programs print them, and convert them to labctl's units."""
+"""Read numbers as programs print them."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
-from labctl.base.nearest import nearest
-from labctl.base.units import Unit
 
 MOST_CHARACTERS = 100
 """Limit for one number's text."""
@@ -16,89 +13,10 @@ MOST_CHARACTERS = 100
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.I | re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
-_QUANTITY = re.compile(r"\s*(?P<number>[+-]?[\d.]+(?:[eE][+-]?\d+)?)\s*(?P<unit>\S*)\s*", re.ASCII)
 
 
 class NoValueError(Exception):
     """Say why there is no value although the output is whole: `nan`, too few samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Convert a unit that programs print: `factor` of labctl's own `unit`."""
-
-    unit: Unit
-    factor: float
-
-
-_BYTES = {
-    "B": 1.0,
-    **{f"{prefix}B": 10.0 ** (3 * n) for n, prefix in enumerate("kMGT", start=1)},
-    **{f"{prefix}iB": 1024.0**n for n, prefix in enumerate("KMGT", start=1)},
-    "KB": 1000.0,
-    "bit": 1 / 8,
-    **{f"{prefix}bit": 10.0 ** (3 * n) / 8 for n, prefix in enumerate("kMGT", start=1)},
-    "Kbit": 1000.0 / 8,
-}
-
-SCALES: dict[str, Scale] = {
-    **{
-        name: Scale(Unit.SECONDS, factor)
-        for name, factor in {
-            "ns": 1e-9,
-            "us": 1e-6,
-            "µs": 1e-6,
-            "μs": 1e-6,
-            "ms": 1e-3,
-            "s": 1.0,
-            "m": 60.0,
-            "h": 3600.0,
-        }.items()
-    },
-    **{
-        name: Scale(Unit.PER_SECOND, factor)
-        for name, factor in {"1/s": 1.0, "1/ms": 1e3, "1/us": 1e6, "1/min": 1 / 60}.items()
-    },
-    **{f"{name}/s": Scale(Unit.BYTES_PER_SECOND, factor) for name, factor in _BYTES.items()},
-    **{
-        name: Scale(Unit.HERTZ, factor)
-        for name, factor in {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9}.items()
-    },
-    "count": Scale(Unit.COUNT, 1.0),
-    "1": Scale(Unit.FRACTION, 1.0),
-    "%": Scale(Unit.FRACTION, 0.01),
-}
-"""Units by their names; `m` is the minute, as wrk prints it."""
-
-_MEANT = {
-    **dict.fromkeys(("sec", "secs", "second", "seconds"), "s"),
-    **dict.fromkeys(("msec", "msecs", "milliseconds"), "ms"),
-    **dict.fromkeys(("usec", "usecs", "microseconds"), "us"),
-    **dict.fromkeys(("nsec", "nsecs", "nanoseconds"), "ns"),
-    **dict.fromkeys(("min", "minutes"), "m"),
-    **dict.fromkeys(("/s", "ops/s", "op/s", "rps", "tps", "req/s", "requests/s"), "1/s"),
-    **dict.fromkeys(("Mb/s", "Mbps", "Mbits/sec"), "Mbit/s"),
-    **dict.fromkeys(("Gb/s", "Gbps", "Gbits/sec"), "Gbit/s"),
-    **dict.fromkeys(("percent", "pct"), "%"),
-}
-
-
-def scale_of(word: str) -> Scale:
-    """Return what a unit is; raises ValueError that names the nearest."""
-    if found := SCALES.get(word):
-        return found
-    if meant := _MEANT.get(word):
-        raise ValueError(f"unit '{word[:40]}': did you mean '{meant}'?")
-    raise ValueError(f"unit '{word[:40]}' is none. {nearest(word, SCALES)}")
-
-
-def quantity(text: str) -> tuple[float, Scale | None]:
-    """Return the number and the unit of a text like `55ms`, None for one without unit. Raises
-    ValueError."""
-    found = _QUANTITY.fullmatch(text[:MOST_CHARACTERS])
-    if found is None or _NUMBER.fullmatch(found["number"]) is None:
-        raise ValueError(f"'{text[:40]}' is no number with a unit: write it like '55ms'")
-    return float(found["number"]), scale_of(found["unit"]) if found["unit"] else None
 
 
 def number_of(text: str, thousands: str | None = None) -> float:

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from labctl.base.errors import BrokenError
 from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
+from labctl.base.quantities import quantity
 from labctl.base.units import Better, Unit
 from labctl.store.samples import sample_key
 from labctl.workloads.histogram import PERCENTILES, Histogram
 from labctl.workloads.readers.declaration import MetricFile
 from labctl.workloads.readers.found import Found, unit_of
-from labctl.workloads.readers.quantity import NoValueError, quantity
+from labctl.workloads.readers.quantity import NoValueError
 
 
 @dataclass(frozen=True, slots=True)

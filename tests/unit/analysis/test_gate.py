@@ -125,6 +125,31 @@ def test_what_is_undecided_counts_as_the_policy_says(
     assert result.passed is passed
 
 
+@pytest.mark.parametrize(
+    ("limit", "amount", "is_share"),
+    [
+        ({"below": "3 ms"}, 0.003, False),
+        ({"above": "2 MB/s"}, 2e6, False),
+        ({"below": "57 %"}, 0.57, False),
+        ({"below": 3.0}, 3, False),
+        ({"within": "57 %", "against": "baseline"}, 0.57, True),
+        ({"within": "3 us", "against": "baseline"}, 3e-6, False),
+    ],
+)
+def test_a_limit_may_have_a_unit(limit: dict[str, Any], amount: float, is_share: bool) -> None:
+    found = Rule(metric="latency_p95", **limit)
+    assert (found.amount, found.is_share) == (pytest.approx(amount, rel=1e-15), is_share)
+
+
+def test_a_limit_in_milliseconds_is_the_same_in_seconds() -> None:
+    made = [
+        held(Rule(tuning="pinned", metric="latency_p95", below=below)).findings[0]
+        for below in ("900 ms", 0.9)
+    ]
+    assert made[0].outcome is made[1].outcome
+    assert made[0].outcome is not Outcome.UNDECIDED
+
+
 def test_a_rule_may_say_otherwise_than_its_policy() -> None:
     given = rule(tuning="pinned", above=1, undecided="pass")
     assert held(given, Undecided.FAIL, blocks=3).passed is True
@@ -140,6 +165,7 @@ def test_a_rule_may_say_otherwise_than_its_policy() -> None:
         (rule(metric="event_per_s", above=1), "Did you mean 'events_per_s'?"),
         (rule(tuning="pinned", against="basline", within="5 %"), "Did you mean 'baseline'?"),
         (rule(tuning="pinned", against="baseline", within=5), "the limit must be a share"),
+        (rule(tuning="pinned", below="3 ms"), "events_per_s is in 1/s, and the limit in s"),
         (rule(tuning="pinned", metric="latency_max", above=1), "only be held against 'below'"),
         (
             Rule(

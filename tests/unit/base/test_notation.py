@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 
 import pytest
@@ -221,3 +222,18 @@ def test_a_share_that_was_lost_has_its_interval_in_the_same_form() -> None:
     assert shares(0.031, 0.02, 0.042) == "3.1 % (2.0…4.2 %)"
     assert shares(-0.0004) == "−0.04 %"
     assert shares(0.1, -3.0, 0.9) == "not estimable"
+
+
+def test_a_unit_of_a_program_s_own_is_shown_as_it_is() -> None:
+    own = Unit("Mops/s")
+    assert own is Unit("Mops/s")
+    assert own not in list(Unit)
+    assert pickle.loads(pickle.dumps(own)) is own  # noqa: S301 - its own
+    assert quantities(5.4321, 5.1, 6, own, "rate") == ("5.43 Mops/s", "5.10…6.00 Mops/s")
+    assert difference(0.5, Unit("req%")) == "+0.500 req%"
+
+
+@pytest.mark.parametrize("text", ["", " ms", "a\x1b[1m", "<b>", "[red]", "u" * 41, "x\n"])
+def test_a_text_that_could_be_more_than_a_unit_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a valid Unit"):
+        Unit(text)

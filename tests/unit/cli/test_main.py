@@ -334,3 +334,27 @@ def test_a_sweep_without_a_study_lists_them_and_starts_none(labctl: Labctl) -> N
     assert said.code == 2
     assert "nested-overhead" in said.out
     assert "Which disk does the guest want on this host?" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("memory", "mib"), [((), 1024), (("--memory", "2G"), 2048), (("--memory-mib", "512"), 512)]
+)
+def test_memory_is_given_in_mib_or_with_its_unit(
+    labctl: Labctl, memory: tuple[str, ...], mib: int
+) -> None:
+    assert (
+        f'<memory unit="MiB">{mib}</memory>'
+        in labctl(*("domain", "render", "baseline", "--vcpus", "1", *memory)).out
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("domain", "render", "baseline", "--memory", "1"), "expected at least 64 MiB, got '1'"),
+        (("collectors", "--seconds", "2h"), "expected 0.1 to 3600 seconds, got '2h'"),
+    ],
+)
+def test_a_quantity_keeps_to_its_limits(labctl: Labctl, words: tuple[str, ...], said: str) -> None:
+    found = labctl(*words)
+    assert (found.code, said in " ".join(found.err.split())) == (2, True)

@@ -121,6 +121,47 @@ def test_metrics_units_and_directions_pair_up_in_order(labctl: Labctl) -> None:
     assert found["trial"] == {"kind": "once", "limit_s": 30}
 
 
+@pytest.mark.parametrize(
+    ("metric", "unit", "better"),
+    [
+        ("x=(1)", ("--unit", "Mops/s"), "higher"),
+        ("x=(1)", ("--unit", "x=us"), "lower"),
+        ("p99=(1)", (), "lower"),
+        ("score=(1)", (), "higher"),
+        (r"get=GET: ([\d.]+) requests per second", (), "higher"),
+        ("errors=(1)", ("--unit", "1/s"), "lower"),
+    ],
+)
+def test_a_metric_s_direction_is_that_of_its_unit_or_name(
+    labctl: Labctl, metric: str, unit: tuple[str, ...], better: str
+) -> None:
+    found = definition(labctl, "--command", "a", "--metric", metric, *unit)
+    (made,) = found["metrics"].values()
+    assert made["better"] == better
+
+
+def test_a_direction_and_a_unit_may_name_their_metric(labctl: Labctl) -> None:
+    found = definition(
+        labctl,
+        *("--command", "a", "--metric", "x=(1)", "--metric", "rate=(2)", "--metric", "y=(3)"),
+        *("--better", "y=neither", "--better", "x=lower", "--unit", "rate=kops/s"),
+    )
+    metrics = found["metrics"].items()
+    assert {name: (one["unit"], one["better"]) for name, one in metrics} == {
+        "x": ("count", "lower"),
+        "rate": ("kops/s", "higher"),
+        "y": ("count", "neither"),
+    }
+
+
+def test_a_guess_and_a_unit_that_is_nearly_one_are_noted(labctl: Labctl) -> None:
+    words = ("--command", "a", "--metric", "x=(1) per second", "--unit", "mb/s", "--plan-only")
+    said = labctl("sweep", "pinning", *words)
+    assert (said.code, "did you mean 'MB/s'?" in " ".join(said.err.split())) == (0, True)
+    words = ("--command", "a", "--metric", "x=(1) per second", "--plan-only")
+    assert "higher is better, by the words of its reader" in labctl("sweep", "pinning", *words).err
+
+
 def test_a_colon_after_a_word_is_no_file(labctl: Labctl) -> None:
     found = definition(labctl, *REDIS)
     assert "from" not in found["metrics"]["get"]
@@ -139,18 +180,21 @@ def test_a_parameter_has_its_value_in_every_command(labctl: Labctl) -> None:
         (("--command", "a 'b"), "is no command"),
         (("--command", " "), "--command is empty"),
         (("--metric", "x=(1)"), "Add --command"),
-        (("--command", "a", "--metric", "x"), "1 --metric, 0 --better"),
+        (("--command", "a", "--metric", "x"), "NAME=READER is needed"),
+        (("--command", "a", "--metric", "x=(1)"), "Add '--better x=higher'"),
+        (("--command", "a", "--metric", "x=(1)", "--better", "x=up"), "higher, lower or neither"),
+        (("--command", "a", "--metric", "x=(1)", "--better", "y=lower"), "no metric 'y'"),
         (("--command", "a", "--metric", "x", "--better", "lower"), "NAME=READER is needed"),
         (
             ("--command", "a", "--metric", "x=(1)", "--metric", "y=(1)", "--better", "lower"),
-            "2 --metric, 1 --better",
+            "expected one for each of the 2 --metric, in order, got 1",
         ),
         (("--command", "a", "--better", "lower"), "there is none"),
         (("--command", "a", "--metric", "x=1", "--better", "lower"), "no group around the number"),
         (("--command", "a", "--metric", "x=(1", "--better", "lower"), "no regular expression"),
         (
-            ("--command", "a", "--metric", "x=(1)", "--better", "lower", "--unit", "msec"),
-            "metrics.x",
+            ("--command", "a", "--metric", "x=(1)", "--better", "lower", "--unit", "<b>"),
+            "'metrics.x.unit' is '<b>': unit '<b>': a unit has printable characters only",
         ),
         (("--command", "a", "--serve", "b"), "exactly one of --port and --ready"),
         (("--command", "a", "--serve", "b", "--ready", "soon"), "neither tcp:PORT"),
@@ -201,3 +245,14 @@ def test_the_file_of_the_run_is_a_workload(
     path = tmp_path / "redis-benchmark.yaml"
     path.write_text(program.file_text)
     assert load_declaration(path).definition == program.workload.definition
+
+
+def test_what_is_not_known_before_the_image_is_built_is_noted(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    said = labctl(
+        *("--state-dir", str(tmp_path / "state"), "sweep", "pinning", "--command", "nosuch"),
+        *("--once", "--plan-only"),
+    )
+    assert said.code == 0
+    assert "note: 'nosuch': looked for in the image 'debian-12' once it is built" in said.err

@@ -92,13 +92,19 @@ def test_a_file_without_a_fault_is_said_to_be_right(labctl: Labctl, counter: Pat
     assert "nothing wrong; its primary metric is last" in said.out
 
 
+def test_a_unit_that_is_nearly_one_of_labctl_s_is_noted(labctl: Labctl, counter: Path) -> None:
+    counter.write_text(COUNTER.replace("unit: count", "unit: mb/s"))
+    found = labctl("workload", "validate", str(counter))
+    assert (found.code, "did you mean 'MB/s'?" in found.out) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
         ("primary: last", "primary: lats", 8, "Did you mean 'last'?"),
         ("description: counts", "descripton: counts", 1, "Did you mean 'description'?"),
         ("{{ most }}", "{{ mots }}", 5, "Did you mean 'most'?"),
-        ("unit: count", "unit: msec", 7, "msec"),
+        ("unit: count", "unit: <b>", 7, "printable characters"),
         ("(\\d+)", "(\\d+", 7, "no regular expression"),
     ],
 )

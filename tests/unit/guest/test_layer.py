@@ -56,7 +56,7 @@ esac
 
 COMPILED = Brought(
     workload="frames",
-    files={"frames.c": b"int main;", "go.sh": b"#!/bin/sh\n"},
+    files={"frames.c": b"int main;", "go.sh": b"#!/bin/sh\n", "elf": b"\x7fELF\xff"},
     build=Build(
         argv=(("sh", "-c", "mkdir out; cp frames.c out/data; cp frames.c frames; echo > junk"),),
         outputs=("frames", "o*"),
@@ -188,9 +188,16 @@ def test_of_a_build_the_outputs_stay_and_no_compiler(
 ) -> None:
     image = build.build(RECIPE.with_layer(Layer(brought=(COMPILED,))), places, silent)
     folder = image.tree / WHERE / "frames"
-    assert sorted(path.name for path in folder.iterdir()) == ["frames", "frames.c", "go.sh", "out"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "elf",
+        "frames",
+        "frames.c",
+        "go.sh",
+        "out",
+    ]
     assert (folder / "out/data").read_bytes() == b"int main;"
-    assert (folder / "go.sh").stat().st_mode & 0o777 == 0o555
+    for program in ("go.sh", "elf"):
+        assert (folder / program).stat().st_mode & 0o777 == 0o555
     assert (folder / "frames.c").stat().st_mode & 0o777 == 0o444
     assert not (image.tree / "usr/bin/gcc").exists()
     assert not (image.dir / "build").exists()

@@ -99,12 +99,14 @@ def test_the_textfile_collector_gets_types_that_it_knows(judged: Judged) -> None
     assert ours == sum(len(family.samples) for family in theirs)
 
 
-def other_readings(run: LoadedRun, labels: dict[str, str], value: float) -> Iterator[LoadedRun]:
+def other_readings(
+    run: LoadedRun, labels: dict[str, str], value: float, unit: Unit = Unit.MICROSECONDS
+) -> Iterator[LoadedRun]:
     for trial in run.trials[:1]:
         odd = Sample(
             metric="odd-one_us",
             value=value,
-            unit=Unit.MICROSECONDS,
+            unit=unit,
             better=Better.LOWER,
             labels=labels,
             source="x",
@@ -122,6 +124,14 @@ def test_labels_of_a_metric_keep_out_of_the_way_of_ours() -> None:
     assert sample.value == pytest.approx(5e-6)
     assert sample.labels["run"] == "synthetic"
     assert (sample.labels["metric_run"], sample.labels["metric_1x"]) == ('a"b\nc', "y")
+
+
+def test_a_unit_of_a_program_s_own_is_spelt_in_letters() -> None:
+    run = synthetic_run(blocks=1, primary_only=True)
+    for odd in other_readings(run, {}, 5.0, Unit("M°ops/s")):
+        family = families(odd)["labctl_odd_one_us_Mub0ops_per_s"]
+        assert family.unit == "Mub0ops_per_s"
+        assert values(family) == pytest.approx([5.0])
 
 
 def test_what_is_no_finite_number_is_no_sample() -> None:

@@ -92,6 +92,8 @@ def test_columns_of_others_are_named_and_left_alone() -> None:
         ('fifo,cpu,1,real,"0,33",s,lower', "x.csv:3: column 'value': '0,33' is not a number"),
         ("fifo,cpu,1,real,,s,lower", "x.csv:3: column 'value': is empty"),
         ("fifo,cpu,1,real,1,ms,lower", "x.csv:3: column 'unit': no unit 'ms'"),
+        ("fifo,cpu,1,real,1,b/s,lower", "x.csv:3: column 'unit': no unit 'b/s'"),
+        ("fifo,cpu,1,real,1,[x],lower", "x.csv:3: column 'unit': no unit '[x]'"),
         ("fifo,cpu,1,real,1,s,smaller", "x.csv:3: column 'better': no better 'smaller'"),
         ("fifo,cpu,one,real,1,s,lower", "x.csv:3: column 'block': 'one' is not a whole number"),
         ("fifo,cpu,-1,real,1,s,lower", "x.csv:3: column 'block': '-1' is not a whole number"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,8 +171,12 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
             "'workloads.cpu.no_worse_than' is 'half'",
         ),
         ("blocks: 10", "block: 10", "unknown key 'block'. Did you mean 'blocks'?"),
-        ("memory_mib: 1024", "memory: 1024", "'guest.memory'. Did you mean 'memory_mib'?"),
-        ("margin_percent: 5\n", "margin: 5\n", "'workloads.cpu.margin'. Did you mean"),
+        ("memory_mib: 1024", "memry_mib: 1024", "'guest.memry_mib'. Did you mean 'memory_mib'?"),
+        (
+            "margin_percent: 5\n",
+            "margin_percnt: 5\n",
+            "'workloads.cpu.margin_percnt'. Did you mean",
+        ),
         ("blocks: 10", "blocks: ten", "'blocks' is 'ten'"),
         ("blocks: 10", "blocks: 0", "'blocks' is 0"),
         ("blocks: 10", "looks: [10, 12, 11]", "each must come after the one before it"),
@@ -184,7 +189,7 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         ("vcpus: auto", "vcpus: all", "'all'"),
         ("attempts: 3", "attempts: true", "'limits.attempts' is true: a whole number"),
         ("blocks: 10", "collect: trac", "'collect' is 'trac': 'counters', 'exits' or 'trace'"),
-        ("  duration_s: 2\n", "  duration: 2\n", "'quick.duration'. Did you mean 'duration_s'?"),
+        ("  duration_s: 2\n", "  duraton_s: 2\n", "'quick.duraton_s'. Did you mean 'duration_s'?"),
     ],
 )
 def test_an_unknown_key_or_value_is_refused_with_its_line(
@@ -343,3 +348,39 @@ def test_a_role_that_is_no_tuning_is_refused_with_the_nearest(tmp_path: Path) ->
         load_study(str(path), programs=checkers())
     assert "mine.yaml:2: 'roles.baseline': no tuning 'basline'" in caught.value.message
     assert "Did you mean 'baseline'?" in str(caught.value.hint)
+
+
+def test_a_workload_may_come_from_outside_the_study_with_its_defaults(
+    make_study: MakeStudy,
+) -> None:
+    named = next(name for name in PROGRAMS if name not in make_study().workloads)
+    study = make_study(overrides=Overrides(workloads=(named,)))
+    (workload,) = study.workloads.values()
+    assert (workload.program, workload.duration_s, workload.margin) == (named, 10, 0.05)
+    assert workload.primary == PROGRAMS[named].primary
+    assert study.exercises["pinned"] == (named,)
+
+
+def test_a_workload_that_the_quick_part_lacks_is_the_study_s_own(make_study: MakeStudy) -> None:
+    study = make_study(quick=True, overrides=Overrides(workloads=("read",)))
+    whole = make_study().workloads["read"]
+    assert study.workloads == {"read": replace(whole, duration_s=2)}
+    assert study.exercises["pinned"] == ("read",)
+
+
+def test_quantities_with_units_make_the_same_study(make_study: MakeStudy, tmp_path: Path) -> None:
+    text = STUDY
+    for old, new in (
+        ("duration_s: 10.5", "duration: 10500 ms"),
+        ("margin_percent: 2.5", "margin: 2.5 %"),
+        ("duration_s: 10\n", "duration_s: 10 s\n"),
+        ("memory_mib: 1024", "memory: 1G"),
+        ("warmup_cap_s: 30", "warmup_cap_s: 0.5m"),
+        ("duration_s: 2\n", "duration: 2s\n"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "small.yaml").write_text(text)
+    for quick in (False, True):
+        with_units = load_study(str(tmp_path / "small.yaml"), programs=PROGRAMS, quick=quick)
+        assert with_units == make_study(quick=quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from labctl.base.command import CommandResult
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import parse_yaml
-from labctl.workloads.declarations import declare
+from labctl.workloads.declarations import declare, load_declaration, of_definition
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
+from labctl.workloads.workload_file import bytes_of
 
 SETTING = Setting(parameters={}, vcpus=1, duration_s=10)
 
@@ -74,3 +76,49 @@ def test_a_users_name_and_open_files_reach_command_and_servers() -> None:
     command, (server,) = mine.command(SETTING), mine.servers(SETTING)
     for one in (command, server):
         assert (one.user, one.open_files) == ("postgres", 9000)  # type: ignore[union-attr]
+
+
+_BROUGHT = "description: mine\nprimary: elapsed\ncommand: ['{{ files }}/bench']\n"
+
+
+def _in_folder(folder: Path, more: str) -> Workload:
+    (folder / "mine.yaml").write_text(_BROUGHT + more)
+    return load_declaration(folder / "mine.yaml")
+
+
+def test_a_binary_file_is_brought_byte_by_byte(tmp_path: Path) -> None:
+    binary = b"\x7fELF\xff\x00\x80"
+    (tmp_path / "bench").write_bytes(binary)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    mine = _in_folder(tmp_path, "files: {bench: ./bench, run.sh: ./run.sh, text: as it is}\n")
+    files = {name: bytes_of(one) for name, one in mine.file.files.items()}
+    assert files == {"bench": binary, "run.sh": b"#!/bin/sh\n", "text": b"as it is"}
+    assert mine.definition["files"]["run.sh"] == "#!/bin/sh\n", "texts are as they were"
+    again = of_definition("mine", json.loads(json.dumps(mine.definition)))
+    assert bytes_of(again.file.files["bench"]) == binary
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("files: {bench: ./large}", "has more than 1048576 bytes"),
+        ("files: {bench: ./../bench}", "leads out of the workload's folder"),
+        ("files: {bench: {base64: '!!'}}", "it is not base64"),
+        ("files: {bench: {hex: '00'}}", "unknown key"),
+    ],
+)
+def test_a_file_that_cannot_be_brought_is_refused(tmp_path: Path, more: str, why: str) -> None:
+    (tmp_path / "large").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(UsageError, match=why):
+        _in_folder(tmp_path, more)
+
+
+def test_a_limit_is_a_number_with_a_unit_or_an_expression() -> None:
+    mine = _declared(
+        "command: [a]\ntrial: {kind: once, limit_s: 2m}\nscratch_mib: 1G\n"
+        "cgroup: {quota_percent: 50 %, memory_mib: 2 * vcpus}\n"
+    )
+    file = mine.file
+    assert file.cgroup is not None
+    assert (file.trial.limit_s, file.scratch_mib) == (120, 1024)
+    assert (file.cgroup.quota_percent, file.cgroup.memory_mib) == (50, "2 * vcpus")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.quantities import SCALES
 from labctl.base.yamltext import parse_yaml
 from labctl.workloads.metric_file import read_run
 from labctl.workloads.readers.named import READERS
-from labctl.workloads.readers.quantity import SCALES
 from tests.unit.workloads.readers.outputs import METRICS, Left, numbers
 
 PAGE = (Path(__file__).parents[4] / "docs" / "workloads.md").read_text()

@@ -1,0 +1,137 @@
+"""Check whether the programs and packages of a study's workloads exist, as far as this host can
+know without building an image."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from labctl.base import process
+from labctl.base.deadline import Deadline
+from labctl.base.errors import LabctlError, UsageError
+from labctl.base.nearest import nearest
+from labctl.base.paths import StatePaths, shipped_data
+from labctl.base.places_inside import BROUGHT
+from labctl.guest.apt import host_sources
+from labctl.guest.images import find
+from labctl.guest.recipe import Recipe
+from labctl.workloads.registry import checkers
+from labctl.workloads.workload import Workload
+
+LISTS = Path("/var/lib/apt/lists")
+"""Package lists of apt."""
+
+_PATH = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
+_APT_S = 30
+
+
+def check_programs(
+    programs: Mapping[str, Workload], recipe: Recipe, places: StatePaths
+) -> tuple[str, ...]:
+    """Return what is only known once the recipe's image is built, as sentences. Raises UsageError
+    for a program that the image lacks, and for a package that this host's apt doesn't know."""
+    _check_packages(programs, recipe)
+    layered = recipe.with_kernel(None)
+    whole = _readable_tree(layered, places)
+    below = layered.below
+    base = _readable_tree(below, places) if whole is None and below is not None else whole
+    waiting: list[str] = []
+    for name, program in programs.items():
+        named = [path for path in program.binaries if not path.startswith(f"{BROUGHT}/")]
+        missing = [path for path in named if base is None or not _is_in(base, path)]
+        if not missing or (whole is None and _is_shipped(program)):
+            continue
+        adds_packages = recipe.layer is not None and bool(recipe.layer.packages)
+        if whole is not None or (base is not None and not adds_packages):
+            raise UsageError(
+                f"workload '{name}': program '{missing[0]}' was not found in the image "
+                f"'{recipe.name}'",
+                hint=_remedy(missing[0]),
+            )
+        waiting += missing
+    if not waiting:
+        return ()
+    shown = ", ".join(f"'{path}'" for path in dict.fromkeys(waiting))
+    packages = recipe.layer.packages if recipe.layer else ()
+    with_packages = f" with {', '.join(packages)}" if packages else ""
+    return (
+        f"{shown}: looked for in the image '{recipe.name}' once it is built{with_packages}, which "
+        "the sweep does first",
+    )
+
+
+def _remedy(program: str) -> str:
+    """Return how a program gets into an image, by what this host knows of it."""
+    if "/" in program and Path(program).is_file() and not Path(program).is_absolute():
+        name = Path(program).name
+        return (
+            f"A program of yours is one of the 'files' of a workload's file: files: {{{name}: "
+            f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/workloads.md)."
+        )
+    found = shutil.which(program)
+    owner = _said("dpkg", "-S", os.path.realpath(found)).partition(":")[0] if found else ""
+    package = owner if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", owner) else "NAME"
+    return f"Add the Debian package that has it: --package {package} ('packages' in a file)."
+
+
+def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
+    for name, program in programs.items():
+        file = program.file
+        wanted = {*file.packages, *(file.build.packages if file.build else ())}
+        wanted -= {*recipe.spec.packages}
+        if _is_shipped(program) or not wanted:
+            continue
+        for package in sorted(_unknown_packages(wanted, recipe.spec.suite)):
+            known = _said("apt-cache", "pkgnames", package[:2]).split()
+            raise UsageError(
+                f"workload '{name}': there is no package '{package}' in the package lists of this "
+                f"host, which are those of the image '{recipe.name}' too",
+                hint=f"{nearest(package, known).partition(' Allowed')[0]}"
+                if known
+                else "If it is new, 'apt-get update' gets the lists.",
+            )
+
+
+def _unknown_packages(names: Collection[str], suite: str | None) -> set[str]:
+    """Return those that apt doesn't have; nothing where its lists aren't those of the image."""
+    if suite is None or not host_sources(suite):
+        return set()
+    if not any(LISTS.glob(f"*_dists_{suite}_main_binary-*_Packages*")):
+        return set()
+    shown = _said("apt-cache", "show", "--no-all-versions", *sorted(names))
+    return set(names) - set(re.findall(r"^Package: (\S+)$", shown, re.MULTILINE))
+
+
+def _said(*argv: str) -> str:
+    """Return what a program of the package system prints, whatever its status: apt-cache ends with
+    100 where it doesn't know a package; "" where it can't be asked."""
+    try:
+        return process.run(argv, deadline=Deadline.after(_APT_S, argv[0]), check=False).stdout
+    except LabctlError:
+        return ""
+
+
+def _readable_tree(recipe: Recipe, places: StatePaths) -> Path | None:
+    """Return the tree of the image that is built of a recipe; None without one that this user may
+    look into."""
+    image = find(recipe, places)
+    return image.tree if image and os.access(image.tree, os.R_OK | os.X_OK) else None
+
+
+def _is_in(tree: Path, program: str) -> bool:
+    """Return whether a program is in a tree. A link counts: it may lead to a place that is there
+    only when the tree is the root."""
+    folders = ("",) if "/" in program else _PATH
+    return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
+
+
+def _is_shipped(program: Workload) -> bool:
+    """Return whether it is one that labctl brings, whose packages are known to have its
+    programs."""
+    known = checkers()
+    path = known.file_of(program.name)
+    is_ours = path is not None and path.is_relative_to(shipped_data())
+    return is_ours and known[program.name].definition == program.definition

@@ -1,0 +1,147 @@
+"""Programs and packages that don't exist are found by the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labctl.base import process
+from labctl.base.errors import UsageError
+from labctl.base.paths import StatePaths
+from labctl.base.yamltext import YamlMapping
+from labctl.guest import images
+from labctl.guest.layer import Layer
+from labctl.guest.recipe import Recipe, load_recipe
+from labctl.run.planning import programs_there
+from labctl.run.planning.programs_there import check_programs
+from labctl.workloads.declarations import declare
+from labctl.workloads.registry import workload
+from labctl.workloads.workload import Workload
+
+RECIPE = load_recipe("debian-12")
+APT = """\
+case $1 in
+  pkgnames) printf 'redis-tools\\nredis-server\\n';;
+  show) printf 'Package: redis-tools\\nVersion: 1\\n\\nPackage: gcc\\n'; exit 100;;
+esac
+"""
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePaths:
+    monkeypatch.setattr(programs_there, "LISTS", tmp_path / "lists")
+    return StatePaths(tmp_path / "state")
+
+
+def program(*command: str, packages: tuple[str, ...] = ()) -> Workload:
+    keys = {"description": "mine", "primary": "elapsed", "trial": {"kind": "once"}}
+    given = {**keys, "command": list(command), "packages": list(packages)}
+    return declare("mine", YamlMapping(given), Path("mine.yaml"))
+
+
+def built(recipe: Recipe, places: StatePaths, *programs: str) -> None:
+    """An image with these programs, and no more than a plan reads of one."""
+    folder = images.image_dir(recipe, places)
+    for name in programs:
+        (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        # Links of a tree lead to places that this host may not have.
+        (folder / "tree" / name).symlink_to("/nowhere/at/all")
+    manifest = {"name": "debian-12", "digest": recipe.digest, "command_line": ""}
+    (folder / "manifest.json").write_text(
+        json.dumps({**manifest, "files": {}, "binaries": {}, "packages": {}})
+    )
+
+
+def test_a_program_that_the_image_has_is_nothing_to_say(places: StatePaths) -> None:
+    built(RECIPE, places, "usr/bin/openssl", "opt/bench")
+    for command in ("openssl", "/usr/bin/openssl", "/opt/bench"):
+        assert check_programs({"mine": program(command)}, RECIPE, places) == ()
+
+
+def test_a_program_that_the_image_lacks_is_refused_by_the_plan(places: StatePaths) -> None:
+    built(RECIPE, places, "usr/bin/openssl")
+    with pytest.raises(UsageError, match="'opensl' was not found in the image 'debian-12'") as why:
+        check_programs({"mine": program("opensl", "speed")}, RECIPE, places)
+    assert "--package NAME" in str(why.value.hint)
+
+
+def test_the_remedy_names_the_package_or_the_file_that_this_host_has(
+    places: StatePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(RECIPE, places, "usr/bin/openssl")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench").touch()
+    with pytest.raises(UsageError) as why:
+        check_programs({"mine": program("./bench")}, RECIPE, places)
+    assert "files: {bench: ./bench}, command: ['{{ files }}/bench']" in str(why.value.hint)
+    monkeypatch.setattr(programs_there.shutil, "which", lambda name: f"/usr/bin/{name}")
+    real = process.run
+    script = 'echo "wrk: /usr/bin/wrk"'
+    monkeypatch.setattr(
+        process, "run", lambda argv, **given: real(["sh", "-c", script, *argv], **given)
+    )
+    with pytest.raises(UsageError) as why:
+        check_programs({"mine": program("wrk")}, RECIPE, places)
+    assert "--package wrk " in str(why.value.hint)
+
+
+def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePaths) -> None:
+    built(RECIPE, places, "usr/bin/openssl")
+    mine = {"mine": program("wrk", packages=("wrk",))}
+    layered = RECIPE.with_layer(Layer(packages=("wrk",)))
+    (said,) = check_programs(mine, layered, places)
+    assert said.startswith("'wrk': looked for in the image 'debian-12' once it is built with wrk")
+    built(layered, places, "usr/bin/other")
+    with pytest.raises(UsageError, match="'wrk' was not found"):
+        check_programs(mine, layered, places)
+
+
+def test_without_an_image_only_strangers_are_told(places: StatePaths) -> None:
+    ours = workload("sysbench-cpu")
+    assert check_programs({"sysbench-cpu": ours}, RECIPE, places) == ()
+    layered = RECIPE.with_layer(Layer(packages=("sysbench",)))
+    built(RECIPE, places, "usr/bin/openssl")
+    assert check_programs({"sysbench-cpu": ours}, layered, places) == ()
+    assert check_programs({"redis-get": workload("redis-get")}, layered, places) == ()
+    (images.image_dir(RECIPE, places) / "manifest.json").unlink()
+    (said,) = check_programs({"mine": program("foo"), "sysbench-cpu": ours}, RECIPE, places)
+    assert said.startswith("'foo': looked for in the image 'debian-12' once it is built, which")
+
+
+def test_a_program_of_the_workload_s_own_files_is_not_looked_for(places: StatePaths) -> None:
+    built(RECIPE, places, "usr/bin/openssl")
+    assert check_programs({"mine": program("{{ files }}/bench")}, RECIPE, places) == ()
+
+
+@pytest.fixture
+def apt(tmp_path: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host of the image's suite whose apt knows two packages."""
+    assert places.images != tmp_path
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages").touch()
+    monkeypatch.setattr(programs_there, "host_sources", lambda suite: [f"deb x {suite} main"])
+    real = process.run
+    monkeypatch.setattr(
+        process, "run", lambda argv, **given: real(["sh", "-c", APT, *argv], **given)
+    )
+
+
+@pytest.mark.usefixtures("apt")
+def test_a_package_that_apt_does_not_know_is_refused_with_the_nearest(places: StatePaths) -> None:
+    mine = program("redis-benchmark", packages=("redis-tols", "gcc"))
+    with pytest.raises(UsageError, match="there is no package 'redis-tols'") as why:
+        check_programs({"mine": mine}, RECIPE, places)
+    assert why.value.hint == "Did you mean 'redis-tools'?"
+    known = program("redis-benchmark", packages=("redis-tools",))
+    assert check_programs({"mine": known}, RECIPE, places)
+
+
+@pytest.mark.usefixtures("apt")
+def test_without_apt_s_lists_nothing_is_said_of_packages(
+    tmp_path: Path, places: StatePaths
+) -> None:
+    for path in (tmp_path / "lists").iterdir():
+        path.unlink()
+    assert check_programs({"mine": program("x", packages=("redis-tols",))}, RECIPE, places)
