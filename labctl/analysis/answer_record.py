@@ -177,14 +177,24 @@ class AnswerRecord:
     tunings: tuple[TuningAnswer, ...]
 
     @property
+    def conditions(self) -> list[tuple[str, str]]:
+        """Return the lines that stand beside the first sentence: what a skimmer must not miss."""
+        return [(label, words) for label, words in self.lines if label in ("cost", "worse")]
+
+    @property
+    def reasons(self) -> list[tuple[str, str]]:
+        """Return the other lines."""
+        return [line for line in self.lines if line not in self.conditions]
+
+    @property
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the sentences after the first with a label each, as pages and terminals show
         them."""
         labels = (
-            ("because", self.because),
-            ("this sure", self.sure),
-            ("at this price", self.price),
-            ("got worse", self.worse),
+            ("cost", self.price),
+            ("worse", self.worse),
+            ("why", self.because),
+            ("confidence", self.sure),
             ("others", self.others),
         )
         return ((label, text) for label, text in labels if text)

@@ -18,7 +18,7 @@ from labctl.base.notation import size
 from labctl.base.wording import counted, place_in_words, roughly
 from labctl.store.run_folder import LoadedRun
 
-_EMULATED = "the guests were emulated (TCG), which can't confirm a rollout under KVM"
+_EMULATED = "The guests were emulated (TCG); only a run under KVM can confirm it"
 _FEW_WORSE = 3
 _MORE_CPU = 1.05
 """Ratio of host CPU time that is named as a price: below it, noise looks like one."""
@@ -87,7 +87,7 @@ class Sentences:
             return lead, capital(f"{named(judged[:1])} ({sure}).")
         leads = {
             Grade.CONFIRMED: f"Roll out '{best.tuning}'.",
-            Grade.CANDIDATE: f"Candidate: roll out '{best.tuning}'.",
+            Grade.CANDIDATE: f"Promising, not confirmed: '{best.tuning}'.",
             Grade.NOT_SHOWN: f"Not shown that '{best.tuning}' should be rolled out.",
         }
         return leads[best.grade], f"It {found} ({sure})."
@@ -124,10 +124,10 @@ class Sentences:
             return ""
         parts = [*self._neighbour(best.tuning), *self._host(best.tuning)]
         if parts:
-            return capital(f"{listed(parts)}.")
+            return capital(f"{'; '.join(parts)}.")
         if any(cost.who.startswith(NEIGHBOUR) for cost in best.side_costs):
             return "No loss of the neighbour is shown."
-        return "Who else pays was not measured." if not best.side_costs else ""
+        return "The cost to neighbours was not measured." if not best.side_costs else ""
 
     def _neighbour(self, tuning: str) -> Iterator[str]:
         """Yield what the neighbour surely pays (METHOD 4), at most."""
@@ -139,17 +139,17 @@ class Sentences:
                     losses.append(1 - found.estimate)
         if losses:
             most = "up to " if len(losses) > 1 else ""
-            yield f"costs the neighbour {most}{size(max(losses))}"
+            yield f"neighbours lose {most}{size(max(losses))}"
 
     def _host(self, tuning: str) -> Iterator[str]:
         best = next(one for one in self.tunings if one.tuning == tuning)
         taken = [
-            f"{cost.change} in {place_in_words(cost.workload, cost.condition)}"
+            f"{cost.change} ({place_in_words(cost.workload, cost.condition)})"
             for cost in best.side_costs
             if cost.who == "host CPU" and (cost.ratio or 1.0) >= _MORE_CPU
         ]
         if taken:
-            yield f"takes more of the host's CPU time: {listed(taken)}"
+            yield f"host CPU time {', '.join(taken)}"
 
     def worse(self) -> str:
         """Return what got worse besides what a verdict says. Of a tuning that nobody is to roll
@@ -174,21 +174,21 @@ class Sentences:
         if best.grade is Grade.NOT_SHOWN:
             # Of an emulated host a ground of the grade says so already.
             by_host = run.run.host_is_emulated or not run.run.is_emulated
-            besides = "" if by_host else f" Besides, {_EMULATED}."
+            besides = "" if by_host else f" {_EMULATED}."
             return f"Not shown: {'; '.join(best.lacking)}.{besides}"
         if run.run.is_emulated:
-            text = f"Candidate, and no more: {_EMULATED}."
+            text = f"Candidate. {_EMULATED}."
             if again:
                 return f"{text} {again}"
-            return f"{text} {self._confirm(best.tuning, 'Measure it once more with')}"
+            return f"{text} {self._confirm(best.tuning, 'Repeat with')}"
         unused = " ".join(one.text for one in best.fresh)
         return " ".join(
-            filter(None, (self._confirm(best.tuning, "Candidate: confirm with"), unused))
+            filter(None, (self._confirm(best.tuning, "Candidate. Confirm with"), unused))
         )
 
     def _confirm(self, tuning: str, how: str) -> str:
         seconds = verify_seconds(self.view.run, tuning)
-        about = f", about {roughly(seconds)}" if seconds else ""
+        about = f" (about {roughly(seconds)})" if seconds else ""
         return f"{how} 'labctl advise {self.view.run.name} --verify'{about}."
 
     def others(self) -> str:

@@ -29,6 +29,7 @@ from labctl.analysis.model import (
 from labctl.analysis.view import View
 from labctl.analysis.wall_time import WallTime, wall_time
 from labctl.base.jsontext import without_controls
+from labctl.report.arm_table import arm_tables, tables_as_json
 from labctl.report.price_list import predicted_json
 from labctl.report.published_parts import published_json
 from labctl.report.study_parts import tables_json
@@ -111,6 +112,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "wall_time": _wall_time(wall_time(run)),
         "attempts": _attempts(judgement.attempts),
         "primaries": dict(judgement.primaries),
+        "overview": tables_as_json(arm_tables(View(run, judgement))),
         "comparisons": map(comparison_json, judgement.comparisons),
         "levels": map(_level, judgement.levels),
         "control": [_check(item) for item in judgement.control],

@@ -10,6 +10,7 @@ from labctl.analysis.model import Judgement
 from labctl.analysis.side_costs import Price, side_costs_of
 from labctl.analysis.view import View
 from labctl.report import sentences
+from labctl.report.arm_table import ArmTable, arm_tables, explanation, host_line
 from labctl.report.page import appendix, dots
 from labctl.report.page.factor_page import factor_part
 from labctl.report.page.overview import overviews
@@ -26,6 +27,10 @@ from labctl.store.run_folder import PAGE, LoadedRun
 
 _OPEN_WARNINGS = 4
 """The gravest come first; the others are folded, so that they don't hide the verdicts."""
+_MOST_ARMS = 12
+"""Rows of an arm table that are not folded."""
+_MOST_TABLES = 4
+"""Arm tables on the first screens; more are folded together."""
 _COLUMNS = 4
 """Places that stand side by side: what fits on paper."""
 
@@ -65,6 +70,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     invalid = appendix.invalid_trials(run)
     pictured = overviews(view)
     more = judgement.added
+    arms = [table for table in arm_tables(view) if _is_judged(view, table)]
     factors, study = factor_part(view), study_part(run)
     warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
@@ -76,6 +82,12 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         answer=judgement.decision,
         warnings=warnings[:_OPEN_WARNINGS],
         more_warnings=warnings[_OPEN_WARNINGS:],
+        arm_tables=arms,
+        arm_notes=sorted(dict(note for table in arms for note in table.notes).items()),
+        explanation=explanation(arms),
+        host_line=host_line(view),
+        MOST_ARMS=_MOST_ARMS,
+        MOST_TABLES=_MOST_TABLES,
         terms=Terms(),
         overviews=pictured,
         more_compared=sum(len(g.bars) for o in pictured[1:] for g in o.groups)
@@ -105,6 +117,10 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         pins=pin_maps(run.run),
         notes=run.run.notes,
     )
+
+
+def _is_judged(view: View, table: ArmTable) -> bool:
+    return any(view.judged(table.place, tuning) for tuning in view.candidates)
 
 
 def write_page(
