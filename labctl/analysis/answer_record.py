@@ -191,10 +191,10 @@ class AnswerRecord:
         """Yield the sentences after the first with a label each, as pages and terminals show
         them."""
         labels = (
-            ("cost", self.price),
-            ("worse", self.worse),
             ("why", self.because),
             ("confidence", self.sure),
+            ("cost", self.price),
+            ("worse", self.worse),
             ("others", self.others),
         )
         return ((label, text) for label, text in labels if text)

@@ -30,7 +30,7 @@ _OPEN_WARNINGS = 4
 _MOST_ARMS = 12
 """Rows of an arm table that are not folded."""
 _MOST_TABLES = 4
-"""Arm tables on the first screens; more are folded together."""
+"""Arm tables on the first screens; the sections have the numbers of the others."""
 _COLUMNS = 4
 """Places that stand side by side: what fits on paper."""
 

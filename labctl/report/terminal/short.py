@@ -101,6 +101,8 @@ def _cell(cell: ArmCell) -> Text:
     if cell.level is None:
         return text("–" if cell.note is None else f"– ({cell.note})", style="dim")
     found = text(cell.value)
+    if cell.ratio is not None:
+        return found.append_text(text(f" {cell.change}"))
     if cell.change:
         sign = f"{cell.verdict.row.symbol} " if cell.verdict else ""
         style = cell.verdict.row.style if cell.verdict else _STYLES.get(cell.leans, "")

@@ -7,7 +7,7 @@ CALM = {"noise": 0.005, "accelerator": "kvm", "boots": 5}
 
 def test_the_better_tuning_is_named_with_size_interval_and_certainty() -> None:
     answer = judge(synthetic_run(**CALM)).answer
-    assert answer.startswith("Candidate: roll out 'pinned+fifo'. It improves")
+    assert answer.startswith("Promising, not confirmed: 'pinned+fifo'. It improves")
     assert "sysbench-cpu with a noisy neighbour (events/s ×2.7" in answer
     assert "95 % confidence for all 4 comparisons together" in answer
     assert "'pinned' regresses" in answer
@@ -15,13 +15,13 @@ def test_the_better_tuning_is_named_with_size_interval_and_certainty() -> None:
 
 def test_the_neighbours_bill_is_part_of_the_answer() -> None:
     answer = judge(synthetic_run(**CALM)).answer
-    assert "Costs the neighbour up to 40 %" in answer
+    assert "Neighbours lose up to 40 %" in answer
 
 
 def test_what_was_found_under_emulation_says_so() -> None:
     answer = judge(synthetic_run(noise=0.005, boots=5, accelerator="tcg")).answer
-    assert answer.startswith("Candidate: roll out")
-    assert "emulated (TCG), which can't confirm a rollout under KVM" in answer
+    assert answer.startswith("Promising, not confirmed")
+    assert "emulated (TCG); only a run under KVM can confirm it" in answer
 
 
 def test_a_tuning_that_improves_one_primary_and_regresses_another_is_a_trade_off() -> None:
@@ -40,14 +40,14 @@ def test_a_trade_off_loses_to_a_smaller_gain_without_a_loss() -> None:
         "pinned+fifo": {"sysbench-cpu": 1.1},
     }
     answer = judge(synthetic_run(**CALM, effects=effects)).answer
-    assert answer.startswith("Candidate: roll out 'pinned+fifo'")
+    assert answer.startswith("Promising, not confirmed: 'pinned+fifo'")
     assert "'pinned' is a trade-off" in answer
 
 
 def test_of_two_better_tunings_the_one_with_more_gains_comes_first() -> None:
     effects = {"handicap": 0.95, "pinned": 1.2, "pinned+fifo": {"sysbench-cpu": 3.0}}
     answer = judge(synthetic_run(**CALM, effects=effects)).answer
-    assert answer.startswith("Candidate: roll out 'pinned'.")
+    assert answer.startswith("Promising, not confirmed: 'pinned'.")
     assert "The tunings were not compared with each other" in answer
     assert "'pinned+fifo' improves" in answer
 

@@ -34,8 +34,8 @@ def decided(run: LoadedRun) -> AnswerRecord:
 def test_a_good_run_is_a_candidate_and_says_how_to_confirm_it() -> None:
     found = decided(made())
     assert (found.grade, found.tuning) == (Grade.CANDIDATE, "pinned")
-    assert found.lead == "Candidate: roll out 'pinned'."
-    assert found.sure.startswith("Candidate: confirm with 'labctl advise synthetic --verify'")
+    assert found.lead == "Promising, not confirmed: 'pinned'."
+    assert found.sure.startswith("Candidate. Confirm with 'labctl advise synthetic --verify'")
     assert found.next[0].command == "labctl advise synthetic --verify"
     assert found.tunings[0].lacking == []
 
@@ -84,7 +84,7 @@ def test_whatever_is_lacking_keeps_a_run_from_being_a_candidate(run: LoadedRun, 
 def test_under_emulation_nothing_is_more_than_a_candidate() -> None:
     found = decided(made(accelerator="tcg"))
     assert found.grade is Grade.CANDIDATE
-    assert "emulated (TCG), which can't confirm a rollout under KVM" in found.sure
+    assert "emulated (TCG); only a run under KVM can confirm it" in found.sure
     assert "labctl sweep pinning --quick --accel kvm" in [step.command for step in found.next]
 
 
@@ -168,7 +168,7 @@ def test_a_seed_is_not_repeated() -> None:
 
 
 def test_who_pays_stands_in_the_answer() -> None:
-    assert "Costs the neighbour 18 %" in decided(made()).price
+    assert "Neighbours lose 18 %" in decided(made()).price
 
 
 def test_imported_trials_have_no_next_command() -> None:

@@ -83,7 +83,7 @@ def test_the_study_says_what_loss_does_harm() -> None:
     """The same run, once of a study that declares nothing: then a loss of its margin does harm."""
     strict, mild = judge(made(noise=0.1)), judge(made(0.5, noise=0.1))
     assert (of(strict).code, of(mild).code) == (AnswerCode.PRICED, AnswerCode.RECOMMENDED)
-    assert mild.answer.startswith("Candidate: roll out 'pinned'. It improves sysbench-cpu")
+    assert mild.answer.startswith("Promising, not confirmed: 'pinned'. It improves sysbench-cpu")
     assert f"is no more than 50 % worse in {HERE} (IOPS " in mild.answer
     [fio] = [c for c in of(mild).judged if c.workload == "fio-randread"]
     assert (fio.verdict, fio.no_worse_than, fio.no_worse) == (Verdict.INCONCLUSIVE, 0.5, True)
@@ -156,7 +156,7 @@ def test_what_no_guest_was_to_run_need_not_be_shown() -> None:
         plan=plan_of({**run.plan.to_json(), "trials": trials}),
         trials=tuple(trial for trial in run.trials if runs(trial.record.cell)),
     )
-    assert judge(lacking).answer.startswith("Candidate: roll out 'pinned'")
+    assert judge(lacking).answer.startswith("Promising, not confirmed: 'pinned'")
 
 
 def test_a_smaller_gain_that_is_harmless_comes_before_a_larger_one_with_a_price() -> None:
@@ -165,7 +165,7 @@ def test_a_smaller_gain_that_is_harmless_comes_before_a_larger_one_with_a_price(
     run = without(made(0.5, effects=effects, tunings=tunings), "iops")
     judgement = judge(run)
     assert [one.tuning for one in judgement.standings] == ["pinned+fifo", "pinned"]
-    assert judgement.answer.startswith("Candidate: roll out 'pinned+fifo'")
+    assert judgement.answer.startswith("Promising, not confirmed: 'pinned+fifo'")
     assert f"'pinned', where {HERE} does not matter" in judgement.answer
 
 

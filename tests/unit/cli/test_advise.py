@@ -156,7 +156,7 @@ def test_emulated_guests_advise_with_a_caution_and_kvm_is_called_unverified(
     labctl: Labctl, results: Path
 ) -> None:
     stored(results, made())
-    assert "emulated (TCG), which can't confirm" in advised(labctl)["decision"]["sure"]
+    assert "emulated (TCG); only a run under KVM can confirm" in advised(labctl)["decision"]["sure"]
     stored(results, made(accelerator="kvm"), "r2")
     said = json.loads(labctl("advise", "r2", "--json").out)
     assert any("unverified on hardware" in warning for warning in said["warnings"])

@@ -230,12 +230,12 @@ def test_a_sweep_ends_with_its_report_and_its_page(
 ) -> None:
     said = labctl("sweep", "pinning", "--results", str(tmp_path / "results"))
     assert said.code == 0
-    assert "Everything else: labctl report made-up --full" in said.out
+    assert "Full report: labctl report made-up --full" in said.out
     assert "KVM works here." in said.err
     assert "0 of 6 trials" in said.err
     page = tmp_path / "results/made-up/report.html"
     assert page.is_file()
-    assert f"In pictures: {page}" in said.out, "in one piece, to be copied"
+    assert f"HTML report: {page}" in said.out, "in one piece, to be copied"
 
 
 def test_json_is_all_that_is_on_standard_output(labctl: Labctl, requests: list[Any]) -> None:

@@ -300,14 +300,16 @@ OVERVIEW = "document.querySelector('figure.overview svg').getBoundingClientRect(
 
 
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1400, 900)])
-def test_the_picture_under_the_answer_is_on_the_first_screen(
+def test_the_table_under_the_answer_begins_on_the_first_screen(
     browser: Browser, tmp_path: Path, width: int, height: int
 ) -> None:
     file = tmp_path / "report.html"
     file.write_text(example(tmp_path), encoding="utf-8")
     browser.open(file, width=width)
+    table = "document.querySelector('table.arms').getBoundingClientRect()"
+    assert browser.evaluate(f"{table}.{'bottom' if width > 1000 else 'top'}") <= height
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(f"{OVERVIEW}.height") > 100
-    assert browser.evaluate(f"{OVERVIEW}.bottom") <= height
 
 
 SHOWN = "getComputedStyle(document.activeElement, '::after')"

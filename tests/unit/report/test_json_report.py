@@ -456,6 +456,33 @@ class Decision(Shape):
         return {{"schema": "schema_"}.get(key, key): value for key, value in data.items()}
 
 
+class ArmNumber(Shape):
+    metric: str | None
+    value: float | None
+    unit: str | None
+    kind: str | None
+    estimate: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    verdict: str | None
+    note: int | None
+
+
+class ArmShown(Shape):
+    arm: str
+    role: Literal["native", "baseline", "tuning", "check"]
+    cells: list[ArmNumber]
+
+
+class ArmsShown(Shape):
+    workload: str
+    condition: str
+    columns: list[str]
+    arms: list[ArmShown]
+    notes: dict[str, str]
+
+
 class Report(Shape):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
@@ -487,6 +514,7 @@ class Report(Shape):
     wall_time: WallTime | None
     attempts: Attempts
     primaries: dict[str, str]
+    overview: list[ArmsShown]
     comparisons: list[Comparison]
     levels: list[Level]
     control: list[Check]

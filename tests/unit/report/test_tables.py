@@ -48,7 +48,8 @@ def test_the_answer_and_the_warnings_come_before_the_first_table(judged: Judged)
     text = one_line(printed(*judged))
     first_table = text.index("Typical values")
     decision = judged[1].decision
-    said = [decision.lead, *(" ".join(line) for line in decision.lines)]
+    lines = (*decision.conditions, *decision.reasons)
+    said = [decision.lead, *(" ".join(line) for line in lines)]
     places = [text.index(one_line(line)) for line in said]
     assert places == sorted(places)
     assert places[-1] < first_table
