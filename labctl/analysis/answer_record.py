@@ -191,7 +191,7 @@ class AnswerRecord:
         """Yield the sentences after the first with a label each, as pages and terminals show
         them."""
         labels = (
-            ("why", self.because),
+            ("why" if self.tunings else "findings", self.because),
             ("confidence", self.sure),
             ("cost", self.price),
             ("worse", self.worse),

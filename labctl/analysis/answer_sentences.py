@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.answer_record import Basis, Grade, TuningAnswer
 from labctl.analysis.answer_words import clause, context, named, nothing_matters
+from labctl.analysis.factor_words import findings, question
 from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Judgement, Role, Standing
 from labctl.analysis.next_steps import verify_seconds
 from labctl.analysis.side_costs import NEIGHBOUR, neighbour_columns
@@ -63,6 +64,9 @@ class Sentences:
     def lead_and_because(self) -> tuple[str, str]:
         """Return the answer's first sentence, and what it rests on."""
         run = self.view.run
+        factors = self.judgement.factors
+        if not self.primaries and factors is not None and factors.contrasts:
+            return question(factors, run.plan.title), findings(factors)
         if not self.primaries:
             reason = self.why_not or "No block has a primary metric of both a tuning and baseline."
             return "Nothing can be recommended.", reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from labctl.analysis.factor_model import Contrast, FactorAnalysis, Finding
 from labctl.analysis.model import EffectKind
@@ -41,6 +41,49 @@ def group_title(of: Contrast) -> str:
     """Return where a contrast was measured and in which metric."""
     place = place_in_words(of.workload, of.condition) if of.condition else of.workload
     return f"{place}: {metric_title(of.metric)}{_DIRECTIONS.get(of.better, '')}"
+
+
+_MOST_FINDINGS = 6
+"""Effects that the answer names; the table has all."""
+
+
+def question(analysis: FactorAnalysis, title: str | None) -> str:
+    """Return what a study of factors asks, and that it compares no tuning."""
+    asked = f"{title} " if title and title.endswith("?") else ""
+    return f"{asked}No tuning was compared: this study varies {listed(list(analysis.factors), 6)}."
+
+
+def findings(analysis: FactorAnalysis) -> str:
+    """Return the main effects of factors on primary metrics, natively beside the guest, those that
+    are shown first. No interaction between the sides is tested, and it says so."""
+    groups: dict[tuple[str, ...], dict[str, Contrast]] = {}
+    for one in analysis.contrasts:
+        if not one.is_interaction and one.finding is not Finding.EXPLORATORY:
+            key = (*one.factors, *one.levels, *one.against, one.workload, one.condition, one.metric)
+            groups.setdefault(key, {}).setdefault(_side(one.arm), one)
+    shown = (Finding.REAL, Finding.SMALL)
+    ranked = sorted(
+        groups.values(),
+        key=lambda sides: not any(one.finding in shown for one in sides.values()),
+    )
+    found = [_effect(sides) for sides in ranked[:_MOST_FINDINGS]]
+    if (more := len(ranked) - _MOST_FINDINGS) > 0:
+        found.append(f"{counted(more, 'more effect')} in the table")
+    text = f"{'; '.join(found)}." if found else "No effect of a factor could be worked out."
+    if any(len(sides) > 1 for sides in ranked):
+        text += " Whether the guest changes an effect was not tested: compare the two."
+    return text
+
+
+def _side(arm: str) -> str:
+    """Return where an arm runs; twins and tuned guests keep their names."""
+    return {"native": "natively", "baseline": "in the guest"}.get(arm, f"under {arm}")
+
+
+def _effect(sides: Mapping[str, Contrast]) -> str:
+    first = next(iter(sides.values()))
+    where = ", ".join(f"{side} {change(one)} ({finding_words(one)})" for side, one in sides.items())
+    return f"{first.factors[0]} {levels_title(first)}, {metric_title(first.metric)}: {where}"
 
 
 def notes(analysis: FactorAnalysis) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from labctl.base.latencies import CLOSED, LARGEST
 from labctl.base.metrics.row import name_in_words
 from labctl.base.metrics.table import metric_of
@@ -37,7 +39,23 @@ _CONDITIONS = {"neighbour": "with a noisy neighbour", "quiet": "on a quiet host"
 def place_in_words(workload: str, condition: str, quote: str = "") -> str:
     """Return where arms are compared: "fio-randread with a noisy neighbour". A condition of an
     imported run has the name that it was given, between quotes in a sentence."""
-    return f"{workload} {_CONDITIONS.get(condition, f'under {quote}{condition}{quote}')}"
+    beside = _CONDITIONS.get(condition, f"under {quote}{condition}{quote}")
+    return f"{cell_in_words(workload)} {beside}"
+
+
+_CELL = re.compile(r"(?P<name>[^\[\]]+)\[(?P<levels>[^\[\]]+)\]")
+
+
+def cell_in_words(workload: str) -> str:
+    """Return a workload, of a cell of factors with its levels alone: "frames (fifo, cgroup)" for
+    "frames[scheduler=fifo,isolation=cgroup]"."""
+    cell = _CELL.fullmatch(workload)
+    if cell is None:
+        return workload
+    pairs = [part.partition("=") for part in cell["levels"].split(",")]
+    if not all(name and is_level for name, is_level, _ in pairs):
+        return workload
+    return f"{cell['name']} ({', '.join(level for _, _, level in pairs)})"
 
 
 def printable(text: str) -> str:

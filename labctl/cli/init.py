@@ -36,9 +36,7 @@ _MOST_NAMED = 5
 
 
 @click.command("init")
-@click.argument(
-    "folder", metavar="[FOLDER]", default=".", type=click.Path(path_type=Path, file_okay=False)
-)
+@click.argument("folder", metavar="[FOLDER]", default=".", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, as_json: bool) -> None:
     """Make a lab folder for your own tunings, studies, programs and images.
@@ -87,14 +85,15 @@ def _made(folder: Path) -> bool:
         raise UsageError(
             f"there is no folder {folder.parent} to make a lab folder in", hint="Make it first."
         ) from error
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file", hint="Name a new folder: 'labctl init lab'.")
     if os.path.lexists(folder / MARKER):
         raise UsageError(f"{folder.resolve()} is a lab folder already")
     if found := sorted(os.listdir(folder)):
         more = ", ..." if len(found) > _MOST_NAMED else ""
         raise UsageError(
             f"{folder.resolve()} is not empty: {', '.join(found[:_MOST_NAMED])}{more}",
-            hint=f"Name a new folder ('labctl init lab'), or make a lab folder of what is there: "
-            f"'touch {folder / MARKER}'.",
+            hint="Name a new folder: 'labctl init lab'.",
         )
     return False
 

@@ -107,7 +107,9 @@ def command(
     if pictured is not None and html_file is None and pictures is None:
         raise click.UsageError("--factors chooses what pictures show: give '--html FILE' as well")
     if workloads and not metrics:
-        raise click.UsageError("--workload narrows what --metric shows: name a metric")
+        raise click.UsageError(
+            "--workload narrows what --metric shows: add --metric NAME, as in --metric latency_p95"
+        )
     place = runs_folder(results)
     if not chosen and html_file is None and pictures is None:
         from labctl.cli.report_printed import print_kept

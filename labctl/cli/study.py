@@ -107,7 +107,7 @@ def _facts(study: Study) -> dict[str, Any]:
         study.roles.native: "native",
         study.roles.baseline: "baseline",
         study.roles.control: "A/A control",
-        study.roles.handicap: "known loss",
+        study.roles.handicap: "known-loss arm",
     }
     workloads = {base_of(name): workload for name, workload in study.workloads.items()}
     return {

@@ -73,6 +73,13 @@ def _present_config() -> str | None:
 def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
     """Return the hosts of inventories in their order. Raises UsageError where there are none, and
     HostError where ansible-core isn't there."""
+    for one in inventory:
+        # With a comma it is a list of hosts.
+        if "," not in one and not Path(one).exists():
+            raise UsageError(
+                f"there is no inventory {one}",
+                hint="Give a file or a folder of inventories, or hosts with a comma ('web1,').",
+            )
     argv = ["ansible", "all", "--list-hosts", *_inventories(inventory)]
     if limit:
         argv += ["--limit", limit]

@@ -94,7 +94,7 @@ def read_fleet(path: Path) -> FleetSweep:
     labctl wrote it, BrokenError where its fleet.json isn't whole."""
     if not (path / FLEET).is_file():
         raise UsageError(
-            f"{path} is no fleet's folder: it has no {FLEET}",
+            f"{path} is not the folder of a fleet: it has no {FLEET}",
             hint="Name the folder that 'labctl fleet sweep' made, results/fleet-….",
         )
     return _read(FleetSweep, path / FLEET, "Nothing else holds it: measure as a new fleet.")

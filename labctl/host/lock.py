@@ -90,7 +90,10 @@ def _opened(path: Path) -> int:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             return os.open(path.name, flags, 0o600, dir_fd=folder)
     except OSError as error:
-        raise HostError(f"cannot open the lock {path}: {error.strerror}") from error
+        raise HostError(
+            f"cannot open the lock {path}: {error.strerror}",
+            hint="Run labctl as root, or name a state folder of your own with --state-dir.",
+        ) from error
 
 
 def _busy(text: str) -> BusyError:

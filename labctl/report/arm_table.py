@@ -14,6 +14,7 @@ from labctl.analysis.model import Comparison, EffectKind, Level, Role
 from labctl.analysis.verdict_table import Verdict
 from labctl.analysis.view import MetricColumn, View, primary_column
 from labctl.analysis.words import shown
+from labctl.base.metrics.table import beside_primary
 from labctl.base.notation import TIMES, quantity, significant
 from labctl.base.units import Better
 from labctl.store.samples import base_name
@@ -21,7 +22,7 @@ from labctl.store.samples import base_name
 _P95 = "latency_p95"
 _OPEN_P95 = "open_latency_p95"
 _IPC = ("ipc",)
-_EXITS = ("exits_per_op", "exits")
+_EXITS = next(names for names in beside_primary() if "exits" in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,8 @@ def _sum(content: Iterable[bytes]) -> str:
 def _refused(path: Path, why: str) -> BrokenError:
     return BrokenError(
         printable(f"{path} is no archive of a run as 'labctl run export' writes it: {why}"),
-        hint="Get it anew. What somebody packed otherwise, unpack with tar, and name the folder.",
+        hint="Copy it again. If it was packed by another program, unpack it with tar and name the "
+        "folder.",
     )
 
 

@@ -89,7 +89,10 @@ class Declared:
         by_name = {factor.name: factor for factor in self.factors}
         for name, levels in chosen.items():
             if name not in by_name:
-                raise UsageError(f"no factor '{name}'", hint=nearest(name, by_name))
+                raise UsageError(
+                    f"the study has no factor '{name}'" + ("" if by_name else ": it varies none"),
+                    hint=nearest(name, by_name) if by_name else None,
+                )
             for level in levels:
                 if level not in by_name[name].levels:
                     raise UsageError(

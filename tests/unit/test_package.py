@@ -82,7 +82,13 @@ def test_an_installed_labctl_explains_the_words_of_its_reports(
 ) -> None:
     script = "from labctl.cli.main import main; main()"
     done = run_elsewhere(installed, tmp_path, "-c", script, "explain", "noise", "floor")
-    assert "The control's interval" in done.stdout, done.stderr
+    assert "The A/A control's interval" in done.stdout, done.stderr
+
+
+def test_an_installed_labctl_brings_the_recorded_runs(installed: Path, tmp_path: Path) -> None:
+    script = "from labctl.cli.main import main; main()"
+    done = run_elsewhere(installed, tmp_path, "-c", script, "report", "example")
+    assert "sysbench-cpu with a noisy neighbour" in done.stdout, done.stderr
 
 
 def test_an_installed_labctl_uses_the_data_inside(installed: Path, tmp_path: Path) -> None:

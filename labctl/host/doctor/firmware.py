@@ -82,7 +82,7 @@ CHECKS = (
     Check(
         "hwlat",
         GROUP,
-        "What firmware takes no scheduler sees: it shows in the longest latencies of both sides, "
+        "No scheduler sees the time that firmware takes: it shows in the longest latencies, "
         "and no tuning of the host shortens it.",
         hwlat,
     ),

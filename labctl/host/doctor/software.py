@@ -196,7 +196,7 @@ def traffic_control(reader: Reader, scope: Scope) -> Result:
     missing = [name for name, there in found.items() if not there]
     options = " and ".join(f"CONFIG_NET_SCH_{name.upper()}" for name in missing)
     return warn(
-        f"the kernel has no {' and no '.join(missing)}: a program of labctl's stands in",
+        f"the kernel has no {' and no '.join(missing)}: labctl uses its own program instead",
         f"Boot a kernel with {options} (docs/decisions/narrow-link.md).",
         found,
     )

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
+from labctl.base.nearest import nearest
 from labctl.base.notation import change as ratio_text
 from labctl.base.notation import difference, quantity
 from labctl.base.units import Better
@@ -53,7 +54,7 @@ def nothing(found: History) -> str:
         return "No run is there to look at."
     if not found.metrics:
         return f"None of {counted(found.runs, 'run')} has a valid value of what was asked for."
-    return f"No run has '{found.metric}' there. Measured were {', '.join(found.metrics)}."
+    return f"No run has '{found.metric}' there. {nearest(found.metric, found.metrics)}"
 
 
 def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:

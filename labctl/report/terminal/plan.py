@@ -146,7 +146,7 @@ def _foreseen(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> list[Renderable
     table = bare_table("A loss that a recommendation must exclude")
     table.add_column("workload", max_width=18, overflow="fold")
     table.add_column("loss", justify="right")
-    table.add_column("excluded up to a spread of", justify="right")
+    table.add_column("if the spread is at most", justify="right")
     if then is not None:
         table.add_column(f"spread in {then}", max_width=24, overflow="fold")
         table.add_column("excludes", justify="right")

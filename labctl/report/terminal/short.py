@@ -22,6 +22,8 @@ from labctl.store.run_folder import LoadedRun
 
 _MOST_ROWS = 24
 """Verdicts that have a row each; of more, those that show no effect share a line."""
+_MOST_TABLES = 4
+"""Workloads and conditions that have a table of arms."""
 _MOST_WARNINGS = 2
 
 _STYLES = {"better": "green", "worse": "red"}
@@ -66,9 +68,11 @@ def _tables(view: View) -> Iterator[RenderableType]:
     """Yield a table for each place in which tunings were judged, then how they are read."""
     found = [table for table in arm_tables(view) if _judged(view, table)]
     crowded = sum(len(table.arms) for table in found) > _MOST_ROWS
-    for table in found:
+    for table in found[:_MOST_TABLES]:
         yield Text()
         yield from _table(view, table, crowded=crowded)
+    if (more := len(found) - _MOST_TABLES) > 0:
+        yield text(f"\n{counted(more, 'more table')} of other workloads and conditions: --full")
     notes = dict(note for table in found for note in table.notes)
     if found:
         yield Text()

@@ -290,8 +290,8 @@ def clock_words(timeline: Timeline) -> str:
         return ""
     error = nanoseconds(timeline.clock_error_ns)
     text = (
-        f"The guest's times come from the guest's clock and are right to ± {error}: what host and "
-        "guest did closer together than that can't be put in order."
+        f"The guest's times come from the guest's clock, which is known to ± {error}: what host "
+        "and guest did closer together than that can't be put in order."
     )
     typical = sorted(late.latency_ns for late in timeline.late)[len(timeline.late) // 2 :][:1]
     if typical and timeline.clock_error_ns > _SMALL_ERROR * typical[0]:

@@ -105,7 +105,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
     match = _NAME.fullmatch(name)
     if match is None:
         raise UsageError(
-            f"'{name}' is no trial",
+            f"'{name}' is not a trial",
             hint="Give its number, such as 12, or 12.2 for its second attempt.",
         )
     number, attempt = int(match[1]), match[2]

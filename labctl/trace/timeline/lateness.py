@@ -167,7 +167,7 @@ def _said_of_late(found: Wakeups, parts: Shared, error_ns: int) -> list[str]:
         said.append(
             f"Late wake-ups with a part that is no longer than the {_seconds(error_ns)} by which "
             f"the guest's clock may be off: {int(near.sum()):,} of {len(parts):,}. Such a part "
-            "may be another's."
+            "may belong to a neighbouring one."
         )
     return said
 

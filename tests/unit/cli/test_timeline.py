@@ -216,8 +216,8 @@ def test_that_exits_were_not_counted_is_no_reason_for_a_missing_trace(
     [
         ("99", "r1 has no trial 99"),
         ("2.2", "has 1 attempt, and no attempt 2"),
-        ("two", "'two' is no trial"),
-        ("2.0", "'2.0' is no trial"),
+        ("two", "'two' is not a trial"),
+        ("2.0", "'2.0' is not a trial"),
     ],
 )
 def test_a_trial_that_is_not_there_is_refused(

@@ -60,9 +60,9 @@ def test_the_table_has_each_effect_with_its_interval_and_finding(judgement: Judg
 def test_the_short_report_names_cells_whole_and_shows_the_effects(
     run: LoadedRun, judgement: Judgement
 ) -> None:
-    """Brackets are no markup."""
+    """A cell is named by its levels."""
     said = lines([short(run, judgement)])
-    assert any("matrix[policy=fifo,processes=50]" in line for line in said)
+    assert any("matrix (fifo, 50)" in line for line in said)
     assert any("Factors, matrix with a noisy neighbour" in line for line in said)
 
 
@@ -161,7 +161,7 @@ def test_another_metric_has_intervals_of_95_percent_and_no_finding(
     console = Console(width=100, file=io.StringIO(), color_system=None)
     print_metrics(console, run, judgement, ["latency_p95"], ["matrix"])
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "matrix[policy=rr,processes=50]" in said
+    assert "matrix (rr, 50)" in said
     rows = [line for line in said.splitlines() if "fifo vs other" in line]
     assert len(rows) == 2
     assert all("exploratory" in row for row in rows)
