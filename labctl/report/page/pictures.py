@@ -87,8 +87,8 @@ PICTURES = (
         title="Change against baseline",
         shows="A row per tuning: the bar is the interval that decides, the large dot the "
         "estimate, small dots single blocks (above 200 blocks a line where nine in ten of "
-        "them lie). The shaded strip is the noise floor: the control's interval, which is "
-        "what this run shows where nothing differs. Between the dotted lines a change is "
+        "them lie). The shaded strip is the noise floor, baseline measured against "
+        "itself: the A/A control's interval. Between the dotted lines a change is "
         "too small to matter to the study. Native stands last, for reference, with an arrow"
         " where it is too far away to be drawn.",
         template="forest",
