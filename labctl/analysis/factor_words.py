@@ -66,7 +66,8 @@ def findings(analysis: FactorAnalysis) -> str:
         groups.values(),
         key=lambda sides: not any(one.finding in shown for one in sides.values()),
     )
-    found = [_effect(sides) for sides in ranked[:_MOST_FINDINGS]]
+    places = {(one.workload, one.condition) for sides in ranked for one in sides.values()}
+    found = [_effect(sides, names_place=len(places) > 1) for sides in ranked[:_MOST_FINDINGS]]
     if (more := len(ranked) - _MOST_FINDINGS) > 0:
         found.append(f"{counted(more, 'more effect')} in the table")
     text = f"{'; '.join(found)}." if found else "No effect of a factor could be worked out."
@@ -80,10 +81,12 @@ def _side(arm: str) -> str:
     return {"native": "natively", "baseline": "in the guest"}.get(arm, f"under {arm}")
 
 
-def _effect(sides: Mapping[str, Contrast]) -> str:
+def _effect(sides: Mapping[str, Contrast], *, names_place: bool) -> str:
     first = next(iter(sides.values()))
     where = ", ".join(f"{side} {change(one)} ({finding_words(one)})" for side, one in sides.items())
-    return f"{first.factors[0]} {levels_title(first)}, {metric_title(first.metric)}: {where}"
+    place = f" of {group_title(first).partition(': ')[0]}" if names_place else ""
+    metric = f"{metric_title(first.metric)}{place}"
+    return f"{first.factors[0]} {levels_title(first)}, {metric}: {where}"
 
 
 def notes(analysis: FactorAnalysis) -> Iterator[str]:

@@ -209,8 +209,8 @@ def precision(view: View, place: Scenario) -> Iterator[str]:
 def spreads(
     view: View, place: Scenario, item: Precision
 ) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the standard deviations of a place's effects by level, and the proposed sizes, as
-    text."""
+    """Return the known standard deviations of a place's effects by level, and the proposed sizes,
+    as text."""
     judged = view.primary_comparison(place)
     levels = (
         ("between boots", item.between_boots),
@@ -224,13 +224,14 @@ def spreads(
         proposal.append(f"{counted(item.blocks_per_boot, 'block')} per boot")
     if item.seconds is not None:
         proposal.append(f"{duration(item.seconds)} per trial")
-    return tuple((name, _spread(value, judged)) for name, value in levels), ", ".join(proposal)
+    known = ((name, _spread(value, judged)) for name, value in levels)
+    return tuple((name, spread) for name, spread in known if spread), ", ".join(proposal)
 
 
 def _spread(deviation: float | None, judged: Comparison | None) -> str:
-    """Return a standard deviation of effects as a size; one of logarithms as the factor that it
-    is."""
+    """Return a standard deviation of effects as a size, one of logarithms as the factor that it
+    is; "" where it isn't known."""
     if deviation is None or not math.isfinite(deviation) or judged is None:
-        return "unknown"
+        return ""
     ratio = judged.kind is EffectKind.RATIO
     return size_text(math.expm1(deviation) if ratio else deviation, judged.kind, judged.unit)

@@ -150,7 +150,12 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
         leading=tuple(drawings(sight, leads=True)),
         pictured=tuple(map(change, pictured)),
         sentences=tuple(said),
-        diagnostics=tuple(view.diagnostics(place)),
+        diagnostics=tuple(
+            one
+            for one in view.diagnostics(place)
+            # A grave one stands above, among what could change the answer.
+            if not any(one.sentence in warning for warning in view.judgement.warnings)
+        ),
         buys=tuple(
             Buys(item.sentence, *sentences.spreads(view, place, item))
             for item in view.judgement.precision

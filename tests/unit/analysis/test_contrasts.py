@@ -154,7 +154,7 @@ def test_a_cell_that_never_gave_a_value_is_named_and_its_partners_stay_out() -> 
     contrast = one(found(of, noisy(of, 9), lost=lost), "rr")
     assert contrast.cells == 1
     assert len(contrast.without) == 1
-    assert "policy=rr,number=50" in contrast.without[0]
+    assert "(rr, 50)" in contrast.without[0]
 
 
 def test_fewer_than_ten_blocks_get_no_finding() -> None:

@@ -35,7 +35,7 @@ def inventory(tmp_path: Path) -> str:
         ((TINY, "--limit", "rack7"), "rack7"),
         ((TINY, "--set", "x"), "NAME=VALUE"),
         ((TINY, "--resume", "fleet-1"), "--resume goes on"),
-        (("--resume", "fleet-1"), "no fleet's folder"),
+        (("--resume", "fleet-1"), "not the folder of a fleet"),
     ],
 )
 def test_what_is_wrong_is_said_before_any_host_is_asked(

@@ -165,3 +165,22 @@ def test_another_metric_has_intervals_of_95_percent_and_no_finding(
     rows = [line for line in said.splitlines() if "fifo vs other" in line]
     assert len(rows) == 2
     assert all("exploratory" in row for row in rows)
+
+
+def test_a_study_that_varies_no_tuning_opens_with_its_effects(tmp_path: Path) -> None:
+    tunings = ("native", "baseline", "control", "handicap")
+    made = factorial_run()
+    kept = tuple(trial for trial in made.trials if trial.record.cell["tuning"] in tunings)
+    plan = made.plan.model_copy(
+        update={
+            "tunings": {name: arm for name, arm in made.plan.tunings.items() if name in tunings}
+        }
+    )
+    run = replace(made, plan=plan, trials=kept)
+    judgement = judge(run)
+    decision = judgement.decision
+    assert decision.lead.endswith("this study varies policy, processes and kernel.")
+    assert "policy fifo vs other, events/s: natively +" in decision.because
+    assert "in the guest +" in decision.because
+    text = page(run, judgement, tmp_path)
+    assert text.index('id="factors"') < text.index("cells by itself")

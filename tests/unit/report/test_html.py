@@ -217,7 +217,7 @@ def test_diagnostics_precision_and_holm_are_shown(judged: Judged, folder: RunFol
     assert "Drift: its effect grows from block to block" in text
     assert "Outlier: Block 3 stands out." in text
     assert "Boots differ more than blocks do." in text
-    assert "8.3 % 3 % unknown 4 boots, 3 blocks per boot, 30 s per trial" in text
+    assert "8.3 % 3 % 4 boots, 3 blocks per boot, 30 s per trial" in text
     assert "regresses (by Holm)" in text
     assert "pinned: blocks 4 and 5 are missing" in text
     low = next(c for c in judged[1].comparisons if c.tuning == "pinned" and c.verdict)

@@ -120,7 +120,7 @@ def apt(tmp_path: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch) -> 
     """A host of the image's suite whose apt knows two packages."""
     assert places.images != tmp_path
     (tmp_path / "lists").mkdir()
-    (tmp_path / "lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages").touch()
+    (tmp_path / "lists/mirror.example_debian_dists_bookworm_main_binary-amd64_Packages").touch()
     monkeypatch.setattr(programs_there, "host_sources", lambda suite: [f"deb x {suite} main"])
     real = process.run
     monkeypatch.setattr(

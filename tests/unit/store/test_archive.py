@@ -216,7 +216,7 @@ def test_what_pack_does_not_write_is_refused_and_named(
     with pytest.raises(BrokenError) as caught:
         read_and_unpacked(bad, inside(tmp_path))
     assert why in caught.value.message
-    assert "unpack with tar" in str(caught.value.hint)
+    assert "unpack it with tar" in str(caught.value.hint)
 
 
 def test_a_file_that_stands_for_much_more_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:

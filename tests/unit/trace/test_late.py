@@ -109,8 +109,8 @@ def test_a_part_shorter_than_the_clocks_error_is_said_to_be_unsure() -> None:
     wake_up(inside, due_us=20_000, woken_us=20_010, ran_us=20_510)
     sure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 20), WORKLOAD)
     unsure = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, 40), WORKLOAD)
-    assert not any("may be another's" in problem for problem in sure.problems)
-    assert any("1 of 1. Such a part may be another's" in problem for problem in unsure.problems)
+    assert not any("may belong to a neighbouring one" in problem for problem in sure.problems)
+    assert any("1 of 1. Such a part may belong" in problem for problem in unsure.problems)
 
 
 def test_only_the_latest_five_percent_are_told_of() -> None:
