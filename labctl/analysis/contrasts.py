@@ -114,7 +114,9 @@ def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:
         raise UsageError("the run has no two factors that a picture could show")
     for name in names:
         if name not in known:
-            raise UsageError(f"--factors: no factor '{name}'", hint=nearest(name, known))
+            raise UsageError(
+                f"--factors: the run has no factor '{name}'", hint=nearest(name, known)
+            )
     if len({*names}) != 2:
         raise UsageError("--factors takes two factors", hint=f"--factors {known[0]},{known[1]}")
     pair = names[0], names[1]

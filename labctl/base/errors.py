@@ -1,6 +1,6 @@
 """Define the errors that a user sees: a sentence, a remedy, an exit code.
 
-Exit codes: 0 done, 1 the run found something, 2 wrong usage or file, 3 the host can't do it,
+Exit codes: 0 done, 1 a check failed, 2 wrong usage or file, 3 the host can't do it,
 4 it broke.
 """
 

@@ -40,7 +40,7 @@ def command(
     junit_file: Path | None,
     results: Path | None,
 ) -> None:
-    """Check RUN against the rules of a policy.
+    """Check RUN by the rules of a policy.
 
     Exit status: 0 all rules are kept, 1 a rule is violated, 2 not enough data to say (or a wrong
     policy).

@@ -27,7 +27,7 @@ _COMMANDS = {
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
     "fleet": ("labctl.cli.fleet", "Measure many hosts with one study; pool what they say."),
-    "gate": ("labctl.cli.gate", "Check a run against the rules of a policy."),
+    "gate": ("labctl.cli.gate", "Check a run by the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),

@@ -218,13 +218,22 @@ class Sandbox:
         """QEMU processes whose files lie in this sandbox."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                arguments = path.read_bytes()
-            except OSError:
-                continue
+            arguments = arguments_of(int(path.parent.name))
             if b"qemu-system" in arguments and str(self.state).encode() in arguments:
                 found.append(int(path.parent.name))
         return found
+
+    def guest_pids(self) -> list[int]:
+        """Those that run a guest: libvirt also starts QEMU to ask what it can do."""
+        return [pid for pid in self.qemu_pids() if b"guest=" in arguments_of(pid)]
+
+
+def arguments_of(pid: int) -> bytes:
+    """A process's argv; b"" of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def native_pids(name: str, of: subprocess.Popen[str]) -> list[int]:

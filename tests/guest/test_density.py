@@ -25,7 +25,7 @@ BOTH = {guest_name(neighbour_seat(number)) for number in range(2)}
 
 
 def names(sandbox: Sandbox) -> set[str]:
-    found = [guest_of(pid) for pid in sandbox.qemu_pids()]
+    found = [guest_of(pid) for pid in sandbox.guest_pids()]
     return {guest.name for guest in found if guest is not None}
 
 
@@ -36,7 +36,7 @@ def test_guests_are_gone_after_a_killed_count_and_the_next_one_and_after_that(
     wait_for(lambda: names(sandbox) >= BOTH, 120, "two clones", killed)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    left = set(sandbox.qemu_pids())
+    left = set(sandbox.guest_pids())
     assert left
     (record,) = sandbox.results.glob("*/density.json")
     assert json.loads(record.read_text())["status"] == "running"
@@ -45,7 +45,7 @@ def test_guests_are_gone_after_a_killed_count_and_the_next_one_and_after_that(
     process = sandbox.start(*WORDS, "--quiet")
     seen: set[str] = set()
     while process.poll() is None:
-        if not left & set(sandbox.qemu_pids()):
+        if not left & set(sandbox.guest_pids()):
             seen |= names(sandbox)
         time.sleep(0.1)
     out, _ = process.communicate()
@@ -53,7 +53,7 @@ def test_guests_are_gone_after_a_killed_count_and_the_next_one_and_after_that(
     told = json.loads(sandbox.labctl("density", "--show", "latest", "--json").stdout)
     assert told["fitting"][0]["by_block"] == {"1": {"value": 2, "at_least": True}}
     assert seen >= BOTH
-    assert not left & set(sandbox.qemu_pids())
+    assert not left & set(sandbox.guest_pids())
     assert sandbox.leftovers() == []
     # The numbers are those that the guests' own output says.
     last = told["record"]["steps"][-1]

@@ -40,7 +40,7 @@ def killed(sandbox: Sandbox, process: subprocess.Popen[str], done: int) -> dict[
 
     def has_more_and_a_guest() -> bool:
         runs = sandbox.runs()
-        return bool(runs and len(sandbox.trials(runs[0])) > done and sandbox.qemu_pids())
+        return bool(runs and len(sandbox.trials(runs[0])) > done and sandbox.guest_pids())
 
     wait_for(has_more_and_a_guest, 600, f"trial {done + 1}", process)
     process.kill()

@@ -69,7 +69,7 @@ def test_a_tool_that_is_killed_and_a_guest_that_dies_cost_their_own_trials_and_n
     process = sandbox.start(*words)
 
     def guest_in_a_trial() -> int | None:
-        return next(iter(sandbox.qemu_pids()), None) if sandbox.measured_trials() else None
+        return next(iter(sandbox.guest_pids()), None) if sandbox.measured_trials() else None
 
     pid = wait_for(guest_in_a_trial, 600, "a measured trial in a guest", process)
     os.kill(pid, signal.SIGKILL)

@@ -125,7 +125,9 @@ class Swept:
 
 
 @pytest.fixture(scope="module")
-def swept(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swept]:
+def settings_swept(
+    image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Swept]:
     lab, unlimited = tmp_path_factory.mktemp("lab"), who_holds_the_latency()
     with put_back() as before, sandboxed(kept, tmp_path_factory.mktemp("results")) as sandbox:
         with watched() as seen:
@@ -144,13 +146,15 @@ def swept(image: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) ->
         )
 
 
-def test_settings_are_in_force_in_their_own_trials_only(swept: Swept) -> None:
+def test_settings_are_in_force_in_their_own_trials_only(settings_swept: Swept) -> None:
     need_other_values()
-    swappiness, thp = swept.before
-    assert swept.during == {swept.before, ("10", thp), (swappiness, "never")}
-    assert swept.after == swept.before
+    swappiness, thp = settings_swept.before
+    assert settings_swept.during == {settings_swept.before, ("10", thp), (swappiness, "never")}
+    assert settings_swept.after == settings_swept.before
     evidence = {
-        name: trial.read_json(KNOBS) for name, trial in swept.trials.items() if trial.has(KNOBS)
+        name: trial.read_json(KNOBS)
+        for name, trial in settings_swept.trials.items()
+        if trial.has(KNOBS)
     }
     assert evidence.keys() - {"held"} == {"native+thp-never", "swappiness-10", "thp-never"}
     assert evidence["swappiness-10"]["asked"] == {"swappiness": "10"}
@@ -159,30 +163,32 @@ def test_settings_are_in_force_in_their_own_trials_only(swept: Swept) -> None:
     ]
     for name in ("native+thp-never", "thp-never"):
         assert {"name": THP.name, "before": thp, "now": "never"} in evidence[name]["changed"]
-    assert swept.leftovers == []
+    assert settings_swept.leftovers == []
 
 
-def test_a_latency_limit_is_held_in_its_own_trials_only(swept: Swept) -> None:
-    if swept.unlimited:
-        pytest.skip(swept.unlimited)
-    assert swept.latency_after_us == NO_LIMIT_US
-    assert swept.trials["held"].read_json(KNOBS)["held"] == [
+def test_a_latency_limit_is_held_in_its_own_trials_only(settings_swept: Swept) -> None:
+    if settings_swept.unlimited:
+        pytest.skip(settings_swept.unlimited)
+    assert settings_swept.latency_after_us == NO_LIMIT_US
+    assert settings_swept.trials["held"].read_json(KNOBS)["held"] == [
         {"name": f"/{DEVICE}", "before": "no limit", "now": "20"}
     ]
-    limits = {name: readings(trial)["cpu_latency_limit"] for name, trial in swept.trials.items()}
+    limits = {
+        name: readings(trial)["cpu_latency_limit"] for name, trial in settings_swept.trials.items()
+    }
     assert limits.pop("held") == 20e-6
     assert all("no process limited" in reason for reason in limits.values())
 
 
 def test_a_guest_that_was_just_restored_touches_memory_first_and_less_of_it_as_it_gets_warm(
-    swept: Swept,
+    settings_swept: Swept,
 ) -> None:
-    baseline = swept.trials["baseline"]
+    baseline = settings_swept.trials["baseline"]
     windows = baseline.read_json("warmup.json")["windows"]
     faults = [window["faults"]["minor"] for window in windows]
     assert faults[0] > faults[-1], faults
     assert readings(baseline)["page_faults{kind=minor,of=vcpu}"] >= 0
-    assert swept.trials["native"].read_json("warmup.json")["windows"][0]["faults"] == {}
+    assert settings_swept.trials["native"].read_json("warmup.json")["windows"][0]["faults"] == {}
 
 
 def readings(folder: TrialFolder) -> dict[str, Any]:
@@ -227,7 +233,7 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         def a_guest_runs_with_the_setting() -> bool:
             # By the run itself: others on this host may set the same.
             changed = {entry.name for entry in journal.pending() if entry.done}
-            return SWAPPINESS.name in changed and bool(sandbox.qemu_pids())
+            return SWAPPINESS.name in changed and bool(sandbox.guest_pids())
 
         wait_for(
             a_guest_runs_with_the_setting, 600, "a guest on a host with another swappiness", process

@@ -49,7 +49,7 @@ class Seen:
 
     def look(self, sandbox: Sandbox) -> None:
         now = set()
-        for pid in sandbox.qemu_pids():
+        for pid in sandbox.guest_pids():
             if guest := self.guests.get(pid) or guest_of(pid):
                 self.guests[pid] = guest
                 guest.used.append((time.monotonic(), cpu_s(pid)))
@@ -203,7 +203,7 @@ def test_nothing_of_them_is_left(run: Run) -> None:
 
 def noisy(sandbox: Sandbox) -> list[int]:
     """Processes of neighbours that run now."""
-    guests = {pid: guest_of(pid) for pid in sandbox.qemu_pids()}
+    guests = {pid: guest_of(pid) for pid in sandbox.guest_pids()}
     return [pid for pid, guest in guests.items() if guest and guest.name in NAMES]
 
 

@@ -78,7 +78,7 @@ def test_both_sides_reach_their_peer_and_nothing_of_it_is_left(sandbox: Sandbox)
 def test_what_a_killed_sweep_left_of_its_link_is_put_away_by_restore(sandbox: Sandbox) -> None:
     process = sandbox.start(*SWEEP, "--quiet")
     wait_for(
-        lambda: left_of_links(sandbox.pids) and sandbox.qemu_pids(),
+        lambda: left_of_links(sandbox.pids) and sandbox.guest_pids(),
         600,
         "a guest with its NIC",
         process,
@@ -86,7 +86,7 @@ def test_what_a_killed_sweep_left_of_its_link_is_put_away_by_restore(sandbox: Sa
     process.kill()
     process.communicate(timeout=60)
     assert f"labctl-peer-{process.pid}" in left_of_links(sandbox.pids)
-    for pid in sandbox.qemu_pids():
+    for pid in sandbox.guest_pids():
         os.kill(pid, signal.SIGKILL)
     restored = sandbox.labctl("host", "restore")
     assert restored.returncode == 0, restored.stderr

@@ -139,7 +139,7 @@ def running(
         process = sandbox.start(*tiny("pinned+fifo"), *BUSY)
         try:
             wait_for(lambda: sandbox.measured_trials(), 600, "a measured trial", process)
-            (pid,) = sandbox.qemu_pids()
+            (pid,) = sandbox.guest_pids()
             yield Running(sandbox, process, pid, _threads(pid))
         finally:
             process.kill()

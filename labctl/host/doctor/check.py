@@ -25,7 +25,7 @@ class Status(StrEnum):
     BLOCK = "block"
     """No sweep starts, or none can be valid, until this is changed."""
     WARN = "warn"
-    """It bears on the figures, or a tuning or a metric is not to be had."""
+    """It bears on the figures, or a tuning or a metric is unavailable."""
     UNKNOWN = "unknown"
     """Unknown; `found` says why."""
     OK = "ok"

@@ -63,7 +63,7 @@ def test_every_key_and_entry_knows_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
-        ("a: 1\nb: 2026-02-30\n", 2, "'2026-02-30' is read as a date, and is none that exists"),
+        ("a: 1\nb: 2026-02-30\n", 2, "'2026-02-30' looks like a date, and no such date exists"),
         ("a: 2026-11-22T25:00:00Z", 1, "none that exists"),
         ("a: 1\nb: !!float zz\n", 2, "'zz' is not a number"),
         ("a: !!int 1.5", 1, "'1.5' is not a whole number"),

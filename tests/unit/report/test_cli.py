@@ -239,5 +239,5 @@ def test_pictures_show_the_two_factors_that_are_asked_for(tmp_path: Path) -> Non
     ):
         call(report_command, *asked, *words)
         assert f'id="factors-interaction">{title}' in page.read_text()
-    with pytest.raises(UsageError, match="no factor 'polcy'"):
+    with pytest.raises(UsageError, match="the run has no factor 'polcy'"):
         call(report_command, *asked, "--factors", "kernel,polcy")
