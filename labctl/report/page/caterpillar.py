@@ -12,7 +12,7 @@ from labctl.analysis.effects import ratio_of
 from labctl.analysis.fleet.fleet_model import FleetEffect, Place, Point
 from labctl.base.units import Better, Unit
 from labctl.report.fleet_words import shown
-from labctl.report.page.effect_axis import EffectAxis, Tick, axis_ticks, spanning
+from labctl.report.page.effect_axis import EffectAxis, Tick, axis_ticks, direction, spanning
 
 AXIS_HEIGHT = 34
 _NAMED = 60
@@ -72,7 +72,13 @@ def caterpillar(one: FleetEffect, title: str) -> Caterpillar | None:
     ends = [_value(place, end) for point in one.points for end in (point.low, point.high)]
     if pooled is not None:
         ends += [_value(place, end) for end in (pooled.new_low, pooled.new_high)]
-    axis = spanning(values, ends, ratio=place.is_log, least=1.5 * (one.margin or 0.0))
+    axis = spanning(
+        values,
+        ends,
+        ratio=place.is_log,
+        least=1.5 * (one.margin or 0.0),
+        better=Better(place.better),
+    )
     few = len(one.points) <= _NAMED
     height = _NAMED_HEIGHT * len(one.points) if few else max(_PLOT_HEIGHT, len(one.points) // 2)
     step = height / len(one.points)
@@ -105,19 +111,20 @@ def _value(place: Place, estimate: float) -> float:
 
 
 def _line(place: Place, axis: EffectAxis, point: Point, y: float) -> HostLine:
+    low, high = _band(place, axis, point.low, point.high)
     return HostLine(
         name=point.host,
         text=str(shown(place, point.estimate, point.low, point.high)),
         y=round(y, 2),
         x=axis.x(_value(place, point.estimate)),
-        low=axis.x(_value(place, point.low)),
-        high=axis.x(_value(place, point.high)),
+        low=low,
+        high=high,
         is_apart=point.is_apart,
     )
 
 
 def _band(place: Place, axis: EffectAxis, low: float, high: float) -> tuple[float, float]:
-    return axis.x(_value(place, low)), axis.x(_value(place, high))
+    return axis.reach(_value(place, low), _value(place, high))
 
 
 def _spans(lines: list[HostLine]) -> str:
@@ -143,9 +150,7 @@ def _harm(one: FleetEffect, axis: EffectAxis) -> float | None:
 
 def _axis_words(place: Place) -> str:
     scale = "logarithmic scale" if place.is_log else place.unit
-    if place.better == Better.NEITHER:
-        return f"No direction is the better one, {scale}"
-    return f"{'Right' if place.better == Better.HIGHER else 'Left'} is better, {scale}"
+    return f"{direction(Better(place.better))}, {scale}"
 
 
 def _description(one: FleetEffect) -> str:

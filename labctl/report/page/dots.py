@@ -1,4 +1,4 @@
-"""Draw raw trials by block: a small picture per arm, all on one scale.
+"""Draw raw trials by block: a small picture per arm, guests on one scale and native arms on one.
 
 Coordinates are for a picture of 100 by HEIGHT that is stretched to its place; strokes keep their
 width, so that a path of no length with round ends is a dot. One path holds all dots of a panel.
@@ -52,6 +52,7 @@ class Panel:
     spans: str
     marks: tuple[Mark, ...]
     typical_y: float | None
+    ticks: tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ class Dots:
     metric: str
     panels: tuple[Panel, ...]
     arms: tuple[str, ...]
-    ticks: tuple[tuple[float, str], ...]
+    natives_apart: bool
+    """Whether native arms have a scale of their own."""
     boots: tuple[float, ...]
     """Places where another boot begins."""
     first: int
@@ -116,8 +118,17 @@ def dots(view: View, place: Scenario, invalid: Invalid, shown: Collection[str]) 
         for arm in view.tunings
     }
     arms = [arm for arm in view.tunings if values.get(arm) or lost[arm]]
-    axis = axis_of(value for found in values.values() for value in found.values())
-    if axis is None:
+    axes = {
+        native: axis_of(
+            value
+            for arm, found in values.items()
+            if view.is_native(arm) is native
+            for value in found.values()
+        )
+        for native in (False, True)
+    }
+    known = axes[False] or axes[True]
+    if known is None:
         return None
     unit = next(level.unit for level in levels.values() if level is not None)
     blocks = sorted(
@@ -126,18 +137,20 @@ def dots(view: View, place: Scenario, invalid: Invalid, shown: Collection[str]) 
     )
     joined = 1 if len(blocks) <= _MOST_SINGLE else math.ceil(len(blocks) / _MOST_GROUPS)
     groups = [blocks[at : at + joined] for at in range(0, len(blocks), joined)]
-    across = _Across(axis, blocks[0], blocks[-1])
+    across = {
+        native: _Across(axis or known, blocks[0], blocks[-1]) for native, axis in axes.items()
+    }
     return Dots(
         title=f"{place.title}: {view.title(place.workload, metric)} of every trial, by block",
         metric=view.title(place.workload, metric),
         panels=tuple(
-            _panel(arm, values.get(arm, {}), lost[arm], groups, across, unit)
+            _panel(arm, values.get(arm, {}), lost[arm], groups, across[view.is_native(arm)], unit)
             for arm in arms
             if arm in shown
         ),
         arms=tuple(arms),
-        ticks=tuple((across.y(value), text) for value, text in axis.ticks(unit, _LABEL / HEIGHT)),
-        boots=tuple(across.edge(block) for block in _boots(view, blocks)),
+        natives_apart=all(axes.values()),
+        boots=tuple(across[False].edge(block) for block in _boots(view, blocks)),
         first=blocks[0],
         last=blocks[-1],
         joined=joined,
@@ -201,6 +214,9 @@ def _panel(
             for block, value in lost[:_MOST_MARKS]
         ),
         typical_y=across.y(middle) if middle is not None else None,
+        ticks=tuple(
+            (across.y(value), text) for value, text in across.axis.ticks(unit, _LABEL / HEIGHT)
+        ),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labctl.base.notation import difference, ticks
-from labctl.base.units import Unit
+from labctl.base.units import Better, Unit
 
 _LEAST_REACH = math.log(1.1)
 """A ratio axis shows at least -9 % to +10 %, so that noise doesn't look like an effect."""
@@ -33,11 +33,19 @@ class EffectAxis:
     low: float
     high: float
     scale: Callable[[float], float]
+    mirrored: bool = False
+    """Whether less lies to the right: what is better does in every picture."""
 
     def x(self, value: float) -> float:
         """Percent of the width, held inside the picture."""
         share = (self.scale(value) - self.low) / (self.high - self.low)
-        return round(100 * min(1.0, max(0.0, share)), 2)
+        share = min(1.0, max(0.0, share))
+        return round(100 * (1 - share if self.mirrored else share), 2)
+
+    def reach(self, one: float, other: float) -> tuple[float, float]:
+        """Return where what lies between two values begins and ends, from left to right."""
+        first, second = sorted((self.x(one), self.x(other)))
+        return first, second
 
     def holds(self, value: float) -> bool:
         return self.low <= self.scale(value) <= self.high
@@ -52,15 +60,21 @@ class EffectAxis:
             return self
         spare = 0.02 * (self.high - self.low)
         low, high = min(self.low, min(points) - spare), max(self.high, max(points) + spare)
-        return EffectAxis(low, high, self.scale)
+        return replace(self, low=low, high=high)
 
 
 def spanning(
-    points: Iterable[float], ends: Iterable[float | None], *, ratio: bool, least: float = 0.0
+    points: Iterable[float],
+    ends: Iterable[float | None],
+    *,
+    ratio: bool,
+    least: float = 0.0,
+    better: Better = Better.HIGHER,
 ) -> EffectAxis:
     """Return an axis wide enough for all `points`, and for `ends` of intervals up to three times as
     far out: with few blocks an interval may span everything and would squeeze the rest to a
-    point. `least`: how far one of differences reaches at least."""
+    point. `least`: how far one of differences reaches at least; `better`:
+    what lies to the right."""
     scale = log_scale if ratio else float
     inside = [point for point in map(scale, points) if math.isfinite(point)]
     reach = max(map(abs, inside), default=0.0)
@@ -70,11 +84,16 @@ def spanning(
     shown = _LEAST_REACH if ratio else reach
     low, high = min([*inside, -shown]), max([*inside, shown])
     spare = 0.07 * (high - low)
-    return EffectAxis(low - spare, high + spare, scale)
+    return EffectAxis(low - spare, high + spare, scale, mirrored=better is Better.LOWER)
 
 
 def log_scale(ratio: float) -> float:
     return math.log(ratio) if ratio > 0 else -math.inf
+
+
+def direction(better: Better) -> str:
+    """Return the clause of a caption that says where better effects lie."""
+    return "No direction is better" if better is Better.NEITHER else "Right is better"
 
 
 def axis_ticks(axis: EffectAxis, ratio: bool, unit: Unit) -> Iterable[Tick]:

@@ -15,8 +15,7 @@ from labctl.analysis.model import Comparison, EffectKind
 from labctl.analysis.verdict_table import verdict_text
 from labctl.analysis.view import View, primary_column
 from labctl.analysis.words import effect_text
-from labctl.base.units import Better
-from labctl.report.page.effect_axis import EffectAxis, Tick, axis_ticks, spanning
+from labctl.report.page.effect_axis import EffectAxis, Tick, axis_ticks, direction, spanning
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34
@@ -86,6 +85,7 @@ def forest(view: View, place: Scenario) -> Forest | None:
         (end for item in found for end in (item.low, item.high)),
         ratio=ratio,
         least=1.5 * (judged.margin or 0.0),
+        better=judged.better,
     )
     for item in reference:
         axis = axis.reaching(item.estimate, item.low, item.high)
@@ -95,11 +95,10 @@ def forest(view: View, place: Scenario) -> Forest | None:
         for line, item in enumerate(found)
     )
     noise = next((row for row in rows if row.name == view.control and row.low is not None), None)
-    side = "Right" if judged.better is Better.HIGHER else "Left"
     return Forest(
         title=f"{place.title}: {view.title(place.workload, judged.metric)} against {view.baseline}",
         description="; ".join(f"{row.name} {row.text}" for row in rows),
-        axis=f"{side} is better, {'logarithmic scale' if ratio else str(judged.unit)}",
+        axis=f"{direction(judged.better)}, {'logarithmic scale' if ratio else judged.unit}",
         rows=rows,
         ticks=tuple(axis_ticks(axis, ratio, judged.unit)),
         none_x=axis.x(1.0 if ratio else 0.0),
@@ -153,6 +152,7 @@ def _row(item: Comparison, axis: EffectAxis, y: int, kind: str) -> Row:
     ends = (item.low, item.high)
     whole = all(end is not None and math.isfinite(end) for end in ends)
     low, high = (item.low, item.high) if whole else (None, None)
+    interval = axis.reach(low, high) if low is not None and high is not None else (None, None)
     verdict = verdict_text(item.verdict)
     outside = not axis.holds(item.estimate)
     blocks = [] if outside else [pair for pair in item.blocks.items() if axis.holds(pair[1])]
@@ -164,8 +164,8 @@ def _row(item: Comparison, axis: EffectAxis, y: int, kind: str) -> Row:
         kind=kind,
         y=y,
         x=axis.x(item.estimate),
-        low=axis.x(low) if low is not None else None,
-        high=axis.x(high) if high is not None else None,
+        low=interval[0],
+        high=interval[1],
         beyond=any(end is not None and not axis.holds(end) for end in (low, high)),
         outside=outside,
         blocks=len(item.blocks),
@@ -181,7 +181,7 @@ def _row(item: Comparison, axis: EffectAxis, y: int, kind: str) -> Row:
 
 def _bulk(axis: EffectAxis, values: list[float]) -> tuple[float, float]:
     cuts = quantiles(values, n=20, method="inclusive")
-    return axis.x(cuts[0]), axis.x(cuts[-1])
+    return axis.reach(cuts[0], cuts[-1])
 
 
 def _band(axis: EffectAxis, judged: Comparison) -> tuple[float, float] | None:
@@ -189,5 +189,5 @@ def _band(axis: EffectAxis, judged: Comparison) -> tuple[float, float] | None:
         return None
     if judged.kind is EffectKind.RATIO:
         # Symmetric on the log scale, as the verdicts see it.
-        return axis.x(1 / (1 + judged.margin)), axis.x(1 + judged.margin)
-    return axis.x(-judged.margin), axis.x(judged.margin)
+        return axis.reach(1 / (1 + judged.margin), 1 + judged.margin)
+    return axis.reach(-judged.margin, judged.margin)

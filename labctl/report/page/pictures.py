@@ -105,10 +105,10 @@ PICTURES = (
     ),
     Picture(
         title="Every trial, by block",
-        shows="A panel per arm, all on one scale, blocks from left to right. × is an invalid "
-        "trial, at its value or, without one, at the bottom. A dashed line says that "
-        "another boot begins. Above 60 blocks neighbouring ones are joined: the dot is "
-        "their median, the line their reach.",
+        shows="A panel per arm, guests on one scale and native arms on one of their own, blocks "
+        "from left to right. × is an invalid trial, at its value or, without one, at the bottom. "
+        "A dashed line says that another boot begins. Above 60 blocks neighbouring ones are "
+        "joined: the dot is their median, the line their reach.",
         template="dots",
         draw=lambda at: _one(dots(at.view, at.place, at.invalid, at.shown)),
     ),

@@ -37,11 +37,12 @@ def test_the_prediction_holds_the_mean_and_the_harm_is_on_the_worse_side() -> No
     assert plot.harm_x < plot.none_x
 
 
-def test_of_latencies_the_harm_is_on_the_right() -> None:
+def test_of_latencies_less_and_so_better_lies_to_the_right() -> None:
     plot = drawn(effect(6, better="lower"))
     assert plot.harm_x is not None
-    assert plot.harm_x > plot.none_x
-    assert plot.axis.startswith("Left is better")
+    assert plot.harm_x < plot.none_x
+    assert plot.axis.startswith("Right is better")
+    assert all(line.low <= line.x <= line.high for line in plot.lines)
 
 
 def test_a_host_apart_is_marked() -> None:

@@ -10,7 +10,7 @@ from labctl.analysis.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
 from labctl.analysis.view import View
-from labctl.base.units import Unit
+from labctl.base.units import Better, Unit
 from labctl.report.page.forest import Forest, Row, forest, native_reference
 from labctl.store.run_folder import LoadedRun
 from tests.unit.report.conftest import Judged
@@ -45,6 +45,18 @@ def test_better_arms_lie_further_to_the_right_of_no_change(judged: Judged) -> No
     plot = drawn(*judged)
     assert row(plot, "pinned").x < row(plot, "handicap").x < plot.none_x
     assert plot.none_x < row(plot, "pinned+fifo").x
+
+
+def test_a_shorter_latency_lies_to_the_right_as_well(judged: Judged) -> None:
+    run, judgement = judged
+    higher = row(drawn(run, judgement), "pinned+fifo")
+    plot = drawn(run, with_primaries(judgement, better=Better.LOWER))
+    lower = row(plot, "pinned+fifo")
+    assert lower.x < plot.none_x < higher.x
+    assert lower.low is not None
+    assert lower.high is not None
+    assert lower.low <= lower.x <= lower.high
+    assert plot.axis.startswith("Right is better")
 
 
 def test_everything_lies_inside_of_the_picture(judged: Judged) -> None:

@@ -77,12 +77,20 @@ def test_every_valid_trial_is_a_dot_in_its_arms_panel(judged: Judged) -> None:
     assert set(counts.values()) == {11}
 
 
-def test_all_panels_share_one_scale_and_larger_values_lie_higher(judged: Judged) -> None:
-    heights = {panel.name: panel.typical_y for panel in drawn(*judged).panels}
+def test_guests_share_one_scale_native_arms_another_and_larger_values_lie_higher(
+    judged: Judged,
+) -> None:
+    plot = drawn(*judged)
+    heights = {panel.name: panel.typical_y for panel in plot.panels}
     assert None not in heights.values()
     order = sorted(heights, key=lambda name: heights[name] or 0.0)
-    assert order[0] == "native+fifo"
-    assert order[-1] == "pinned"
+    natives = [name for name in order if name.startswith("native")]
+    guests = [name for name in order if name not in natives]
+    assert natives[0] == "native+fifo"
+    assert (guests[0], guests[-1]) == ("pinned+fifo", "pinned")
+    scales = {panel.name.startswith("native"): panel.ticks for panel in plot.panels}
+    assert plot.natives_apart
+    assert scales[True] != scales[False]
 
 
 def test_an_invalid_trial_is_marked_where_its_value_is_or_at_the_bottom() -> None:
