@@ -146,8 +146,6 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
         others = [name for name in with_traces(beside) if name != folder.name]
         if others:
             click.echo(f"Runs beside it that have traces: {listed(others)}.")
-        else:
-            click.echo("'labctl sweep STUDY --collect trace' records one of each trial.")
         return
     titles = ("trial", "arm", "workload", "block", "status", "worst latency")
     table = bare_table("", *titles)
