@@ -66,7 +66,7 @@ class Dots:
     panels: tuple[Panel, ...]
     arms: tuple[str, ...]
     natives_apart: bool
-    """Whether native arms have a scale of their own."""
+    """True where native arms have a scale of their own."""
     boots: tuple[float, ...]
     """Places where another boot begins."""
     first: int

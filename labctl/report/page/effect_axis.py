@@ -34,7 +34,7 @@ class EffectAxis:
     high: float
     scale: Callable[[float], float]
     mirrored: bool = False
-    """Whether less lies to the right: what is better does in every picture."""
+    """True where less lies to the right, as what is better does in every picture."""
 
     def x(self, value: float) -> float:
         """Percent of the width, held inside the picture."""
