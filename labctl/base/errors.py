@@ -1,7 +1,7 @@
 """Define the errors that a user sees: a sentence, a remedy, an exit code.
 
-Exit codes: 0 done, 1 a check failed, 2 wrong usage or file, 3 the host can't do it,
-4 it broke.
+Exit codes: 0 done, 1 a check or a host of a fleet failed, 2 wrong usage or file, 3 the host can't
+do it, 4 it broke.
 """
 
 from __future__ import annotations

@@ -378,7 +378,8 @@ def _time(text: str, line: int) -> date:
         return date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
     except ValueError as error:
         raise YamlError(
-            f"'{_shown(text)}' looks like a date, and no such date exists: put it in quotes", line
+            f"YAML reads '{_shown(text)}' as a date, and no such date exists: put it in quotes",
+            line,
         ) from error
 
 

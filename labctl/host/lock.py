@@ -90,9 +90,8 @@ def _opened(path: Path) -> int:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             return os.open(path.name, flags, 0o600, dir_fd=folder)
     except OSError as error:
-        needs = "this needs root: " if os.geteuid() else ""
         raise HostError(
-            f"{needs}the lock {path} can't be opened: {error.strerror}",
+            f"cannot open the lock {path}: {error.strerror}",
             hint="Run labctl as root, or name a state folder of your own with --state-dir.",
         ) from error
 

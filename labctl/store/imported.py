@@ -111,7 +111,7 @@ def factorial_of(trials: CsvTrials, declared: Declared) -> Factorial:
         for name in names:
             if name not in declared.factors:
                 raise UsageError(
-                    f"--{option}: the run has no factor '{name}'",
+                    f"--{option}: no --factor names '{name}'",
                     hint=nearest(name, declared.factors),
                 )
     cells = list(_factor_cells(trials, declared))

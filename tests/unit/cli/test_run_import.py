@@ -464,7 +464,10 @@ ALL = ("--factor", "number", "--factor", "kernel")
         (("--factor", "polcy"), "column 'polcy': is missing, and named as a factor"),
         ((*ALL, "--factor", "policy=fivo"), "'policy' has no level 'fivo' in the file"),
         (("--factor", "block"), "column 'block': has a meaning of its own"),
-        ((*ALL, "--factor", "policy", "--own-boot", "kernl"), "the run has no factor 'kernl'"),
+        (
+            (*ALL, "--factor", "policy", "--own-boot", "kernl"),
+            "--own-boot: no --factor names 'kernl'",
+        ),
         ((*ALL, "--factor", "policy", "--interaction", "policy"), "is no pair of factors"),
         (("--factor", "policy"), "ops of this trial appears twice"),
     ],
