@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,14 +39,15 @@ def batch_errors(windows: Sequence[RateWindow], metric: str, source: str) -> Ite
     if len(windows) < BATCHES[0] or any(not 0 < window.seconds < math.inf for window in windows):
         return
     batches = _joined(windows, BATCHES[0])
-    rate = sum(b.operations for b in batches) / sum(b.seconds for b in batches)
+    rate = _sum(b.operations for b in batches) / _sum(b.seconds for b in batches)
     if not 0 < rate < math.inf:
         return
     for count in BATCHES:
         batches = _joined(batches, count)
         beyond = [b.operations - rate * b.seconds for b in batches]
-        squares = sum(b * b for b in beyond)
-        error = math.sqrt(count / (count - 1) * squares) / sum(b.operations for b in batches)
+        squares = _sum(b * b for b in beyond)
+        operations = _sum(b.operations for b in batches)
+        error = math.sqrt(count / (count - 1) * squares) / operations
         if error == math.inf:
             return
         yield sample(
@@ -58,4 +59,13 @@ def _joined(windows: Sequence[RateWindow], count: int) -> list[RateWindow]:
     """Join neighbours into `count` batches of as equal size as possible."""
     ends = [len(windows) * number // count for number in range(count + 1)]
     groups = [windows[start:end] for start, end in pairwise(ends)]
-    return [RateWindow(sum(w.seconds for w in g), sum(w.operations for w in g)) for g in groups]
+    return [RateWindow(_sum(w.seconds for w in g), _sum(w.operations for w in g)) for g in groups]
+
+
+def _sum(numbers: Iterable[float]) -> float:
+    """Return the sum, rounded once: the same in every release of Python (from 3.12 on `sum` keeps
+    what rounding loses). Too large a sum is infinite."""
+    try:
+        return math.fsum(numbers)
+    except OverflowError:
+        return math.inf

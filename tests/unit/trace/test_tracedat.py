@@ -242,7 +242,8 @@ def tid_of(row: dict[str, int | str]) -> int:
     return int(row["prev_pid"] if row["tid"] == -1 else row["tid"])
 
 
-REPORTED = re.compile(r"\s*(.*)-(\d+)\s+\[(\d+)\]\s+(\d+)\.(\d{9}): (\w+):\s+(.*)")
+# trace-cmd 3.3 prints the flags of interrupts and preemption after the CPU, 3.1 doesn't.
+REPORTED = re.compile(r"\s*(.*)-(\d+)\s+\[(\d+)\](?: [^\s:]{5})?\s+(\d+)\.(\d{9}): (\w+):\s+(.*)")
 DROPPED = re.compile(r"CPU:(\d+) \[(\d+) EVENTS DROPPED\]")
 
 
