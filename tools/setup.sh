@@ -4,7 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-packages=tools/apt-packages.txt
+packages=tools/packages.txt
+tested='12 13' # releases of Debian
+release=${LABCTL_OS_RELEASE:-/etc/os-release}
 python=/usr/bin/python3 # Not the first in PATH, which may be another build without venv or headers.
 venv=.venv
 stamp=$venv/.labctl-setup
@@ -17,12 +19,43 @@ fail() {
   exit 3
 }
 
+# Read os-release(5). NAMES: the column of the table that has its packages' names, 0 for none.
+read_distribution() {
+  local ID='' ID_LIKE='' VERSION_ID='' PRETTY_NAME=''
+  # shellcheck source=/dev/null
+  [[ ! -r $release ]] || . "$release"
+  DISTRIBUTION=${PRETTY_NAME:-another distribution}
+  IS_DEBIAN='' IS_TESTED='' NAMES=0
+  case " $ID $ID_LIKE " in
+    *' ubuntu '*) NAMES=2 ;;
+    *' debian '*) NAMES=1 ;;
+    *' fedora '* | *' rhel '*) NAMES=3 ;;
+  esac
+  [[ $ID != debian ]] || IS_DEBIAN=1
+  [[ " $tested " != *" $VERSION_ID "* ]] || IS_TESTED=$IS_DEBIAN
+}
+
+# All packages, by their names in a column of the table.
+packages_of() {
+  awk -v column="$1" '!/^(#|$)/ {
+    name = $column == "=" ? $1 : $column
+    if (name != "-") print name
+  }' "$packages"
+}
+
+is_installed() {
+  if [[ $NAMES == 3 ]]; then
+    rpm --quiet -q "$1" 2>/dev/null
+  else
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+  fi
+}
+
 missing_packages() {
-  local name status
+  local name
   while read -r name; do
-    status=$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null) || true
-    [[ $status == installed ]] || printf '%s\n' "$name"
-  done < <(grep -Ev '^(#|$)' "$packages")
+    is_installed "$name" || printf '%s\n' "$name"
+  done < <(packages_of $((NAMES ? NAMES : 1)))
 }
 
 is_root() { [[ $(id -u) == 0 ]]; }
@@ -41,12 +74,31 @@ apt() {
     -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 "$@"
 }
 
+# Say what to install by hand, where nothing is known of the distribution by both of its names.
+list_packages() {
+  say "packages are installed on Debian ${tested/ / and } alone, and this is $DISTRIBUTION."
+  say "Install these by hand, then run 'make setup' again:"
+  local apt=() dnf=()
+  case $NAMES in
+    0) mapfile -t apt < <(packages_of 1) && mapfile -t dnf < <(packages_of 3) ;;
+    3) dnf=("$@") ;;
+    *) apt=("$@") ;;
+  esac
+  ((!${#apt[@]})) || printf '\n    apt-get install --no-install-recommends %s\n' "${apt[*]}"
+  ((!${#dnf[@]})) || printf '\n    dnf install --setopt=install_weak_deps=False %s\n' "${dnf[*]}"
+  ((NAMES)) || printf '\n%s\n' "'tools/setup.sh account python link' goes on without asking for packages."
+}
+
 install_packages() {
   local missing
+  read_distribution
   mapfile -t missing < <(missing_packages)
   ((${#missing[@]})) || return 0
-  command -v apt-get >/dev/null ||
-    fail "apt-get is missing: this is made for Debian 12. Install by hand: ${missing[*]}"
+  if [[ ! $IS_DEBIAN ]]; then
+    list_packages "${missing[@]}" >&2
+    exit 3
+  fi
+  [[ $IS_TESTED ]] || say "labctl is tested on Debian ${tested/ / and }, not on $DISTRIBUTION"
   is_root || command -v sudo >/dev/null ||
     fail "these packages are missing: ${missing[*]}. Run 'make setup' once as root."
   say "installing ${missing[*]}"

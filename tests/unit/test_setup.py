@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -36,15 +37,21 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.checkout = folder / "checkout"
         (self.checkout / "tools").mkdir(parents=True)
-        for name in ("setup.sh", "apt-packages.txt"):
+        for name in ("setup.sh", "packages.txt"):
             shutil.copy(CHECKOUT / "tools" / name, self.checkout / "tools" / name)
         self.bin = folder / "bin"
         self.bin.mkdir()
-        for name in ("bash", "cat", "dirname", "env", "grep", "ln", "mkdir", "touch"):
+        for name in ("awk", "bash", "cat", "dirname", "env", "grep", "ln", "mkdir", "touch"):
             (self.bin / name).symlink_to(shutil.which(name) or "")
         self.program("apt-get", APT)
         self.program("dpkg-query", INSTALLED)
         self.user(0)
+        self.release = folder / "os-release"
+        self.distribution("Debian GNU/Linux 13 (trixie)", ID="debian", VERSION_ID="13")
+
+    def distribution(self, name: str, **fields: str) -> None:
+        lines = [f'{key}="{value}"\n' for key, value in {"PRETTY_NAME": name, **fields}.items()]
+        self.release.write_text("".join(lines))
 
     def program(self, name: str, text: str) -> None:
         (self.bin / name).write_text(text)
@@ -59,7 +66,11 @@ class Host:
     def setup(self, *steps: str) -> process.Completed:
         return process.run(
             [self.checkout / "tools" / "setup.sh", *steps],
-            env={"PATH": str(self.bin), "LABCTL_LINK": str(self.link)},
+            env={
+                "PATH": str(self.bin),
+                "LABCTL_LINK": str(self.link),
+                "LABCTL_OS_RELEASE": str(self.release),
+            },
             deadline=Deadline.after(30, "the set-up"),
             check=False,
         )
@@ -107,6 +118,48 @@ def test_apt_that_cannot_install_is_the_hosts_fault(host: Host) -> None:
     assert "could not install e2fsprogs shellcheck" in done.stderr
 
 
+FEDORA = {"ID": "fedora", "VERSION_ID": "43"}
+
+
+def test_another_debian_is_said_to_be_untested(host: Host) -> None:
+    host.distribution("Debian GNU/Linux forky/sid", ID="debian")
+    done = host.setup("packages")
+    assert done.returncode == 0
+    assert "tested on Debian 12 and 13, not on Debian GNU/Linux forky/sid" in done.stdout
+    assert len(host.apt_calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "apt-get install .* e2fsprogs shellcheck\n"),
+        ({"ID": "kali", "ID_LIKE": "debian"}, "apt-get install .* e2fsprogs shellcheck\n"),
+        (FEDORA, "dnf install .* qemu-img .* perf .*"),
+        ({"ID": "centos", "ID_LIKE": "rhel fedora"}, "dnf install .* qemu-img .* perf .*"),
+        (
+            {"ID": "arch"},
+            "apt-get install .* linux-perf .*\n\n    dnf install .* perf .*\n\n'tools/setup.sh account",
+        ),
+    ],
+    ids=["ubuntu", "kali", "fedora", "centos", "arch"],
+)
+def test_elsewhere_packages_are_listed_and_nothing_is_installed(
+    host: Host, fields: dict[str, str], says: str
+) -> None:
+    host.distribution("Another 1.0", **fields)
+    done = host.setup("packages")
+    assert done.returncode == ExitCode.HOST
+    assert "Debian 12 and 13 alone, and this is Another 1.0." in done.stderr
+    assert re.search(says, done.stderr)
+    assert host.apt_calls == []
+
+
+def test_elsewhere_what_was_installed_by_hand_is_taken(host: Host) -> None:
+    host.distribution("Fedora Linux 43", **FEDORA)
+    host.program("rpm", "#!/bin/sh\nexit 0\n")
+    assert host.setup("packages").returncode == 0
+
+
 def test_a_user_who_may_not_install_is_told_what_to_do(host: Host) -> None:
     host.user(1000)
     done = host.setup("packages")
@@ -121,13 +174,6 @@ def test_a_user_with_sudo_installs_through_it(host: Host) -> None:
     assert host.setup("packages").returncode == 0
     assert len(host.apt_calls) == 1
     assert (host.bin / "sudo.calls").exists()
-
-
-def test_another_distribution_is_told_what_is_missing(host: Host) -> None:
-    (host.bin / "apt-get").unlink()
-    done = host.setup("packages")
-    assert done.returncode == ExitCode.HOST
-    assert "Install by hand: e2fsprogs shellcheck" in done.stderr
 
 
 def record_accounts(host: Host) -> None:

@@ -17,7 +17,7 @@ from labctl.run.guests.prepare import prepared_disk, prepared_path
 from tools.bench.benchmark import IMAGE, Benchmark
 
 RECIPE = Path(__file__).parent / "guest-images" / "kvm-host.yaml"
-PACKAGES = Path(__file__).parents[1] / "apt-packages.txt"
+PACKAGES = Path(__file__).parents[1] / "packages.txt"
 
 LEFT_OUT = frozenset(
     {
@@ -25,7 +25,7 @@ LEFT_OUT = frozenset(
         *("librsvg2-bin", "strace"),
     }
 )
-"""Packages of apt-packages.txt that make or check the checkout, whose .venv comes along, or that no
+"""Packages of packages.txt that make or check the checkout, whose .venv comes along, or that no
 test in the machine needs."""
 
 _FREE_MIB = 512
@@ -36,7 +36,7 @@ def host_recipe() -> Recipe:
     """Return the Debian host, with the packages that labctl needs now."""
     spec = yamlfile.load(RecipeFile, RECIPE)
     lines = PACKAGES.read_text(encoding="utf-8").splitlines()
-    needed = {line for line in lines if line and not line.startswith("#")} - LEFT_OUT
+    needed = {line.split()[0] for line in lines if line and not line.startswith("#")} - LEFT_OUT
     packages = sorted({*spec.packages, *needed})
     return Recipe("kvm-host", spec.model_copy(update={"packages": packages}))
 
