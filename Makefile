@@ -2,7 +2,7 @@
 # make test    set up what is missing, run every check and test, guests included
 
 STUDY ?= pinning
-IMAGE ?= debian-12
+IMAGE ?= debian-13
 
 bin := .venv/bin
 labctl := $(bin)/labctl

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from labctl.base.events import Event
     from labctl.guest.images import Image
 
-DEFAULT = "debian-12"
+DEFAULT = "debian-13"
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -29,7 +29,7 @@ def command() -> None:
 @_json
 @click.pass_context
 def build(context: click.Context, name: str, as_json: bool) -> None:
-    """Build the image of the recipe NAME (debian-12), unless it is there already."""
+    """Build the image of the recipe NAME (debian-13), unless it is there already."""
     from labctl.guest.build import build as build_image
     from labctl.guest.recipe import load_recipe
 

@@ -171,7 +171,7 @@ def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int)
 def _unreachable(url: str, error: Exception) -> HostError:
     return HostError(
         f"cannot download {url}: {_said(error)}",
-        hint="Building from a cloud image needs the network; one made of packages (debian-12) "
+        hint="Building from a cloud image needs the network; one made of packages (debian-13) "
         "needs the package sources of this host alone.",
     )
 

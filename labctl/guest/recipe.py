@@ -193,20 +193,18 @@ def _loaded(name: str, files: Mapping[str, Path]) -> Recipe:
     return recipe.with_kernel(read_kernel(Path(spec.kernel_file), initrd))
 
 
-def _whole(path: Path, files: Mapping[str, Path]) -> YamlMapping:
+def _whole(path: Path, files: Mapping[str, Path], below: tuple[Path, ...] = ()) -> YamlMapping:
     """Return a recipe's mapping with what it `extends` filled in: its own keys win, and those of
-    `binaries` and `files` one by one."""
+    `binaries` and `files` one by one. `below`: the recipes that extend it."""
     mapping = yamlfile.load_mapping(path)
     name = mapping.pop("extends", None)
     if name is None:
         return mapping
-    if name not in files or files[name] == path:
-        hint = nearest(str(name), set(files) - {path.stem})
+    below = (*below, path)
+    if name not in files or files[name] in below:
+        hint = nearest(str(name), set(files) - {one.stem for one in below})
         raise UsageError(f"{path}: 'extends': no other image recipe '{name}'", hint=hint)
-    base = yamlfile.load_mapping(files[name])
-    if "extends" in base:
-        raise UsageError(f"{path}: 'extends': '{name}' itself extends another recipe")
-    for key, value in base.items():
+    for key, value in _whole(files[name], files, below).items():
         if key in ("binaries", "files") and isinstance(mapping.get(key), YamlMapping):
             for inner, text in value.items():
                 mapping[key].setdefault(inner, text)

@@ -88,7 +88,7 @@ class WorkloadFile(FileModel):
 
 
 class GuestFile(FileModel):
-    image: str = "debian-12"
+    image: str = "debian-13"
     """A recipe's name: a file in `guest-images/`."""
     vcpus: _Vcpus | Literal["auto"] = "auto"
     """Number of vCPUs; `auto` takes all that the pin plan leaves beside a core for the host."""

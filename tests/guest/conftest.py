@@ -344,7 +344,7 @@ def built(kept: Path) -> Image:
     """A copy of the host's own image, as far as QEMU reads it: who may read its files depends on
     the guest that runs, and guests of another process of tests may run meanwhile."""
     assert os.geteuid() == 0, "guest tests need root"
-    found = find(load_recipe("debian-12"), StatePaths.default())
+    found = find(load_recipe("debian-13"), StatePaths.default())
     assert found is not None, "run 'labctl image build' first"
     own = kept / "images" / found.dir.name
     shutil.copytree(found.dir, own, ignore=lambda folder, names: [found.tree.name])

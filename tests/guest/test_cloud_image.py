@@ -22,7 +22,7 @@ MIB = 2**20
 NAME = "test-cloud-amd64.qcow2"
 
 RECIPE = """\
-extends: debian-12-cloud
+extends: debian-13-cloud
 cloud_image:
   url: {url}/{name}
   checksums: {url}/SUMS
@@ -82,7 +82,7 @@ def test_a_signed_cloud_image_is_built_booted_and_measured_in_and_a_changed_one_
         server.files[f"/{NAME}"] = whole
         built = sandbox.labctl("image", "build", "test-cloud", lab=lab)
         assert built.returncode == 0, built.stderr
-    study = changed_study(tmp_path, LATENCY | TWO | {"image: debian-12": "image: test-cloud"})
+    study = changed_study(tmp_path, LATENCY | TWO | {"image: debian-13": "image: test-cloud"})
     done = sandbox.labctl("sweep", study, *QUIET, "--json", lab=lab)
     assert done.returncode == 0, done.stderr
     (run,) = sandbox.runs()

@@ -46,7 +46,7 @@ def made(folder: Path, name: str) -> Image:
 
 @pytest.fixture
 def emulated(tmp_path: Path) -> Machine:
-    host, guest = made(tmp_path, "kvm-host-1"), made(tmp_path, "debian-12-1")
+    host, guest = made(tmp_path, "kvm-host-1"), made(tmp_path, "debian-13-1")
     return Machine(host, guest, tmp_path / "guest.raw", tmp_path / "check,out")
 
 
@@ -88,7 +88,7 @@ def test_what_commands_write_in_results_comes_out_only_where_that_is_asked(
 ) -> None:
     shares = [word for word in emulated.qemu(Path("/task")) if "mount_tag=" in word]
     assert len(shares) == 2
-    assert emulated.inside()[-1] == "debian-12-1"
+    assert emulated.inside()[-1] == "debian-13-1"
     out = replace(emulated, results=Path("/lab/results"))
     assert out.inside()[-1] == "results"
     (share,) = (word for word in out.qemu(Path("/task")) if "mount_tag=results" in word)
@@ -99,7 +99,7 @@ def test_what_commands_write_in_results_comes_out_only_where_that_is_asked(
 def test_commands_run_in_the_checkouts_own_place(emulated: Machine) -> None:
     assert emulated.inside() == [
         *("sh", f"/run/checkout/{INSIDE}"),
-        *(str(emulated.checkout), "debian-12-1"),
+        *(str(emulated.checkout), "debian-13-1"),
     ]
     assert (CHECKOUT / INSIDE).is_file()
 
@@ -200,8 +200,8 @@ def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
 
 def test_the_guest_image_is_copied_once_and_an_outdated_copy_goes(tmp_path: Path) -> None:
     places = StatePaths(tmp_path)
-    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
-    outdated = host.dir / "debian-12-0-abc.raw"
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-13-1")
+    outdated = host.dir / "debian-13-0-abc.raw"
     outdated.touch()
     disk = image.guest_disk(guest, host, places, silent)
     assert not outdated.exists()
@@ -215,8 +215,8 @@ def test_a_copy_that_another_made_meanwhile_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = StatePaths(tmp_path)
-    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
-    disk = host.dir / f"debian-12-1-{prepared_path(guest).stem}.raw"
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-13-1")
+    disk = host.dir / f"debian-13-1-{prepared_path(guest).stem}.raw"
 
     @contextmanager
     def waited_for(places: StatePaths) -> Iterator[None]:
@@ -230,7 +230,7 @@ def test_a_copy_that_another_made_meanwhile_is_taken(
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = StatePaths(tmp_path)
-    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-12-1")
+    host, guest = made(places.images, "kvm-host-1"), made(places.images, "debian-13-1")
     monkeypatch.setattr(image, "_FREE_MIB", -1)  # room for next to nothing
     (guest.dir / "disk").write_bytes(b"\x5a" * 2**22)
     with pytest.raises(BrokenError, match="mke2fs"):
@@ -248,7 +248,7 @@ def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
         raise BrokenError("no further")
 
     places = StatePaths(tmp_path)
-    guest = made(places.images, "debian-12-1")
+    guest = made(places.images, "debian-13-1")
     monkeypatch.setattr(leftovers, "host_locked", locked)
     monkeypatch.setattr(image, "build", lambda *_: guest)
     with pytest.raises(BrokenError, match="no further"):

@@ -73,7 +73,7 @@ def test_a_file_s_first_line_names_its_schema_and_it_fits(path: Path) -> None:
         ("workload", "description: d\ncommand: [a, {when: x, argv: [b]}]\nprimary: elapsed\n"),
         ("tuning", "description: d\nhost: {vm.swappiness: 10, x: '1', y: }\n"),
         ("tuning", "description: d\npin: {vcpus: {0: 2, 1: '2-3'}, emulator: 1}\n"),
-        ("recipe", "extends: debian-12\npackages: [fio]\n"),
+        ("recipe", "extends: debian-13\npackages: [fio]\n"),
         ("policy", "undecided: fail\nrules: [{facts: all, like: r}]\n"),
         ("policy", "undecided: open\nrules: [{metric: m, within: 5 %, like: r}]\n"),
         ("policy", "undecided: open\nrules: [{metric: m, below: 5}]\n"),

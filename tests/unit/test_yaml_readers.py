@@ -165,7 +165,7 @@ READERS: dict[str, tuple[str, str, Read]] = {
     "tuning": ("domains/mine.yaml", _of("domains", "pinned+fifo+iothreads"), _tuning),
     "tuning-of-the-guest": ("domains/mine.yaml", _of("domains", "guest-tick"), _tuning),
     "baseline": ("domains/baseline.yaml", _of("domains", "baseline"), _tuning),
-    "recipe": ("guest-images/mine.yaml", _of("guest-images", "debian-12"), _recipe),
+    "recipe": ("guest-images/mine.yaml", _of("guest-images", "debian-13"), _recipe),
     "cloud-recipe": ("guest-images/mine.yaml", _of("guest-images", "fedora-43-cloud"), _recipe),
     "published": (
         "published.yaml",

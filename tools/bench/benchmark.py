@@ -21,7 +21,7 @@ from labctl.study.load_study import Overrides
 TRACE_EVENTS = 10_000_000
 
 STUDY = "pinning"
-IMAGE = "debian-12"
+IMAGE = "debian-13"
 
 # Full durations, one block, the four roles: under a neighbour, where what surrounds a trial is
 # slowest (hogs are started and ended around each).

@@ -130,10 +130,10 @@ def osinfo(reader: Reader, scope: Scope) -> Result:
             "apt-get install osinfo-db",
             known,
         )
-    if "debian-12" in known:
+    if "debian-13" in known:
         return fine(f"knows Debian up to {known[-1].removeprefix('debian-')}", known)
     return warn(
-        f"knows Debian up to {known[-1].removeprefix('debian-')}: no debian12",
+        f"knows Debian up to {known[-1].removeprefix('debian-')}: no debian13",
         f"virt-install --osinfo {known[-1].replace('-', '')}  # says nearly the same",
         known,
     )

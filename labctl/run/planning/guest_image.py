@@ -16,7 +16,7 @@ from labctl.run.planning.layers import with_what_is_needed
 from labctl.store.records.run_record import KernelUsed
 from labctl.study.plan import Plan
 
-IMAGE = "debian-12"
+IMAGE = "debian-13"
 """Image that guests boot where the study names no other."""
 
 

@@ -79,7 +79,7 @@ class Kernels:
             )
         return Unmet(
             text=f"{needs}the kernel of the image '{self.recipe.name}' doesn't have",
-            remedy="Let the study say 'image: debian-12-rt', or give a kernel that has it with "
+            remedy="Let the study say 'image: debian-13-rt', or give a kernel that has it with "
             "--kernel.",
         )
 

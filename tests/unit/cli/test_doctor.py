@@ -41,7 +41,7 @@ workloads:
 conditions: [quiet]
 blocks: 10
 blocks_per_boot: 1
-guest: {image: debian-12, vcpus: auto, memory_mib: MIB}
+guest: {image: debian-13, vcpus: auto, memory_mib: MIB}
 limits: {attempts: 3, other_cpu: 0.1, warmup_cap_s: 30}
 """
 SCHEDULING = {"vcpu_sched": {"policy": "fifo", "priority": 1}}

@@ -19,7 +19,7 @@ ONE_OF_EACH = {
     "study": "benchmarks/pinning.yaml",
     "workload": "benchmarks/workloads/hackbench.yaml",
     "condition": "benchmarks/conditions/neighbour.yaml",
-    "recipe": "guest-images/debian-12-stock.yaml",
+    "recipe": "guest-images/debian-13-stock.yaml",
     "published": "benchmarks/published/scheduler-matrix.yaml",
 }
 

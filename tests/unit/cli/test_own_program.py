@@ -255,4 +255,4 @@ def test_what_is_not_known_before_the_image_is_built_is_noted(
         *("--once", "--plan-only"),
     )
     assert said.code == 0
-    assert "note: 'nosuch': looked for in the image 'debian-12' once it is built" in said.err
+    assert "note: 'nosuch': looked for in the image 'debian-13' once it is built" in said.err

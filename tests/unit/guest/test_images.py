@@ -15,7 +15,7 @@ from labctl.store.jsonfile import write_json
 
 MANIFEST = {
     "schema": 1,
-    "name": "debian-12",
+    "name": "debian-13",
     "description": "a test image",
     "built_at": "2025-01-01T00:00:00+00:00",
     "build_s": 60.0,
@@ -30,7 +30,7 @@ def places(tmp_path: Path) -> StatePaths:
     return StatePaths(tmp_path)
 
 
-def make_image(folder: Path, digest: str, recipe: str = "debian-12") -> Image:
+def make_image(folder: Path, digest: str, recipe: str = "debian-13") -> Image:
     files = {images.DISK: b"disk", images.KERNEL: b"kernel", images.INITRD: b"initrd"}
     (folder / "tree/usr/bin").mkdir(parents=True)
     (folder / "tree/usr/bin/fio").write_bytes(b"fio")
@@ -56,11 +56,11 @@ def make_image(folder: Path, digest: str, recipe: str = "debian-12") -> Image:
 
 @pytest.fixture
 def image(places: StatePaths) -> Image:
-    return make_image(places.images / "debian-12-0123456789ab", "0123456789ab" * 4)
+    return make_image(places.images / "debian-13-0123456789ab", "0123456789ab" * 4)
 
 
 def test_an_image_is_found_by_the_digest_of_its_recipe(places: StatePaths) -> None:
-    recipe = load_recipe("debian-12")
+    recipe = load_recipe("debian-13")
     assert images.find(recipe, places) is None
     make_image(images.image_dir(recipe, places), recipe.digest)
     found = images.find(recipe, places)
@@ -69,12 +69,12 @@ def test_an_image_is_found_by_the_digest_of_its_recipe(places: StatePaths) -> No
 
 
 def test_an_image_of_a_changed_recipe_is_not_taken(places: StatePaths, image: Image) -> None:
-    assert images.find(load_recipe("debian-12"), places) is None
+    assert images.find(load_recipe("debian-13"), places) is None
 
 
 def test_half_an_image_is_none(places: StatePaths, image: Image) -> None:
-    make_image(places.images / ".building-debian-12-ffffffffffff", "f" * 64)
-    (places.images / "debian-12-eeeeeeeeeeee").mkdir()
+    make_image(places.images / ".building-debian-13-ffffffffffff", "f" * 64)
+    (places.images / "debian-13-eeeeeeeeeeee").mkdir()
     assert images.list_images(places) == [image]
 
 
@@ -94,7 +94,7 @@ def test_a_changed_or_missing_file_is_named(image: Image, name: str) -> None:
 
 
 def test_a_manifest_that_is_cut_off_is_an_error_with_a_remedy(image: Image) -> None:
-    (image.dir / images.MANIFEST).write_text('{"name": "debian-12"}')
+    (image.dir / images.MANIFEST).write_text('{"name": "debian-13"}')
     with pytest.raises(BrokenError) as caught:
         Image.load(image.dir)
     assert "labctl image rm" in (caught.value.hint or "")
@@ -103,31 +103,31 @@ def test_a_manifest_that_is_cut_off_is_an_error_with_a_remedy(image: Image) -> N
 def test_an_image_is_got_by_its_folder_or_its_recipes_name(
     places: StatePaths, image: Image
 ) -> None:
-    assert images.get("debian-12", places) == image
-    assert images.get("debian-12-0123456789ab", places) == image
+    assert images.get("debian-13", places) == image
+    assert images.get("debian-13-0123456789ab", places) == image
 
 
 def test_a_name_that_several_images_share_is_refused_with_the_choices(
     places: StatePaths, image: Image
 ) -> None:
-    make_image(places.images / "debian-12-ba9876543210", "ba9876543210" * 4)
+    make_image(places.images / "debian-13-ba9876543210", "ba9876543210" * 4)
     with pytest.raises(UsageError) as caught:
-        images.get("debian-12", places)
-    assert "debian-12-ba9876543210" in (caught.value.hint or "")
+        images.get("debian-13", places)
+    assert "debian-13-ba9876543210" in (caught.value.hint or "")
 
 
 def test_a_recipes_name_means_the_image_of_the_recipe_as_it_is_now(
     places: StatePaths, image: Image
 ) -> None:
-    recipe = load_recipe("debian-12")
+    recipe = load_recipe("debian-13")
     current = make_image(images.image_dir(recipe, places), recipe.digest)
-    assert images.get("debian-12", places) == current
+    assert images.get("debian-13", places) == current
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(places: StatePaths, image: Image) -> None:
     with pytest.raises(UsageError) as caught:
-        images.get("debian-12-0123456789ac", places)
-    assert "Did you mean 'debian-12-0123456789ab'?" in (caught.value.hint or "")
+        images.get("debian-13-0123456789ac", places)
+    assert "Did you mean 'debian-13-0123456789ab'?" in (caught.value.hint or "")
 
 
 def test_removing_takes_the_tree_the_prepared_overlays_and_leftovers(
@@ -135,7 +135,7 @@ def test_removing_takes_the_tree_the_prepared_overlays_and_leftovers(
 ) -> None:
     image.prepared_dir.mkdir()
     (image.prepared_dir / "overlay.qcow2").touch()
-    (places.images / ".building-debian-12-ffffffffffff/tree").mkdir(parents=True)
+    (places.images / ".building-debian-13-ffffffffffff/tree").mkdir(parents=True)
     images.remove(image, places)
     assert [path.name for path in places.images.iterdir()] == [".lock"]
 

@@ -72,7 +72,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, missing: str) -> None:
 
 
 def test_an_image_with_another_kernel_is_another_image(tmp_path: Path) -> None:
-    recipe = load_recipe("debian-12")
+    recipe = load_recipe("debian-13")
     (tmp_path / "initrd").write_bytes(b"initrd")
     first = read_kernel(write_kernel(tmp_path / "a/1"), None, tmp_path)
     given = [

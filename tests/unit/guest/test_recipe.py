@@ -36,13 +36,13 @@ def recipe(lab: Path, text: str) -> Recipe:
 
 def test_every_recipe_that_labctl_brings_is_valid() -> None:
     names = recipe_names()
-    assert "debian-12" in names
+    assert "debian-13" in names
     for name in names:
         assert load_recipe(name).name == name
 
 
 def test_the_shipped_recipe_has_every_tool_that_trials_run() -> None:
-    spec = load_recipe("debian-12").spec
+    spec = load_recipe("debian-13").spec
     assert {"cloud-init", "qemu-guest-agent", "linux-perf", "rt-tests"} <= set(spec.packages)
     assert {"sysbench", "fio", "cyclictest", "stress-ng", "valgrind"} <= set(spec.binaries)
 
@@ -94,8 +94,8 @@ def test_a_wrong_recipe_is_refused_with_its_line_and_key(
 
 def test_an_unknown_recipe_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError) as caught:
-        load_recipe("debian12")
-    assert "Did you mean 'debian-12'?" in (caught.value.hint or "")
+        load_recipe("debian13")
+    assert "Did you mean 'debian-13'?" in (caught.value.hint or "")
 
 
 def test_a_key_that_the_model_lacks_never_passes() -> None:
@@ -120,17 +120,26 @@ def test_a_recipe_is_another_one_with_its_own_keys_in_front(lab: Path) -> None:
     [
         ("extends: nobody", "no other image recipe 'nobody'"),
         ("extends: mine", "no other image recipe 'mine'"),
-        ("extends: debian-12-stock", "itself extends another"),
-        ("extends: debian-12\nkernal: x", "kernal"),
+        ("extends: theirs", "no other image recipe 'mine'"),
+        ("extends: debian-13\nkernal: x", "kernal"),
     ],
 )
 def test_a_recipe_that_extends_what_it_cannot_is_refused(lab: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError, match=r"mine\.yaml") as caught:
+    (lab / "guest-images" / "theirs.yaml").write_text("extends: mine")
+    with pytest.raises(UsageError, match=r"(mine|theirs)\.yaml") as caught:
         recipe(lab, text)
     assert said in caught.value.message
 
 
+def test_releases_differ_by_their_suite_python_and_cloud_image_alone() -> None:
+    for name in ("debian-{}", "debian-{}-rt", "debian-{}-stock", "debian-{}-cloud"):
+        old, new = (load_recipe(name.format(release)).spec for release in (12, 13))
+        assert old.binaries.keys() == new.binaries.keys()
+        differ = {"description", "suite", "binaries", "cloud_image"}
+        assert old.model_dump(exclude=differ) == new.model_dump(exclude=differ)
+
+
 def test_the_stock_kernels_image_has_the_same_programs() -> None:
-    stock, cloud = load_recipe("debian-12-stock").spec, load_recipe("debian-12").spec
+    stock, cloud = load_recipe("debian-13-stock").spec, load_recipe("debian-13").spec
     assert (stock.packages, stock.binaries) == (cloud.packages, cloud.binaries)
     assert stock.kernel != cloud.kernel

@@ -67,7 +67,7 @@ def small_plan(*, blocks: int = 1, attempts: int = 3, collect: Level = Level.COU
         conditions=("quiet",),
         blocks=blocks,
         blocks_per_boot=blocks,
-        guest=GuestShape(image="debian-12", vcpus=1, memory_mib=1024),
+        guest=GuestShape(image="debian-13", vcpus=1, memory_mib=1024),
         limits=Limits(attempts=attempts, other_cpu=0.1, warmup_cap_s=30),
         trials=tuple(trials),
         collect=collect,

@@ -10,7 +10,7 @@ from labctl.study.condition import Condition, Kind, Neighbour
 from labctl.study.study import GuestShape
 
 MIB = 1024 * 1024
-SHAPE = GuestShape(image="debian-12", vcpus=1, memory_mib=1024)
+SHAPE = GuestShape(image="debian-13", vcpus=1, memory_mib=1024)
 
 
 def plan(*guests: int) -> Any:

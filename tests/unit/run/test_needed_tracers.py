@@ -34,7 +34,7 @@ workloads:
 conditions: [quiet]
 blocks: 2
 blocks_per_boot: 2
-guest: {image: debian-12, memory_mib: 512}
+guest: {image: debian-13, memory_mib: 512}
 limits: {attempts: 3, other_cpu: 0.1, warmup_cap_s: 30}
 exercises: {pinned: [timer, cpu]}
 """
@@ -101,13 +101,13 @@ def test_what_no_side_can_have_is_out_of_the_study(planned: Planning) -> None:
     assert set(plan.workloads) == {"cpu"}
     assert plan.tunings["pinned"].exercised_by == ("cpu",)
     assert set(plan.skipped_workloads["timer"]) == {"guest", "native"}
-    assert "the image 'debian-12'" in plan.skipped_workloads["timer"]["guest"]
+    assert "the image 'debian-13'" in plan.skipped_workloads["timer"]["guest"]
 
 
 def test_asked_for_by_name_that_is_an_error_with_the_remedies(planned: Planning) -> None:
     with pytest.raises(HostError, match="workload 'timer' can't run here") as caught:
         planned(native=False, guest=False, workloads=("timer",))
-    assert "debian-12-rt" in str(caught.value.hint)
+    assert "debian-13-rt" in str(caught.value.hint)
     assert "Boot the host" in str(caught.value.hint)
 
 
@@ -129,7 +129,7 @@ def test_a_plan_keeps_what_it_left_out_and_so_do_its_later_blocks(planned: Plann
 
 def test_of_a_domain_of_ones_own_only_its_guest_can_tell(tmp_path: Path, study: str) -> None:
     own = Kernels(
-        recipe=load_recipe("debian-12"), image=image_with(tmp_path, ""), is_own_domain=True
+        recipe=load_recipe("debian-13"), image=image_with(tmp_path, ""), is_own_domain=True
     )
     asked = load_study(study, programs=checkers())
     assert lacking(asked, {Kind.GUEST}, own) == {}
@@ -141,7 +141,7 @@ def test_a_competitor_whose_congestion_control_the_host_lacks_is_left_out_with_t
 ) -> None:
     monkeypatch.setattr(needed_tracers, "has_congestion_control", lambda name: name != "bbr")
     study = load_study("stream-congestion", programs=checkers())
-    kernels = Kernels(recipe=load_recipe("debian-12"), image=None)
+    kernels = Kernels(recipe=load_recipe("debian-13"), image=None)
     found = lacking(study, {Kind.NATIVE, Kind.GUEST}, kernels)
     assert found
     assert all("competitor=bbr" in name for name in found)
@@ -162,7 +162,7 @@ factors:
   scheduler: {levels: [other, fifo]}
 conditions: [quiet]
 blocks: 2
-guest: {image: debian-12, memory_mib: 512}
+guest: {image: debian-13, memory_mib: 512}
 """
 
 
@@ -187,7 +187,7 @@ def test_a_cgroup_that_this_host_cannot_make_leaves_its_native_cells_out(
     path = tmp_path / "game.yaml"
     path.write_text(GAME)
     study = load_study(str(path), programs=checkers())
-    kernels = Kernels(recipe=load_recipe("debian-12"), image=None)
+    kernels = Kernels(recipe=load_recipe("debian-13"), image=None)
     found = lacking(study, {Kind.NATIVE, Kind.GUEST}, kernels)
     assert sorted(found) == sorted(
         f"frames[isolation=cgroup,scheduler={name}]" for name in left_out

@@ -26,7 +26,7 @@ workloads:
 conditions: [quiet]
 blocks: 1
 blocks_per_boot: 1
-guest: {image: debian-12, vcpus: auto, memory_mib: 512}
+guest: {image: debian-13, vcpus: auto, memory_mib: 512}
 limits: {attempts: 2, other_cpu: 1000, warmup_cap_s: 30}
 """
 

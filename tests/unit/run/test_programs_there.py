@@ -20,7 +20,7 @@ from labctl.workloads.declarations import declare
 from labctl.workloads.registry import workload
 from labctl.workloads.workload import Workload
 
-RECIPE = load_recipe("debian-12")
+RECIPE = load_recipe("debian-13")
 APT = """\
 case $1 in
   pkgnames) printf 'redis-tools\\nredis-server\\n';;
@@ -48,7 +48,7 @@ def built(recipe: Recipe, places: StatePaths, *programs: str) -> None:
         (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         # Links of a tree lead to places that this host may not have.
         (folder / "tree" / name).symlink_to("/nowhere/at/all")
-    manifest = {"name": "debian-12", "digest": recipe.digest, "command_line": ""}
+    manifest = {"name": "debian-13", "digest": recipe.digest, "command_line": ""}
     (folder / "manifest.json").write_text(
         json.dumps({**manifest, "files": {}, "binaries": {}, "packages": {}})
     )
@@ -62,7 +62,7 @@ def test_a_program_that_the_image_has_is_nothing_to_say(places: StatePaths) -> N
 
 def test_a_program_that_the_image_lacks_is_refused_by_the_plan(places: StatePaths) -> None:
     built(RECIPE, places, "usr/bin/openssl")
-    with pytest.raises(UsageError, match="'opensl' was not found in the image 'debian-12'") as why:
+    with pytest.raises(UsageError, match="'opensl' was not found in the image 'debian-13'") as why:
         check_programs({"mine": program("opensl", "speed")}, RECIPE, places)
     assert "--package NAME" in str(why.value.hint)
 
@@ -92,7 +92,7 @@ def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePa
     mine = {"mine": program("wrk", packages=("wrk",))}
     layered = RECIPE.with_layer(Layer(packages=("wrk",)))
     (said,) = check_programs(mine, layered, places)
-    assert said.startswith("'wrk': looked for in the image 'debian-12' once it is built with wrk")
+    assert said.startswith("'wrk': looked for in the image 'debian-13' once it is built with wrk")
     built(layered, places, "usr/bin/other")
     with pytest.raises(UsageError, match="'wrk' was not found"):
         check_programs(mine, layered, places)
@@ -107,7 +107,7 @@ def test_without_an_image_only_strangers_are_told(places: StatePaths) -> None:
     assert check_programs({"redis-get": workload("redis-get")}, layered, places) == ()
     (images.image_dir(RECIPE, places) / "manifest.json").unlink()
     (said,) = check_programs({"mine": program("foo"), "sysbench-cpu": ours}, RECIPE, places)
-    assert said.startswith("'foo': looked for in the image 'debian-12' once it is built, which")
+    assert said.startswith("'foo': looked for in the image 'debian-13' once it is built, which")
 
 
 def test_a_program_of_the_workload_s_own_files_is_not_looked_for(places: StatePaths) -> None:
@@ -120,7 +120,7 @@ def apt(tmp_path: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch) -> 
     """A host of the image's suite whose apt knows two packages."""
     assert places.images != tmp_path
     (tmp_path / "lists").mkdir()
-    (tmp_path / "lists/mirror.example_debian_dists_bookworm_main_binary-amd64_Packages").touch()
+    (tmp_path / "lists/mirror.example_debian_dists_trixie_main_binary-amd64_Packages").touch()
     monkeypatch.setattr(programs_there, "host_sources", lambda suite: [f"deb x {suite} main"])
     real = process.run
     monkeypatch.setattr(

@@ -391,7 +391,7 @@ def test_the_values_of_secrets_are_taken_out(run: RunFolder, text: str) -> None:
     "text",
     [
         "https://www.kernel.org/doc/html/latest/x.html and http://libvirt.org/schemas/domain",
-        "debian-12-d397e91cb6fa calibration-3ede8c1b7c38e938.json ab12cd34ef56",
+        "debian-13-d397e91cb6fa calibration-3ede8c1b7c38e938.json ab12cd34ef56",
         "0x5555555555555555 0xffffffff81000000 7f8a12345678 ffffffff81a3b5c7 0x7ffd5e8a1000",
         "tc: tokens 1999 ctokens 1999; sent 5254.0012 of 5254.5; 1.2.3 5254.1234",
         "1:02.5:30 10:20:30 a:\\n x:\\tb C: done D:12 E:/x? 3:\\4",

@@ -12,7 +12,7 @@ RUN: dict[str, Any] = {
     "labctl": "1",
     "host": {"kernel_release": "6.1", "qemu": "7.2", "perf": "6.1", "smt": "on"},
     "accelerator": "kvm",
-    "image": {"name": "debian-12", "digest": "abc"},
+    "image": {"name": "debian-13", "digest": "abc"},
     "vcpus": 1,
     "memory_mib": 1024,
 }
@@ -50,7 +50,7 @@ def test_the_latest_measurement_stands(tmp_path: Path) -> None:
         {"labctl": "2"},
         {"accelerator": "tcg"},
         {"vcpus": 2},
-        {"image": {"name": "debian-12", "digest": "abd"}},
+        {"image": {"name": "debian-13", "digest": "abd"}},
         {"host": {**RUN["host"], "perf": "6.2"}},
         {"host": {**RUN["host"], "kernel_release": "6.2"}},
     ],

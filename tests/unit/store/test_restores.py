@@ -15,7 +15,7 @@ RUN: dict[str, Any] = {
     "labctl": "0.1.0",
     "accelerator": "kvm",
     "host": {"kernel_release": "6.1", "qemu": "7.2", "libvirt": "9.0", "cpu_model": "A", "thp": ""},
-    "image": {"name": "debian-12", "digest": "i"},
+    "image": {"name": "debian-13", "digest": "i"},
     "vcpus": 2,
     "memory_mib": 1024,
 }

@@ -21,7 +21,8 @@ def write_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
         monkeypatch.setattr(f"labctl.study.{module}.tuning_names", lambda: list(NAMES))
     images = tmp_path / "guest-images"
     images.mkdir()
-    (images / "debian-12.yaml").write_text("")
+    for name in ("debian-12", "debian-13"):
+        (images / f"{name}.yaml").write_text("")
 
     def write(old: str = "", new: str = "") -> Path:
         path = tmp_path / "benchmarks" / "small.yaml"

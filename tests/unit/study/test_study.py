@@ -135,7 +135,7 @@ def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("[quiet, neighbour]", "[quiet, neighbor]", "'neighbor'", "mean 'neighbour'?"),
         ("program: sysbench-cpu", "program: sysbench", "'sysbench'", "mean 'sysbench-cpu'?"),
         ("baseline: baseline", "baseline: base", "'roles.baseline'", "Allowed: baseline, "),
-        ("image: debian-12", "image: debian-21", "'debian-21'", "mean 'debian-12'?"),
+        ("image: debian-12", "image: debian-21", "'debian-21'", "mean 'debian-13'?"),
         ("  pinned: [cpu, read]", "  pinned: [cpu, raed]", "'raed'", "mean 'read'?"),
         ("  pinned: [cpu, read]", "  pined: [cpu]", "'pined'", "mean 'pinned'?"),
         ("  workloads: [cpu]", "  workloads: [cpus]", "'quick.workloads'", "mean 'cpu'?"),
@@ -305,7 +305,7 @@ def test_a_study_of_three_lines_has_the_roles_limits_and_guest_of_every_other(
     assert study.workloads["sysbench-cpu"].primary == "events_per_s"
     assert (study.blocks, study.blocks_per_boot, study.conditions) == (10, 1, ("neighbour",))
     assert (study.guest.image, study.guest.memory_mib, study.limits.attempts) == (
-        "debian-12",
+        "debian-13",
         1024,
         3,
     )

@@ -259,7 +259,7 @@ def test_debian_12s_osinfo_knows_no_debian_12(host: FakeHost) -> None:
     host.write(f"{folder}/debian-11.xml")
     found = host.find("osinfo")
     assert found.remedy.startswith("virt-install --osinfo debian11 ")
-    host.write(f"{folder}/debian-12.xml")
+    host.write(f"{folder}/debian-13.xml")
     assert host.find("osinfo").status is Status.OK
 
 
