@@ -7,8 +7,8 @@ IMAGE ?= debian-13
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep example test test-kvm sweep-kvm shell-kvm lint unit docs bench calibrate \
-    lessons lock clean
+.PHONY: setup image sweep example test guest-tests test-on test-kvm sweep-kvm shell-kvm lint unit docs \
+    bench calibrate lessons lock clean
 
 setup:
 	@tools/setup.sh
@@ -32,14 +32,25 @@ example: setup
 # On every CPU; more processes than that many would wait for the slowest of the tests.
 unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
+FILES ?= tests/fleet tests/guest
 # In two lanes (docs/developing.md); the last files are short ones, so that both end at once.
-guest_tests = $(bin)/pytest tests/fleet tests/guest --dist=loadfile --no-loadscope-reorder \
+guest_tests = $(bin)/pytest $(FILES) --dist=loadfile --no-loadscope-reorder \
     --tx "2*popen//python=$(CURDIR)/tools/lane.sh"
 
 # Lint and the unit tests run beside those with guests, at the lowest priority.
 test: setup
 	@tools/test.sh '$(MAKE) --no-print-directory image && exec $(guest_tests)' \
 	    '$(MAKE) --no-print-directory unit'
+
+# In a root of another release of Debian, made from nothing: what may differ there. `make test` makes
+# the first two steps (tests/guest/test_another_release.py).
+RELEASE ?= trixie
+there = tests/guest/test_catalogue.py tests/guest/test_sweep.py tests/guest/test_host_trace.py \
+    tests/guest/test_guest_trace.py tests/guest/test_libvirtd.py tests/guest/test_own_vm.py
+test-on: setup
+	@tools/on_release.sh $(RELEASE) 'make setup' \
+	    'make sweep ARGS="--quick --blocks 1 --workload sysbench-cpu --collect trace"' \
+	    'make unit' 'make guest-tests FILES="$(there)"'
 
 # The tests that need KVM, in an emulated host of it, where this one has none;
 # `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.
@@ -54,6 +65,9 @@ sweep-kvm: setup
 # Each line of standard input, a command, in one boot of it.
 shell-kvm: setup
 	@$(bin)/python -m tools.kvm_host --results --limit 12h
+
+guest-tests: image
+	$(guest_tests)
 
 unit: lint
 	$(unit_tests)

@@ -138,7 +138,7 @@ def test_another_debian_is_said_to_be_untested(host: Host) -> None:
         ({"ID": "centos", "ID_LIKE": "rhel fedora"}, "dnf install .* qemu-img .* perf .*"),
         (
             {"ID": "arch"},
-            "apt-get install .* linux-perf .*\n\n    dnf install .* perf .*\n\n'tools/setup.sh account",
+            "apt-get install .* linux-perf .*\n\n    dnf install .* perf .*\n\n'tools/setup.sh",
         ),
     ],
     ids=["ubuntu", "kali", "fedora", "centos", "arch"],

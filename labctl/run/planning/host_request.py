@@ -14,7 +14,7 @@ from labctl.host.settings import knobs, tuned
 from labctl.host.settings.knob import KnobPlace
 from labctl.host.topology import read_topology
 from labctl.study.combine import JOINT
-from labctl.study.tunings import load_tuning, tuning_names
+from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +90,22 @@ def _tuning(name: str) -> Tuning:
             host={tuned.TUNED: name},
         )
     if name not in known and JOINT not in name:
-        raise UsageError(f"no tuning '{name}', nor a profile of tuned", hint=nearest(name, known))
+        of_hosts = [one.name for one in load_tunings(known).values() if _is_of_hosts(one)]
+        raise UsageError(
+            f"no tuning '{name}', nor a profile of tuned",
+            hint=nearest(name, [*of_hosts, *tuned.known_profiles()]),
+        )
     tuning = load_tuning(name)
-    if not tuning.host and not tuning.requires.command_line:
+    if not _is_of_hosts(tuning):
         raise UsageError(
             f"'{name}' changes nothing on the host, only in the guest",
             hint="'labctl tuning list' lists those of the host under 'Host'.",
         )
     return tuning
+
+
+def _is_of_hosts(tuning: Tuning) -> bool:
+    return bool(tuning.host or tuning.requires.command_line)
 
 
 def _place(tunings: Iterable[Tuning], vcpus: int | None) -> KnobPlace:

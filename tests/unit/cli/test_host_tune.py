@@ -163,6 +163,13 @@ def test_what_cannot_be_asked_of_a_host_is_named(
     assert (said.code, message in said.err) == (code, True), said.err
 
 
+def test_only_tunings_of_the_host_are_offered(host: Host) -> None:
+    assert "Did you mean 'governor-performance'?" in host("host", "tune", "governer").err
+    said = host("host", "tune", "zzz").err
+    assert "thp-never" in said
+    assert "cache-none" not in said
+
+
 def test_what_this_host_cannot_have_is_told_and_nothing_is_changed(host: Host) -> None:
     (host.root / "sys/module/kvm/parameters/halt_poll_ns").chmod(0o444)
     said = host("host", "tune", "swappiness-10", "halt-poll-off")
