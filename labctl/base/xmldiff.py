@@ -38,6 +38,17 @@ _IDENTITY: dict[str, tuple[str, ...]] = {
 }
 """Element to the attributes, its own or a child's, that say which one of its kind it is."""
 
+_UNITS: dict[str, int] = {
+    **dict.fromkeys(("b", "byte", "bytes"), 1),
+    **{
+        letter + rest: int(base**power)
+        for power, letter in enumerate("kmgtpe", 1)
+        for rest, base in (("", 1024), ("ib", 1024), ("b", 1000))
+    },
+}
+"""Units of memory without their case, in bytes: libvirt takes them in any
+(https://libvirt.org/formatdomain.html#memory-allocation; virScaleInteger in src/util/virutil.c)."""
+
 _CONTEXT_LINES = 2
 
 
@@ -76,6 +87,12 @@ def unified(before: str, after: str, names: tuple[str, str]) -> str:
         _lines(before), _lines(after), *names, lineterm="", n=_CONTEXT_LINES
     )
     return "\n".join(lines)
+
+
+def unit_bytes(element: etree._Element) -> int:
+    """Return the unit of an element's sizes, in bytes: KiB where none is said. Raises KeyError for
+    one that libvirt doesn't know."""
+    return _UNITS[(element.get("unit") or "KiB").lower()]
 
 
 def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:

@@ -10,6 +10,7 @@ import click
 
 from labctl.base.tuning import Strategy
 from labctl.cli.common import print_json
+from labctl.cli.render_options import machine_options, topology_of
 
 if TYPE_CHECKING:
     from labctl.domain.pinning.pin_plan import PinPlan
@@ -37,14 +38,7 @@ _MOST_GUESTS = 1024
 @click.option(
     "--iothreads", type=click.IntRange(0), default=1, show_default=True, help="iothreads."
 )
-@click.option(
-    "--sysfs",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Plan for the machine of which this is a copy of /sys.",
-)
-@click.option(
-    "--cpus", metavar="LIST", help="Plan as if labctl might use these CPUs only ('0-7,16-23')."
-)
+@machine_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     strategy: str,
@@ -60,7 +54,7 @@ def command(
     from labctl.domain.pinning.pin_picture import picture
     from labctl.domain.pinning.pin_plan import default_sizes, pin_plans, shares
 
-    topology = _topology(sysfs, cpus)
+    topology = topology_of(sysfs, cpus)
     sizes = _sizes(guests, vcpus) or default_sizes(topology, _count(guests))
     plans = pin_plans(topology, sizes, iothreads, Strategy(strategy))
     drawn = picture(plans, topology)
@@ -127,25 +121,6 @@ def _whole(word: str, given: str) -> int:
         f"--guests '{given}': '{word}' is not a whole number from 1 to {_MOST_GUESTS}",
         hint="'--guests 4' plans for four alike, '--guests 4,4,2' for the vCPUs of each.",
     )
-
-
-def _topology(sysfs: Path | None, cpus: str | None) -> Topology:
-    from labctl.base.cpus import parse_cpus
-    from labctl.base.errors import UsageError
-    from labctl.host.topology import SYS, read_topology
-
-    if sysfs is None and cpus is None:
-        return read_topology()
-    try:
-        allowed = None if cpus is None else parse_cpus(cpus)
-    except ValueError as error:
-        raise UsageError(f"--cpus: {error}", hint="Give numbers and ranges: '0-7,16-23'.") from None
-    if sysfs is not None and not (sysfs / "devices/system/cpu").is_dir():
-        raise UsageError(
-            f"{sysfs} is not a copy of a machine's /sys: it has no folder devices/system/cpu",
-            hint="docs/pin-plan.md says how to make one.",
-        )
-    return read_topology(sysfs or SYS, allowed=allowed)
 
 
 def _explain(plans: Sequence[PinPlan], topology: Topology) -> None:

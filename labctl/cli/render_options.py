@@ -44,6 +44,46 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that `topology_of` takes."""
+    options = (
+        click.option(
+            "--sysfs",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="Plan for the machine of which this is a copy of /sys.",
+        ),
+        click.option(
+            "--cpus",
+            metavar="LIST",
+            help="Plan as if labctl might use these CPUs only ('0-7,16-23').",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def topology_of(sysfs: Path | None, cpus: str | None) -> Topology:
+    """Return this host's topology, or that of a copy of /sys. Raises UsageError where it is none,
+    or where the CPUs aren't numbers."""
+    from labctl.base.cpus import parse_cpus
+    from labctl.base.errors import UsageError
+    from labctl.host.topology import SYS, read_topology
+
+    if sysfs is None and cpus is None:
+        return read_topology()
+    try:
+        allowed = None if cpus is None else parse_cpus(cpus)
+    except ValueError as error:
+        raise UsageError(f"--cpus: {error}", hint="Give numbers and ranges: '0-7,16-23'.") from None
+    if sysfs is not None and not (sysfs / "devices/system/cpu").is_dir():
+        raise UsageError(
+            f"{sysfs} is not a copy of a machine's /sys: it has no folder devices/system/cpu",
+            hint="docs/pin-plan.md says how to make one.",
+        )
+    return read_topology(sysfs or SYS, allowed=allowed)
+
+
 def domain_request(
     tuning: Tuning, topology: Topology, accel: str | None, vcpus: int, memory_mib: int
 ) -> DomainRequest:

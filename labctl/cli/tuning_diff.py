@@ -5,19 +5,27 @@ domain.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import console, print_json
-from labctl.cli.render_options import domain_request, host_options, likely_accelerator
+from labctl.cli.render_options import (
+    domain_request,
+    host_options,
+    likely_accelerator,
+    machine_options,
+    topology_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from labctl.base.tuning import Tuning
     from labctl.base.xmldiff import XmlChange
+    from labctl.host.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +44,7 @@ class _Side:
 @click.option("--domain", metavar="NAME|FILE", help="Put the tunings into this domain of yours.")
 @click.option("--connect", metavar="URI", help="The libvirt connection that knows NAME.")
 @host_options
+@machine_options
 @click.option("--unified", is_flag=True, help="Print a unified diff of the two XMLs instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the changes and the diff.")
 @click.pass_context
@@ -47,13 +56,16 @@ def diff(
     accel: str | None,
     vcpus: int | None,
     memory_mib: int,
+    sysfs: Path | None,
+    cpus: str | None,
     unified: bool,
     as_json: bool,
 ) -> None:
     """Show how the XML of tuning B differs from that of A, as they would be on this host.
 
     With --domain, what tuning A changes in a domain of your own, or how two of them differ in it:
-    your XML with the tuning and nothing else. Nothing is started or changed.
+    your XML with the tuning and nothing else. Nothing is started or changed. With --sysfs, as they
+    would be on another machine.
     """
     from labctl.base import xmldiff
     from labctl.study.tunings import load_tuning
@@ -63,10 +75,13 @@ def diff(
     accelerator = accel or next(
         (t.requires.accelerator for t in tunings if t.requires.accelerator), likely_accelerator()
     )
+    topology = topology_of(sysfs, cpus)
     if domain is None:
-        before, after = _rendered(tunings, accelerator, vcpus, memory_mib)
+        before, after = _rendered(tunings, topology, accelerator, vcpus, memory_mib)
     else:
-        before, after = _in_domain(domain, connect, tunings, accelerator)
+        before, after = _in_domain(
+            domain, connect, tunings, topology, accelerator, is_here=sysfs is None
+        )
     found = xmldiff.changes(before.xml, after.xml)
     text = xmldiff.unified(before.xml, after.xml, (before.name, after.name))
     if as_json:
@@ -105,15 +120,18 @@ def _check_usage(context: click.Context, names: Sequence[str], domain: str | Non
 
 
 def _rendered(
-    tunings: Sequence[Tuning], accelerator: str, vcpus: int | None, memory_mib: int
+    tunings: Sequence[Tuning],
+    topology: Topology,
+    accelerator: str,
+    vcpus: int | None,
+    memory_mib: int,
 ) -> list[_Side]:
     from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
-    from labctl.host.topology import read_topology
     from labctl.run.planning.own_domain import outside_xml
     from labctl.study.tunings import BASELINE, load_tuning
 
-    topology, baseline = read_topology(), load_tuning(BASELINE)
+    baseline = load_tuning(BASELINE)
     count = vcpus or default_vcpus(topology)
     return [
         _Side(
@@ -126,27 +144,37 @@ def _rendered(
 
 
 def _in_domain(
-    asked: str, connect: str | None, tunings: Sequence[Tuning], accelerator: str
+    asked: str,
+    connect: str | None,
+    tunings: Sequence[Tuning],
+    topology: Topology,
+    accelerator: str,
+    *,
+    is_here: bool,
 ) -> list[_Side]:
-    """Return the domain with each tuning, before it as it is where there is only one."""
+    """Return the domain with each tuning, before it as it is where there is only one. `is_here`:
+    whether the topology is this host's, which is asked for more then."""
     from labctl.domain.foreign.foreign_domain import why_not_copied
     from labctl.domain.foreign.graft import tuned
     from labctl.domain.pinning.pin_plan import pin_plan
-    from labctl.host.topology import read_topology
     from labctl.run.planning.fitting import rt_runtime_us
     from labctl.run.planning.own_domain import check_room, domain_asked_for, misfits, outside_xml
     from labctl.study.tunings import BASELINE, load_tuning
 
     own = domain_asked_for(asked, connect)
-    topology, baseline = read_topology(), load_tuning(BASELINE)
-    check_room(own, topology)
+    baseline = load_tuning(BASELINE)
+    check_room(own, topology, "give '--sysfs COPY', a copy of its host's /sys")
     never = why_not_copied(own)
     sides = []
     for tuning in tunings:
         strategy = tuning.pin.strategy
         plan = pin_plan(topology, own.vcpus, max(1, tuning.iothreads), strategy)
         xml = tuned(own, tuning, plan, baseline, accelerator, rt_runtime_us(tuning))
-        against = misfits(own, {tuning.name: tuning}, baseline, {strategy: plan}, accelerator)
+        against = (
+            misfits(own, {tuning.name: tuning}, baseline, {strategy: plan}, accelerator)
+            if is_here
+            else {}
+        )
         sides.append(
             _Side(
                 name=f"{own.name} with {tuning.name}",

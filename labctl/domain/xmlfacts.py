@@ -8,20 +8,7 @@ from lxml import etree
 
 from labctl.base.cpus import format_cpus, parse_cpus
 from labctl.base.errors import BrokenError
-
-UNITS = {
-    "b": 1,
-    "bytes": 1,
-    **dict.fromkeys(("k", "KiB"), 1 << 10),
-    **dict.fromkeys(("M", "MiB"), 1 << 20),
-    **dict.fromkeys(("G", "GiB"), 1 << 30),
-    **dict.fromkeys(("T", "TiB"), 1 << 40),
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-}
-"""Units of memory, in bytes (https://libvirt.org/formatdomain.html#memory-allocation)."""
+from labctl.base.xmldiff import unit_bytes
 
 Facts = dict[str, str]
 """Map of names to values: `vcpupin of vCPU 0` to `1`."""
@@ -67,7 +54,7 @@ def is_filled_in(what: str, asked: str | None, live: str | None) -> bool:
 
 
 def _kib(number: str | None, element: etree._Element) -> int:
-    return int(number or "0") * UNITS[element.get("unit", "KiB")] // 1024
+    return int(number or "0") * unit_bytes(element) // 1024
 
 
 def _memory(root: etree._Element) -> _Named:

@@ -15,7 +15,7 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.xmldiff import XmlChange, changes, children, parse
+from labctl.base.xmldiff import XmlChange, changes, children, parse, unit_bytes
 from labctl.rollout.steps import DISK, DOMAIN, Command, Done, InForce, Machine, Step
 from labctl.store.run_folder import LoadedRun
 from labctl.store.stored_xml import stored_xml
@@ -37,7 +37,6 @@ _NAMED_OPTIONS = {
 }
 """Options that virt-xml has a name for; everything else goes by its XPath."""
 
-_KIB = {"KiB": 1, "k": 1, "MiB": 1024, "M": 1024, "GiB": 1024 * 1024, "G": 1024 * 1024}
 
 _STEP = re.compile(r"(?:[^/\[]|\[[^\]]*\])+")
 """One step of a path; a condition may hold a slash."""
@@ -198,9 +197,9 @@ def _in_kib(xml: str) -> str:
     root = parse(xml)
     for element in root.iter("page", "cell"):
         key = "size" if element.tag == "page" else "memory"
-        size, unit = element.get(key), element.get("unit")
-        if size is not None and size.isdigit() and unit in _KIB:
-            element.set(key, str(int(size) * _KIB[unit]))
+        size, unit = element.get(key), unit_bytes(element)
+        if size is not None and size.isdigit() and unit >= 1024:
+            element.set(key, str(int(size) * unit // 1024))
             element.set("unit", "KiB")
     return _text(root)
 

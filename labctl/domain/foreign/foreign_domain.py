@@ -14,13 +14,12 @@ from lxml import etree
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
-from labctl.base.xmldiff import parse, tag_of, text_of
+from labctl.base.xmldiff import parse, tag_of, text_of, unit_bytes
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
 from labctl.domain.foreign.allowed import DOMAIN
 from labctl.domain.foreign.rebuilt import path as is_no_path
 from labctl.domain.foreign.rebuilt import rebuilt
 from labctl.domain.foreign.vocabulary import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS
-from labctl.domain.xmlfacts import UNITS
 
 FORMATS = ("raw", "qcow2")
 MOST_BYTES: Final = 1 << 20
@@ -101,6 +100,7 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         kind = root.get("type")
         found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
         raise UsageError(f"{what} is not a QEMU domain: its root is {found}", hint=_GIVE)
+    _fill_in(root, what)
     refused = (*_refused(root), *_refused_disks(root), *rebuilt(root, DOMAIN).refused)
     _rewrite_cpu_sets(root, what)
     for graphics in root.iterfind("devices/graphics"):
@@ -113,7 +113,7 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         what=what,
         xml=etree.tostring(root, encoding="unicode"),
         vcpus=_vcpus(root, what),
-        memory_mib=-(-memory_kib(_needed(root, "memory", what), what) // 1024),
+        memory_mib=-(-memory_kib(_first(root, "memory"), what) // 1024),
         disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
         is_uefi=nvram is not None or is_flash or is_efi,
         nvram=_nvram_path(nvram) if nvram is not None else None,
@@ -175,7 +175,7 @@ def memory_kib(element: etree._Element, what: str, attribute: str | None = None)
     KiB where none is said. `what` names the XML in errors."""
     text = text_of(element) if attribute is None else element.get(attribute, "")
     try:
-        size = int(text[:_MOST_DIGITS]) * UNITS[element.get("unit", "KiB")]
+        size = int(text[:_MOST_DIGITS]) * unit_bytes(element)
         if size <= MOST_MEMORY and len(text) <= _MOST_DIGITS:
             return size // 1024
     except (ValueError, KeyError) as error:
@@ -378,7 +378,7 @@ def _nvram_path(nvram: etree._Element) -> Path | None:
 
 
 def _vcpus(root: etree._Element, what: str) -> int:
-    vcpu = _needed(root, "vcpu", what)
+    vcpu = _first(root, "vcpu")
     text = vcpu.get("current") or text_of(vcpu)
     if not _is_number(text, MOST_VCPUS) or int(text) == 0:
         raise UsageError(
@@ -389,10 +389,21 @@ def _vcpus(root: etree._Element, what: str) -> int:
     return int(text)
 
 
-def _needed(root: etree._Element, tag: str, what: str) -> etree._Element:
-    if (element := root.find(tag)) is None:
-        raise UsageError(f"{what} has no <{tag}>", hint=_GIVE)
-    return element
+def _fill_in(root: etree._Element, what: str) -> None:
+    """Write what libvirt takes where the owner says nothing: one vCPU, and the memory of the NUMA
+    cells (https://libvirt.org/formatdomain.html#cpu-allocation, #memory-allocation)."""
+    if root.find("vcpu") is None:
+        etree.SubElement(root, "vcpu").text = "1"
+    if root.find("memory") is None:
+        cells = root.findall("cpu/numa/cell[@memory]")
+        if not cells:
+            raise UsageError(f"{what} has no <memory>, nor NUMA cells that say it", hint=_GIVE)
+        kib = sum(memory_kib(cell, what, "memory") for cell in cells)
+        etree.SubElement(root, "memory", unit="KiB").text = str(kib)
+
+
+def _first(root: etree._Element, tag: str) -> etree._Element:
+    return next(root.iterchildren(tag))
 
 
 def _is_number(text: str, most: int) -> bool:

@@ -141,13 +141,16 @@ def own_of_run(folder: RunFolder, recorded: DomainUsed | None) -> OwnGuest | Non
     return _own_guest(recorded.asked, domain, recorded.keep_network)
 
 
-def check_room(domain: OwnDomain, topology: Topology) -> None:
-    """Raise UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own."""
+def check_room(domain: OwnDomain, topology: Topology, remedy: str | None = None) -> None:
+    """Raise UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own.
+    `remedy`: what else helps, in words."""
     if domain.vcpus > len(topology.pinnable):
+        other = f", {remedy}" if remedy else ""
         raise UsageError(
             f"'{domain.name}' has {domain.vcpus} vCPUs, and labctl may use CPUs "
             f"{format_cpus(topology.pinnable)} here: no plan can give each of them its own",
-            hint="Take a host with as many CPUs, or give a copy of its XML with fewer in <vcpu>.",
+            hint=f"Take a host with as many CPUs{other}, or give a copy of its XML with fewer in "
+            "<vcpu>.",
         )
 
 
