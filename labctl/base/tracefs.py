@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 TRACEFS = "/sys/kernel/tracing"
 
-_MOUNTED = f'[ -d {TRACEFS}/events ] || mount -t tracefs tracefs {TRACEFS} || exit; exec "$@"'
+LOCKED_DOWN = 'grep -qsF "[confidentiality]" /sys/kernel/security/lockdown'
+"""Succeeds in a shell where the kernel gives no tracepoints away (kernel_lockdown(7)). tracefs is
+empty there, and on Linux 6.12 nothing comes back from unmounting it."""
+
+_MOUNTED = f"""
+[ -d {TRACEFS}/events ] || {{ ! {LOCKED_DOWN} && mount -t tracefs tracefs {TRACEFS}; }} || exit
+exec "$@"
+"""
 
 
 def with_tracefs(argv: Sequence[str]) -> tuple[str, ...]:

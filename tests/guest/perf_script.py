@@ -13,18 +13,28 @@ from labctl.trace.tracepoints import SWITCH
 _RECORD = "PERF_RECORD_SWITCH_CPU_WIDE"
 
 
-def shown(path: Path, *options: str) -> list[str]:
+_IN_TREE = """
+tree=$1 file=$2 && shift 2 && mount -t proc proc "$tree/proc" && mount --rbind /sys "$tree/sys" &&
+mount -t tmpfs file "$tree/mnt" && cp "$file" "$tree/mnt/perf.data" && exec chroot "$tree" "$@"
+"""
+
+
+def shown(path: Path, *options: str, tree: Path | None = None) -> list[str]:
     """perf's lines, an event each. It looks every tracepoint up in the machine's own tracefs, too,
-    also one that a guest recorded."""
-    argv = with_tracefs(["perf", "script", *options, "-i", str(path)])
+    also one that a guest recorded. `tree`: of the image whose perf is to read what it recorded; an
+    older one may refuse that."""
+    argv = ["perf", "script", *options, "-i", str(path)]
+    if tree is not None:
+        argv = ["sh", "-c", _IN_TREE, "sh", str(tree), str(path), *argv[:-1], "/mnt/perf.data"]
+    argv = [*with_tracefs(argv)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     return [line for line in done.stdout.splitlines() if line.strip()]
 
 
-def check_labctl_reads_what_perf_shows(path: Path) -> None:
+def check_labctl_reads_what_perf_shows(path: Path, tree: Path | None = None) -> None:
     """Every event of it, and no other. Switches that labctl puts back (`perfdata_switches`) are
     told by records of perf's own."""
-    lines = shown(path, "--show-switch-events", "--fields", "event")
+    lines = shown(path, "--show-switch-events", "--fields", "event", tree=tree)
     by_perf = Counter(line.split()[0].removesuffix(":") for line in lines)
     records = by_perf.pop(_RECORD, 0)
     # Without their fields switches stay those of the tracepoint.

@@ -58,9 +58,16 @@ class System:
             "attributes": {str(path): os.listxattr(path) for path in self.files},
             "domains": {name: self.libvirtd.virsh("domstate", name) for name in (VM, OTHER)},
             "all": sorted(self.libvirtd.virsh("list", "--all", "--name").split()),
-            "networks": self.libvirtd.virsh("net-list", "--all"),
-            "pools": self.libvirtd.virsh("pool-list", "--all"),
+            **{what: self._list(what) for what in ("net-list", "pool-list")},
         }
+
+    def _list(self, what: str) -> str:
+        """Networks or pools; "" where their drivers, packages of their own since libvirt 10, are
+        not installed."""
+        argv = self.libvirtd.argv("virsh", "-c", URI, what, "--all")
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or "not supported by the connection driver" in done.stderr
+        return done.stdout
 
 
 @pytest.fixture(scope="module")

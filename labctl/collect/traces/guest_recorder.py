@@ -16,7 +16,7 @@ from labctl.base.clock_discipline import clock_discipline
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.base.tracefs import TRACEFS
+from labctl.base.tracefs import LOCKED_DOWN, TRACEFS
 from labctl.collect.collector import Target
 from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
@@ -71,15 +71,16 @@ _PERF = perf_record(
 
 # sh -c ... sh FOLDER TRACEFS SECONDS PERF...: the mount ends with its namespace. However the
 # recorder ends, somebody says so: nothing waits for an answer that doesn't come.
-_START = """
+_START = f"""
 test -s "$1/pid" && kill "$(cat "$1/pid")"
 rm -rf "$1" && mkdir -m 700 "$1" && cd "$1" && mkfifo control ack || exit
 shift
 exec 3<>control 4<>ack
 setsid sh -c '
+    {LOCKED_DOWN} && echo the kernel is locked down: it has no tracepoints ||
     unshare --mount --propagation private sh -c "
         test -d \\"\\$1/events\\" || mount -t tracefs nodev \\"\\$1\\"
-        test -d \\"\\$1/events\\" || { echo no tracepoints in \\"\\$1\\"; exit; }
+        test -d \\"\\$1/events\\" || {{ echo no tracepoints in \\"\\$1\\"; exit; }}
         shift
         timeout \\"\\$@\\" & echo \\$! >pid
         wait \\$!
@@ -89,7 +90,7 @@ setsid sh -c '
 ' sh "$@" >log 2>&1 &
 echo enable >&3
 read -r answer <&4
-test "$answer" = ack || { cat log >&2; exit 1; }
+test "$answer" = ack || {{ cat log >&2; exit 1; }}
 """
 
 # Its own end is an end too early. The ends of FIFOs are held before it is asked: what nobody

@@ -22,14 +22,15 @@ from labctl.domain.foreign.rebuilt import rebuilt
 from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
 
 _SIZES = (
-    ("memory", None, 1024),
+    ("memory", None, 2048),
     ("currentMemory", None, 1),
     ("maxMemory", None, 1024),
-    ("cpu/numa/cell", "memory", 1024),
+    ("cpu/numa/cell", "memory", 2048),
     ("memoryBacking/hugepages/page", "size", 1),
 )
-"""Elements with a size of memory: where it stands (None: the text), and the KiB that libvirt
-rounds it up to."""
+"""Elements with a size of memory: where it stands (None: the text), and the KiB that it is rounded
+up to: by libvirt to whole MiB, and by labctl to huge pages of 2 MiB, since QEMU 10 refuses others
+where a tuning asks for huge pages, and all arms have the same memory."""
 
 _KVM_FEATURES = ("kvm", "hyperv", "pvspinlock", "pmu", "ioapic[@driver='kvm']")
 _KVM_TIMERS = ("kvmclock", "hypervclock", "tsc")
@@ -132,8 +133,7 @@ def _name(root: etree._Element, request: CopyRequest) -> None:
 
 
 def _memory(root: etree._Element, own: OwnDomain) -> None:
-    """Write sizes in KiB, and in whole MiB where libvirt would round them up when it starts the
-    domain: what runs is compared with what was asked."""
+    """Write sizes in KiB, rounded up: what runs is compared with what was asked."""
     for path, attribute, step in _SIZES:
         for element in root.iterfind(path):
             size = -(-memory_kib(element, own.what, attribute) // step) * step

@@ -67,7 +67,7 @@ class OwnDisk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDomain:
     """Describe a domain as its owner defined it. `what`: its file or name, for errors. `xml`: with
-    CPU sets as labctl writes them. `memory_mib`: rounded up, as libvirt does."""
+    CPU sets as labctl writes them. `memory_mib`: rounded up, as its copies have it."""
 
     name: str
     what: str
@@ -113,7 +113,7 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         what=what,
         xml=etree.tostring(root, encoding="unicode"),
         vcpus=_vcpus(root, what),
-        memory_mib=-(-memory_kib(_first(root, "memory"), what) // 1024),
+        memory_mib=-(-memory_kib(_first(root, "memory"), what) // 2048) * 2,
         disks=tuple(_own_disk(disk) for disk in _written_disks(root)),
         is_uefi=nvram is not None or is_flash or is_efi,
         nvram=_nvram_path(nvram) if nvram is not None else None,

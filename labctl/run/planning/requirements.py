@@ -230,6 +230,13 @@ def _huge_pages(need: Requires, offers: Offers) -> Iterator[Unmet]:
             f"has {offers.guest_memory_bytes // MIB} MiB",
             remedy=f"Give the guest {size // MIB} MiB or more ('--memory').",
         )
+    elif offers.guest_memory_bytes % size:
+        # QEMU 10: "memory size must be multiple of"; older ones leave the last page's rest unused.
+        yield Unmet(
+            text=f"it needs a guest with whole huge pages of {need.hugepages}, this one has "
+            f"{offers.guest_memory_bytes // MIB} MiB",
+            remedy=f"Give the guest {count * size // MIB} MiB ('--memory').",
+        )
     elif offers.huge_pages[need.hugepages] < count and not _room_for(count * size, offers):
         yield Unmet(
             text=f"it needs {count} huge pages of {need.hugepages} for the guest's memory: "

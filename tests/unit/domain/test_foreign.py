@@ -41,7 +41,7 @@ def test_what_a_run_must_know_of_a_domain_is_read() -> None:
 
 def test_vcpus_are_those_it_starts_with_and_units_of_memory_are_libvirts() -> None:
     domain = own()
-    assert (domain.vcpus, domain.memory_mib) == (2, -(-4 * 10**9 // 2**20))
+    assert (domain.vcpus, domain.memory_mib) == (2, 3816)  # whole huge pages of 2 MiB
     assert domain.disks[0] == OwnDisk("vda", Path("/dev/vg/web"), "raw")
 
 
@@ -182,9 +182,9 @@ def test_what_is_said_of_absent_vcpus_goes_with_them() -> None:
     assert found(root, "cpu/numa/cell/@cpus") == ["0-1"]
 
 
-def test_sizes_are_whole_mib_as_libvirt_starts_them() -> None:
+def test_sizes_are_whole_huge_pages_which_qemu_10_asks_for() -> None:
     root = copy_xml(own())
-    rounded = str(-(-3906250 // 1024) * 1024)
+    rounded = str(-(-3906250 // 2048) * 2048)
     assert found(root, "memory") == [rounded]
     assert found(root, "memory/@unit") == ["KiB"]
     assert found(root, "cpu/numa/cell/@memory") == [rounded]

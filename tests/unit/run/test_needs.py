@@ -60,6 +60,13 @@ def test_a_guest_smaller_than_a_page_is_refused() -> None:
     ]
 
 
+def test_a_guest_that_does_not_fill_its_last_page_is_refused() -> None:
+    """QEMU 10: memory size must be multiple of."""
+    assert lacking("hugepages-2M", replace(HOST, guest_memory_bytes=GIB + 2**20)) == [
+        "it needs a guest with whole huge pages of 2M, this one has 1025 MiB"
+    ]
+
+
 def test_mapped_iothreads_are_refused_by_name_with_what_to_install() -> None:
     tuning = load_tuning("iothreads-4-mapped")
     with pytest.raises(HostError) as caught:

@@ -103,7 +103,10 @@ def test_a_folder_is_no_domain(tmp_path: Path) -> None:
         ("<network/>", "is not a QEMU domain: its root is <network>"),
         ("<domain type='xen'><name>x</name></domain>", "its root is <domain type='xen'>"),
         ("<domain type='kvm'><vcpu>1</vcpu></domain>", "has no <memory>"),
-        ("<domain type='kvm'><vcpu>0</vcpu><memory>1</memory></domain>", "<vcpu> (line 1): '0' is not a number"),
+        (
+            "<domain type='kvm'><vcpu>0</vcpu><memory>1</memory></domain>",
+            "<vcpu> (line 1): '0' is not a number",
+        ),
     ],
 )
 def test_a_file_that_holds_no_domain_is_named(tmp_path: Path, text: str, sentence: str) -> None:
