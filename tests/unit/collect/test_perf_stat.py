@@ -13,7 +13,7 @@ AMD = "perf-stat-amd-json-user-6.x.jsonl"
 CSV = "perf-stat-csv-all-cpus.csv"
 INTEL = "perf-stat-intel-json-system-wide.jsonl"
 THREADS = "perf-stat-json-per-thread.jsonl"
-NO_PMU = "perf-stat-6.1-no-pmu.jsonl"
+NO_PMU = ("perf-stat-6.1-no-pmu.jsonl", "perf-stat-6.12-no-pmu.jsonl")
 
 
 GUEST_EVENTS = "cycles:uG,instructions:uG"
@@ -69,8 +69,9 @@ def test_a_guest_is_counted_apart_from_the_host_that_carries_it(tmp_path: Path) 
     }
 
 
-def test_without_a_pmu_everything_is_unavailable_in_perf_s_words(tmp_path: Path) -> None:
-    readings = _parse(tmp_path, recorded(NO_PMU), "guest")
+@pytest.mark.parametrize("name", NO_PMU)
+def test_without_a_pmu_everything_is_unavailable_in_perf_s_words(tmp_path: Path, name: str) -> None:
+    readings = _parse(tmp_path, recorded(name), "guest")
     assert values(readings) == {}
     assert "<not supported>" in reasons(readings)["ipc{source=pmu}"]
 

@@ -24,12 +24,12 @@ SCRIPT = (
 
 # As tuned 2.25.1 wrote them in a Debian 13 guest (Linux 6.12).
 UNMOVABLE = (
-    "2026-11-27 23:59:28,334 ERROR    tuned.plugins.plugin_scheduler: Failed to set SMP affinity of "
-    "IRQ 42 to '00000001': [Errno 1] Operation not permitted\n"
+    "2026-11-27 23:59:28,334 ERROR    tuned.plugins.plugin_scheduler: Failed to set SMP affinity "
+    "of IRQ 42 to '00000001': [Errno 1] Operation not permitted\n"
 )
 UNMOVED = (
-    "2026-11-27 23:59:30,395 ERROR    tuned.plugins.plugin_scheduler: verify: failed: 'SMP affinity "
-    "of IRQ 42' = '[1]', expected '[0]'\n"
+    "2026-11-27 23:59:30,395 ERROR    tuned.plugins.plugin_scheduler: verify: failed: 'SMP "
+    "affinity of IRQ 42' = '[1]', expected '[0]'\n"
 )
 
 

@@ -1,8 +1,8 @@
-"""Files that perf 6.1 recorded, against what `perf script` prints of them.
+"""Files that perf 6.1 and 6.12 recorded, against what `perf script` prints of them.
 
-Each `NAME.data` was scrubbed (`scrub.py`); its `NAME.script` is what perf 6.1 prints of it with
-`perf script --ns -F pid,tid,cpu,time,event,trace`. `svm` is of a guest under kvm_amd, on an
-emulated host.
+Each `NAME.data` was scrubbed (`scrub.py`); its `NAME.script` is what the same perf, without
+plugins, prints of it with `perf script --ns -F pid,tid,cpu,time,event,trace`. `svm` is of a guest
+under kvm_amd, on an emulated host.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ COLLECTED = Path(__file__).parents[1] / "collect" / "fixtures"
 SWITCH, WAKEUP = "sched:sched_switch", "sched:sched_wakeup"
 WANTED = {
     "sched-perf-6.1": {
+        SWITCH: ("prev_pid", "prev_prio", "next_pid", "next_prio"),
+        WAKEUP: ("pid", "prio", "target_cpu"),
+        "sched:sched_wakeup_new": ("pid", "prio", "target_cpu"),
+        "sched:sched_migrate_task": ("pid", "prio", "orig_cpu", "dest_cpu"),
+    },
+    "sched-perf-6.12": {
         SWITCH: ("prev_pid", "prev_prio", "next_pid", "next_prio"),
         WAKEUP: ("pid", "prio", "target_cpu"),
         "sched:sched_wakeup_new": ("pid", "prio", "target_cpu"),

@@ -22,7 +22,14 @@ from tests.unit.trace import perfdata_writer as made
 from tests.unit.trace.test_perfdata_recorded import FIXTURES, said_by_perf
 from tests.unit.trace.tracedat_reader import Entry, TraceDat, parsed
 
-RECORDED = ["sched-perf-6.1", "lost-perf-6.1", "one-event-perf-6.1", "kvm-perf-6.1", "svm-perf-6.1"]
+RECORDED = [
+    "sched-perf-6.1",
+    "sched-perf-6.12",
+    "lost-perf-6.1",
+    "one-event-perf-6.1",
+    "kvm-perf-6.1",
+    "svm-perf-6.1",
+]
 CPUSTAT, TRACECLOCK, TRACEID, GUEST = 2, 4, 11, 13
 PAUSE_NS = 1 << 27
 """The longest that an event's own head has room for."""
