@@ -13,7 +13,7 @@ from labctl.base.errors import UsageError
 from labctl.base.placement import RT_RUNTIME_US, HostCpus
 from labctl.base.tuning import PLAN, Strategy, Tuning
 from labctl.domain.pinning.helpers import helper_cpus
-from labctl.domain.pinning.vcpus import guest_topology, vcpu_cpus
+from labctl.domain.pinning.vcpus import guest_topology, untold, vcpu_cpus
 from labctl.host.topology import Topology
 
 DEFAULT_VCPUS_AT_MOST = 4
@@ -206,7 +206,10 @@ def pin_plans(
                 housekeeping=housekeeping,
                 usable=topology.usable,
                 online=topology.online,
-                reasons=(why_housekeeping, *why, why_helpers, *_limits(topology)),
+                reasons=(
+                    *(why_housekeeping, *why, *untold(topology, cpus)),
+                    *(why_helpers, *_limits(topology)),
+                ),
                 shares=(),
                 host=HostCpus(
                     present=topology.present,

@@ -114,6 +114,23 @@ def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int,
     return len(chosen) // per_socket, per_socket // threads, threads
 
 
+def untold(topology: Topology, chosen: Sequence[int]) -> tuple[str, ...]:
+    """Return a sentence for vCPUs that share a core of the host where the guest has to be told
+    that each has a core of its own: its cores must have equal numbers of threads."""
+    if guest_topology(topology, chosen)[2] > 1:
+        return ()
+    number = {cpu: vcpu for vcpu, cpu in enumerate(chosen)}
+    cores = topology.cores(frozenset(chosen))
+    shared = [sorted(number[cpu] for cpu in core) for core in cores if len(core) > 1]
+    if not shared:
+        return ()
+    named = "; ".join(f"vCPUs {format_cpus(frozenset(vcpus))}" for vcpus in sorted(shared))
+    return (
+        f"The guest can't be told which of its vCPUs share a core ({named}): all its cores would "
+        "need as many threads, in a row. Its scheduler takes each vCPU for a core.",
+    )
+
+
 def _row_length(keys: Sequence[Hashable]) -> int | None:
     """Return the length of the rows of equal keys, if all have one length and no key has two
     rows."""

@@ -227,3 +227,17 @@ def test_a_plan_with_too_few_iothreads_is_refused() -> None:
     tuning = replace(guest(), iothreads=3)
     with pytest.raises(UsageError, match="has 3 iothreads and the pin plan places 2"):
         placement(tuning, pin_plan(hosts.FOUR_CPUS, 1, 2))
+
+
+def test_a_plan_says_where_a_guest_cannot_be_told_which_vcpus_share_a_core() -> None:
+    """As virhostcpudata/linux-test6 of libvirt's tests, where CPUs 5 and 7 are offline."""
+    uneven = hosts.topology([[0, 4], [1, 5], [2, 6], [3, 7]], offline=[5, 7])
+    plan = pin_plan(uneven, 3, 1)
+    assert plan.vcpus == (1, 2, 6)
+    assert plan.guest_topology == (1, 3, 1)
+    assert any(
+        "can't be told which of its vCPUs share a core (vCPUs 1-2)" in r for r in plan.reasons
+    )
+    for vcpus in (2, 4):
+        even = pin_plan(hosts.topology([[0, 4], [1, 5], [2, 6], [3, 7]]), vcpus, 1)
+        assert not any("can't be told" in reason for reason in even.reasons)
