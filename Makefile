@@ -7,8 +7,8 @@ IMAGE ?= debian-13
 bin := .venv/bin
 labctl := $(bin)/labctl
 
-.PHONY: setup image sweep example test guest-tests test-on test-kvm sweep-kvm shell-kvm lint unit docs \
-    bench calibrate lessons lock clean
+.PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
+    lint unit docs bench calibrate lessons lock clean
 
 setup:
 	@tools/setup.sh
@@ -51,6 +51,10 @@ test-on: setup
 	@tools/on_release.sh $(RELEASE) 'make setup' \
 	    'make sweep ARGS="--quick --blocks 1 --workload sysbench-cpu --collect trace"' \
 	    'make unit' 'make guest-tests FILES="$(there)"'
+
+# The domains and topologies of libvirt's own test suite, as the release's source package has them.
+test-peers: setup
+	@$(bin)/python -m tools.peers $(ARGS)
 
 # The tests that need KVM, in an emulated host of it, where this one has none;
 # `make test-kvm ARGS=tests/guest/test_exits_kvm.py` runs others there.

@@ -1,0 +1,1 @@
+"""Give labctl the inputs of libvirt's own test suite (`make test-peers`)."""
