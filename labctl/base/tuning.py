@@ -218,6 +218,9 @@ class Tuning:
     pin: Pin = field(default_factory=Pin)
     vcpu_sched: Sched | None = None
     """Policy of the vCPUs, natively of the workload itself."""
+    vcpu_slice_ms: float | None = None
+    """Time slice of the vCPUs, natively of the workload itself: what the fair scheduler lets each
+    run for at a time (sched_setattr(2), `sched_runtime`; Linux 6.12). None: the kernel's."""
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
     iothreads: int = 0
@@ -233,3 +236,8 @@ class Tuning:
     guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""
+
+    @property
+    def vcpu_slice_ns(self) -> int:
+        """Return the time slice that is asked for in ns, 0 for none."""
+        return round((self.vcpu_slice_ms or 0) * 1e6)

@@ -33,6 +33,8 @@ class ExpectedThread:
     cpus: CpuSet
     policy: str
     priority: int
+    slice_ns: int = 0
+    """Time slice; 0: none is asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -41,6 +43,7 @@ class ExpectedThread:
             "cpus": format_cpus(self.cpus),
             "policy": self.policy,
             "priority": self.priority,
+            **({"slice_ns": self.slice_ns} if self.slice_ns else {}),
         }
 
 
@@ -57,8 +60,11 @@ class ThreadState:
     policy: str
     priority: int
     nice: int
+    slice_ns: int | None = None
+    """Time slice; None where it isn't known."""
 
     def to_json(self) -> dict[str, Any]:
+        known = {} if self.slice_ns is None else {"slice_ns": self.slice_ns}
         return {
             "tid": self.tid,
             "role": self.role,
@@ -68,6 +74,7 @@ class ThreadState:
             "policy": self.policy,
             "priority": self.priority,
             "nice": self.nice,
+            **known,
         }
 
 
@@ -92,9 +99,14 @@ def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[Exp
     ]
 
 
-def expected_workload(cpus: CpuSet, sched: Sched | None) -> ExpectedThread:
-    """Return what a command must show that is given these CPUs and this policy."""
-    return _expected(WORKLOAD, 0, cpus, sched)
+def expected_workload(cpus: CpuSet, sched: Sched | None, slice_ns: int = 0) -> ExpectedThread:
+    """Return what a command must show that is given these CPUs, this policy and this slice."""
+    return replace(_expected(WORKLOAD, 0, cpus, sched), slice_ns=slice_ns)
+
+
+def sliced(expected: Iterable[ExpectedThread], slice_ns: int) -> list[ExpectedThread]:
+    """Return the same threads, with that time slice asked of the vCPUs."""
+    return [replace(one, slice_ns=slice_ns) if one.role == VCPU else one for one in expected]
 
 
 def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]) -> list[str]:
@@ -164,6 +176,11 @@ def _differences(want: ExpectedThread, state: ThreadState) -> list[str]:
         wrong.append(
             f"{name} runs under {said(state.policy, state.priority)}, "
             f"asked was {said(want.policy, want.priority)}"
+        )
+    if want.slice_ns and state.slice_ns not in (None, want.slice_ns):
+        wrong.append(
+            f"{name} has a time slice of {state.slice_ns / 1e6:g} ms, asked was "
+            f"{want.slice_ns / 1e6:g} ms"
         )
     return wrong
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from labctl.base.cpus import CpuSet
-from labctl.base.placed import Placed, name_of, parse_placed, read_placed
+from labctl.base.placed import Placed, known_slice_ns, name_of, parse_placed, read_placed
 from labctl.base.process import thread_ids
 from labctl.base.tuning import Sched
 from labctl.domain.asked import (
@@ -22,12 +23,14 @@ from labctl.domain.asked import (
 )
 from labctl.domain.xmlfacts import facts, is_filled_in
 
+_PROC = Path("/proc")
+
 
 def read_threads(
     pid: int,
     vcpu_tids: Mapping[int, int],
     iothread_tids: Mapping[int, int],
-    proc_root: Path = Path("/proc"),
+    proc_root: Path = _PROC,
 ) -> list[ThreadState]:
     """Return every thread of the QEMU process, and the kernel's vhost workers for it.
 
@@ -54,11 +57,16 @@ def read_threads(
         if (read := read_placed(proc_root / str(tid) / "task" / str(tid))) is not None:
             states.append(_state(tid, VHOST, vhosts, *read))
             vhosts += 1
-    return states
+    return _with_slices(states, proc_root)
 
 
 def native_mismatches(
-    pid: int, cpus: CpuSet, sched: Sched | None, proc_root: Path = Path("/proc")
+    pid: int,
+    cpus: CpuSet,
+    sched: Sched | None,
+    proc_root: Path = _PROC,
+    *,
+    slice_ns: int = 0,
 ) -> list[str]:
     """Return a sentence for each thread of a native workload that isn't where and what its twin
     asks."""
@@ -68,7 +76,8 @@ def native_mismatches(
         for index, tid in enumerate(thread_ids(pid, proc_root))
         if (read := read_placed(tasks / str(tid))) is not None
     ]
-    return mismatches([expected_workload(cpus, sched)], states)
+    asked = expected_workload(cpus, sched, slice_ns)
+    return mismatches([asked], _with_slices(states, proc_root))
 
 
 def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
@@ -86,13 +95,22 @@ def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
 def row_states(rows: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[ThreadState]:
     """Return the threads of those roles in a snapshot (`collect.host_threads.snapshot`)."""
     return [
-        _state(row["tid"], row["role"], row["index"], row["comm"], placed)
+        _state(row["tid"], row["role"], row["index"], row["comm"], placed, row.get("slice_ns"))
         for row in rows
         if row["role"] in roles and (placed := parse_placed(row["stat"], row["status"])) is not None
     ]
 
 
-def _state(tid: int, role: str, index: int, comm: str, placed: Placed) -> ThreadState:
+def _with_slices(states: Iterable[ThreadState], proc_root: Path) -> list[ThreadState]:
+    """Return the threads with their time slices, which no file of /proc has."""
+    if proc_root != _PROC:
+        return list(states)
+    return [replace(state, slice_ns=known_slice_ns(state.tid)) for state in states]
+
+
+def _state(
+    tid: int, role: str, index: int, comm: str, placed: Placed, slice_ns: int | None = None
+) -> ThreadState:
     return ThreadState(
         tid=tid,
         role=role,
@@ -102,6 +120,7 @@ def _state(tid: int, role: str, index: int, comm: str, placed: Placed) -> Thread
         policy=placed.policy,
         priority=placed.priority,
         nice=placed.nice,
+        slice_ns=slice_ns,
     )
 
 

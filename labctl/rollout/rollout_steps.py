@@ -35,6 +35,11 @@ from labctl.rollout.steps import Command, Machine, Step
 from labctl.store.records.run_record import RecordedTuning
 
 DEFAULT_DISK = "vda"
+_SLICE = (
+    "libvirt has no option for the vCPUs' time slice of {ms:g} ms. After each start of the guest, "
+    "do this as root for every thread of QEMU's that is called 'CPU N/KVM': 'chrt --other "
+    "--sched-runtime {ns:.0f} --pid 0 TID' (util-linux 2.41, Linux 6.12)."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,8 @@ def rollout_steps(
         f"{tuning}' sets it until it is restored."
         for name in not_lasting(host, cpus)
     ]
+    if settings.vcpu_slice_ms and settings.vcpu_slice_ms != former.vcpu_slice_ms:
+        notes.append(_SLICE.format(ms=settings.vcpu_slice_ms, ns=settings.vcpu_slice_ms * 1e6))
     runtime_us = host.get("rt-runtime-us")
     refused = _refused(view, settings, after, machine, runtime_us)
     if refused:

@@ -36,7 +36,15 @@ _KEYS = {name: [item.name for item in fields(group)] for name, group in _GROUPS.
 _MAPPINGS = frozenset({("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs")})
 """Mappings whose entries are keys of their own. A pin's mapping of numbers is one value."""
 _ALONE = (
-    *("timers", "host", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads"),
+    *(
+        "timers",
+        "host",
+        "vcpu_sched",
+        "vcpu_slice_ms",
+        "emulator_sched",
+        "iothread_sched",
+        "iothreads",
+    ),
     "handicap_percent",
 )
 

@@ -175,7 +175,8 @@ def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
 def _placement(tuning: Tuning) -> tuple[object, ...]:
     sched = tuning.vcpu_sched
     ordinary = sched is None or sched.policy is Policy.OTHER
-    return tuning.pin.vcpus, tuning.pin.strategy, None if ordinary else sched
+    own = (None if ordinary else sched, tuning.vcpu_slice_ms)
+    return tuning.pin.vcpus, tuning.pin.strategy, *own
 
 
 def _union(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.tuning import PLAN, Kind, Strategy, Tuning
+from labctl.base.tuning import PLAN, Kind, Policy, Strategy, Tuning
 from labctl.base.versions import is_version
 from labctl.study.changes import Key, dotted, values
 
@@ -16,6 +16,7 @@ TIMERS = ("hpet", "kvmclock")
 _ACCELERATOR: Key = ("requires", "accelerator")
 _NEEDS_KVM = "Write 'requires: {accelerator: kvm}' as well."
 _NEEDS_BOOT = "Write 'restore: false'."
+_FAIR = (Policy.OTHER, Policy.BATCH)
 _AT_BOOT = ("cpu", "kvm", "timers")
 
 
@@ -45,6 +46,13 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
             (("host", "smt"), ("pin", "vcpus"), ("pin", "emulator"), ("pin", "iothreads")),
             "'host.smt' takes hardware threads away that the pin plan has given to threads.",
             "Switch SMT off for the whole run: 'labctl host tune smt-off', then the sweep.",
+        )
+    if tuning.vcpu_slice_ms and (sched := tuning.vcpu_sched) and sched.policy not in _FAIR:
+        yield Contradiction(
+            (("vcpu_slice_ms",), ("vcpu_sched",)),
+            f"'vcpu_slice_ms' is of the fair scheduler, and 'vcpu_sched.policy' is "
+            f"'{sched.policy}'.",
+            "Take one of them out.",
         )
     yield from _requirements(tuning)
     if tuning.kind is Kind.GUEST:

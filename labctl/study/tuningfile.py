@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from labctl.base.cpus import parse_cpus
-from labctl.base.quantities import PERCENT
+from labctl.base.quantities import DELAY, PERCENT
 from labctl.base.tuning import PLAN
 from labctl.base.yamlfile import FileModel
 
@@ -147,6 +147,8 @@ class TuningFile(FileModel):
     twin: str | None = None
     pin: PinFile | None = None
     vcpu_sched: SchedFile | None = None
+    vcpu_slice_ms: Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False), DELAY] | None = None
+    """Time slice of the vCPUs under the fair scheduler, such as `3 ms` (Linux 6.12)."""
     emulator_sched: SchedFile | None = None
     iothread_sched: SchedFile | None = None
     iothreads: Annotated[int, Field(ge=0, le=16)] | None = None

@@ -202,6 +202,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
             strategy=Strategy(pin.get("strategy", Strategy.COMPACT)),
         ),
         vcpu_sched=_sched(source, "vcpu_sched", values.get("vcpu_sched")),
+        vcpu_slice_ms=values.get("vcpu_slice_ms"),
         emulator_sched=_sched(source, "emulator_sched", values.get("emulator_sched")),
         iothread_sched=_sched(source, "iothread_sched", values.get("iothread_sched")),
         iothreads=values.get("iothreads", 0),

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labctl.base.placed import known_slice_ns
 from labctl.collect.collector import Edge, Snapshot, Target, ThreadRef
 from labctl.collect.snapshots import BESIDE
 
@@ -24,6 +25,7 @@ OWN = "labctl"
 # interrupts' line alone is kilobytes.
 _STAT_LINES = ("cpu", "ctxt ", "procs_")
 _STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
+_PROC = Path("/proc")
 _FILES = ("status", "comm", "stat")
 
 Find = Callable[[], Sequence[ThreadRef]]
@@ -50,9 +52,7 @@ class ThreadSnapshots:
     what it used.
     """
 
-    def __init__(
-        self, find: Find, proc_root: Path = Path("/proc"), beside: Beside | None = None
-    ) -> None:
+    def __init__(self, find: Find, proc_root: Path = _PROC, beside: Beside | None = None) -> None:
         self._find = find
         self._beside = beside or list
         self._proc = proc_root
@@ -122,9 +122,15 @@ class ThreadSnapshots:
                     "status": _kept(texts["status"], _STATUS_LINES),
                     # Its policy and priority, and a vCPU's page faults.
                     "stat": texts["stat"],
+                    **self._slice(ref.tid),
                 }
             )
         return found
+
+    def _slice(self, tid: int) -> dict[str, int]:
+        """Return a thread's time slice, which no file of /proc has."""
+        found = known_slice_ns(tid) if self._proc == _PROC else None
+        return {} if found is None else {"slice_ns": found}
 
     def _process_stats(self, threads: Iterable[ThreadRef]) -> dict[str, str]:
         found = {}

@@ -86,6 +86,7 @@ def difference(change: FactChange) -> tuple[str, str]:
 _OF_KEY = {
     "pin": Rests.PLACEMENT,
     "vcpu_sched": Rests.SCHEDULING,
+    "vcpu_slice_ms": Rests.SCHEDULING,
     "emulator_sched": Rests.SCHEDULING,
     "iothread_sched": Rests.SCHEDULING,
     "handicap_percent": Rests.SCHEDULING,

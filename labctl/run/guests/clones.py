@@ -24,7 +24,7 @@ from labctl.base.cpus import CpuSet
 from labctl.base.errors import HostError
 from labctl.base.own_guests import MOST_NEIGHBOURS
 from labctl.base.tuning import Tuning
-from labctl.domain.asked import ExpectedThread
+from labctl.domain.asked import ExpectedThread, sliced
 from labctl.domain.save_image import Identity, copy_saved, give_identity, identity_of
 from labctl.domain.session import RunningGuest
 from labctl.host.guest_memory import MIB, memory_problem
@@ -33,6 +33,7 @@ from labctl.run.guests.clone_parts import CloneParts, clone_parts
 from labctl.run.guests.clone_state import check_place, confined_threads, reseed
 from labctl.run.guests.lab import Lab, Pins
 from labctl.run.guests.started import RESTORE_S, answering, guest_xml
+from labctl.run.guests.threads import set_slices
 from labctl.run.resources.huge_pages import pages_of
 
 TICK_S = 0.01
@@ -128,7 +129,10 @@ class CloneRoom:
             running = self._restored(parts, identity)
             stack.callback(running.end)
             if cpus is None:
-                expected = lab.source.expected_threads(lab, self.tuning, parts.xml)
+                slice_ns = self.tuning.vcpu_slice_ns
+                set_slices(running.vcpu_threads().values(), slice_ns)
+                asked = lab.source.expected_threads(lab, self.tuning, parts.xml)
+                expected = sliced(asked, slice_ns)
             else:
                 expected = confined_threads(running, cpus)
             check_place(lab.layout, running, expected)

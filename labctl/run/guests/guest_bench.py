@@ -13,7 +13,7 @@ from typing import Any
 from labctl.base.deadline import Deadline
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain import readback
-from labctl.domain.asked import ExpectedThread, mismatches
+from labctl.domain.asked import ExpectedThread, mismatches, sliced
 from labctl.domain.memory import memory_problems
 from labctl.domain.render import guest_data_paths
 from labctl.host.cgroups import placement, placement_problems
@@ -22,7 +22,7 @@ from labctl.run.guests.bench import Bench
 from labctl.run.guests.boots import Boots, PausedGuest
 from labctl.run.guests.host_side import host_changed, with_cpus_of_now
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.threads import guest_threads
+from labctl.run.guests.threads import guest_threads, set_slices
 from labctl.run.resources.huge_pages import pages_of
 
 _HANDICAP_PERIOD_S = 1.0
@@ -46,7 +46,9 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         vcpus = running.vcpu_threads()
         iothreads = running.iothread_threads()
         live = running.live_xml()
-        expected = lab.source.expected_threads(lab, tuning, paused.asked_xml)
+        slice_ns = tuning.vcpu_slice_ns
+        expected = sliced(lab.source.expected_threads(lab, tuning, paused.asked_xml), slice_ns)
+        set_slices(vcpus.values(), slice_ns)
 
         misplaced = partial(_misplaced_threads, expected, pid, vcpus, iothreads)
         problems = [*misplaced(), *_guest_problems(lab, pid, paused.asked_xml, live)]

@@ -17,6 +17,7 @@ from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.host_side import host_changed, with_cpus_of_now
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.threads import set_slices
 from labctl.store.jsonfile import write_bytes
 
 MIB = 1024 * 1024
@@ -44,6 +45,8 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             )
         )
         channel = runner_channel(session)
+        # Whatever the runner starts inherits its slice.
+        set_slices([session.pid], tuning.vcpu_slice_ns)
         yield Bench(
             tuning=tuning,
             kind=Kind.NATIVE,
@@ -58,7 +61,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
-            asked=(expected_workload(cpus, tuning.vcpu_sched),),
+            asked=(expected_workload(cpus, tuning.vcpu_sched, tuning.vcpu_slice_ns),),
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from labctl.base.errors import HostError
+from labctl.base.placed import set_slice
 from labctl.base.process import thread_ids
 from labctl.collect.collector import ThreadRef
 from labctl.collect.table import RECORDERS
@@ -21,6 +23,21 @@ def guest_threads(
         ThreadRef(pid=pid, tid=state.tid, role=state.role, index=state.index)
         for state in read_threads(pid, vcpu_tids, iothread_tids)
     ]
+
+
+def set_slices(tids: Iterable[int], slice_ns: int) -> None:
+    """Set the time slice of threads; 0 leaves the kernel's. What is in force is read back with all
+    else that is asked of a thread. Raises HostError where the kernel refuses."""
+    if not slice_ns:
+        return
+    for tid in tids:
+        try:
+            set_slice(tid, slice_ns)
+        except OSError as error:
+            raise HostError(
+                f"thread {tid} can't have a time slice of {slice_ns / 1e6:g} ms: {error.strerror}",
+                hint="It takes Linux 6.12, and root.",
+            ) from error
 
 
 def process_threads(pid: int, role: str) -> list[ThreadRef]:

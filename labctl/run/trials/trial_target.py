@@ -62,6 +62,7 @@ def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Ta
         return target
     limits = command.cgroup
     cpus = bench.cpus & limits.cpus if limits is not None and limits.cpus else bench.cpus
-    if problems := readback.native_mismatches(pid, cpus, command.sched or bench.sched):
+    sched, slice_ns = command.sched or bench.sched, bench.tuning.vcpu_slice_ns
+    if problems := readback.native_mismatches(pid, cpus, sched, slice_ns=slice_ns):
         raise BrokenError("; ".join(problems))
     return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))

@@ -42,6 +42,7 @@ class RecordedTuning(Record):
     risks: tuple[Text, ...] = ()
     requires: RecordedNeeds = RecordedNeeds()
     pin: PinChoice = PinChoice()
+    vcpu_slice_ms: Number | None = None
     iothreads: Any = None
     disk: dict[str, Any] = {}
     host: dict[str, Any] = {}
