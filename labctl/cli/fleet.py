@@ -26,7 +26,8 @@ def command() -> None:
 def wheelhouse(out: Path) -> None:
     """Make one file of this labctl and all that it needs, for hosts without a network.
 
-    Versions are those that are installed here. Hosts have the same distribution and Python.
+    Versions are those that are installed here, for the Pythons of Debian 12 and 13 and for the one
+    that runs this. A host with another Python than this one needs its package python3-libvirt.
     """
     from labctl.fleet.wheelhouse import make_wheelhouse
     from labctl.store.jsonfile import check_folder

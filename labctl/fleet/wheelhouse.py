@@ -6,6 +6,7 @@ import hashlib
 import re
 import sys
 import tarfile
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,11 @@ from labctl.base.paths import shipped_data
 from labctl.store.jsonfile import output_file
 
 REQUIREMENTS: Final = "requirements.txt"
+PYTHONS: Final = ("3.11", "3.13")
+"""Of Debian 12 and 13."""
+_BUILT: Final = "libvirt-python"
+"""Published as source alone: built for the Python that runs this. Hosts with another one have the
+distribution's own (python3-libvirt)."""
 _LONGEST_S: Final = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -50,12 +56,14 @@ def _key(name: str) -> str:
 
 
 def make_wheelhouse(target: Path) -> int:
-    """Write the wheelhouse, a tar file of wheels with their SHA-256; returns how many there are.
+    """Write the wheelhouse, a tar file of wheels for each of PYTHONS and the one that runs this,
+    with their SHA-256; returns how many there are.
 
-    Packages that come as source (libvirt-python) are built here, against this distribution's
-    headers. Raises UsageError where labctl isn't a checkout's, ProcessError where pip fails.
+    libvirt-python is built here, against this distribution's headers, for this Python alone.
+    Raises UsageError where labctl isn't a checkout's, ProcessError where pip fails.
     """
     checkout = shipped_data()
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not (checkout / "pyproject.toml").is_file():
         raise UsageError(
             "this labctl was installed from a wheel, so there is no source to make one of",
@@ -63,27 +71,38 @@ def make_wheelhouse(target: Path) -> int:
         )
     with TemporaryDirectory(prefix="labctl-wheels-") as made:
         wheels = Path(made)
-        pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-        pip += ["--no-deps", "--no-build-isolation", "--wheel-dir", made]
-        wanted = [f"{name}=={version}" for name, version in pinned().items()]
-        process.run(
-            [*pip, *wanted, str(checkout)],
-            deadline=Deadline.after(_LONGEST_S, "making wheels"),
-            hint="It fetches packages, and builds libvirt-python with libvirt-dev and gcc.",
-        )
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        deadline = Deadline.after(_LONGEST_S, "making wheels")
+        hint = "It fetches packages, and builds libvirt-python with libvirt-dev and gcc."
+        wanted = {name: f"{name}=={version}" for name, version in pinned().items()}
+        build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made]
+        process.run([*build, *wanted.values(), str(checkout)], deadline=deadline, hint=hint)
+        published = [text for name, text in wanted.items() if name != _BUILT]
+        fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", made]
+        for python in set(PYTHONS) - {own}:
+            argv = [*fetch, "--python-version", python, *published]
+            process.run(argv, deadline=deadline, hint=hint)
         files = sorted(wheels.glob("*.whl"))
-        (wheels / REQUIREMENTS).write_text("".join(map(_requirement, files)))
+        (wheels / REQUIREMENTS).write_text(_requirements(files, own))
         with output_file(target) as file, tarfile.open(fileobj=file, mode="w") as archive:
             for path in (*files, wheels / REQUIREMENTS):
                 archive.add(path, path.name, filter=_anonymous)
     return len(files)
 
 
-def _requirement(wheel: Path) -> str:
-    name, version, *_ = wheel.name.split("-")
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{name}=={version} --hash=sha256:{digest}\n"
+def _requirements(wheels: Iterable[Path], own: str) -> str:
+    """Return the lines for pip, one a package with the digests of all its wheels."""
+    digests: dict[tuple[str, str], list[str]] = {}
+    for wheel in wheels:
+        name, version, *_ = wheel.name.split("-")
+        with wheel.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digests.setdefault((name, version), []).append(f" --hash=sha256:{digest}")
+    lines = []
+    for (name, version), hashes in digests.items():
+        only = f' ; python_version == "{own}"' if _key(name) == _BUILT else ""
+        lines.append(f"{name}=={version}{only}{''.join(hashes)}\n")
+    return "".join(lines)
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -90,6 +91,21 @@ def test_a_wheel_that_is_not_the_named_one_is_refused(
     assert status == 2
     assert "DO NOT MATCH THE HASHES" in said
     assert rig.on("h1", "ls", "/usr/local/bin/own").returncode != 0
+
+
+def test_a_wheelhouse_is_for_the_pythons_of_all_releases(wheelhouse: Path) -> None:
+    with tarfile.open(wheelhouse) as archive:
+        names = archive.getnames()
+        file = archive.extractfile("requirements.txt")
+        assert file is not None
+        lines = file.read().decode().splitlines()
+    for python in ("cp311", "cp313"):
+        assert any(name.startswith("numpy-") and f"-{python}-" in name for name in names)
+    (numpy,) = (line for line in lines if line.startswith("numpy=="))
+    assert numpy.count("--hash=sha256:") >= 2
+    (bindings,) = (line for line in lines if line.startswith("libvirt_python=="))
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert f'python_version == "{own}"' in bindings
 
 
 def test_versions_are_those_of_this_labctl() -> None:
