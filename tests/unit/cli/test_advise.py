@@ -270,3 +270,14 @@ def test_a_run_of_an_old_labctl_says_what_it_has_not_recorded(
     assert first["cost"]["risks"] is None
     assert first["rollout"]["steps"] == []
     assert any("is not there" in note for note in first["rollout"]["notes"])
+
+
+def test_a_time_slice_which_libvirt_has_no_option_for_is_told_as_a_command(
+    labctl: Labctl, results: Path
+) -> None:
+    settings = {"pinned+fifo": {"vcpu_slice_ms": 3.0}, "baseline": {"vcpu_slice_ms": None}}
+    stored(results, with_run(made(), tunings=settings))
+    [first, _] = advised(labctl)["advised"]
+    (note,) = (one for one in first["rollout"]["notes"] if "time slice" in one)
+    assert "slice of 3 ms" in note
+    assert "'chrt --other --sched-runtime 3000000 --pid 0 TID'" in note

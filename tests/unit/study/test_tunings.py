@@ -68,6 +68,7 @@ def test_a_guests_twin_has_its_placement_and_policy() -> None:
             twin = load_tuning(tuning.twin)
             assert twin.pin.vcpus == tuning.pin.vcpus, tuning.name
             assert twin.vcpu_sched == tuning.vcpu_sched, tuning.name
+            assert twin.vcpu_slice_ms == tuning.vcpu_slice_ms, tuning.name
 
 
 def test_the_control_is_the_baseline_but_for_its_name() -> None:
@@ -161,6 +162,13 @@ def test_extending_itself_is_a_circle(write: Write) -> None:
         ("vcpu_sched: {policy: fifo}", 2, "needs a priority from 1 to 99"),
         ("vcpu_sched: {priority: 1}", 2, "key 'vcpu_sched.policy' is missing"),
         ("vcpu_sched: {policy: batch, priority: 1}", 2, "policy 'batch' has no priorities"),
+        ("vcpu_slice_ms: 0.05", 2, "'vcpu_slice_ms' is 0.05"),
+        ("vcpu_slice_ms: 1 s", 2, "'vcpu_slice_ms' is"),
+        (
+            "vcpu_slice_ms: 3 ms\nvcpu_sched: {policy: fifo, priority: 1}",
+            2,
+            "is of the fair scheduler, and 'vcpu_sched.policy' is 'fifo'",
+        ),
         ("pin: {vcpus: {0: 3-1}}", 2, "not a CPU list: '3-1'"),
         ("pin: {vcpus: 1-3}", 2, "give 'plan', or a mapping of numbers to CPU lists"),
         ("pin: {vcpus: {a: 1}}", 2, "give 'plan', or a mapping"),
