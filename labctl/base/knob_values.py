@@ -3,7 +3,9 @@ run, of which scripts and files are made for whoever rolls a tuning out."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -44,6 +46,37 @@ def named(pattern: str, text: str, example: str = "") -> Values:
     return Values(text, lambda value: name.fullmatch(value) is not None, example)
 
 
+@dataclass(frozen=True, slots=True)
+class HostProgram:
+    """Describe a program of the host's that runs while a tuning is in force. `check`: the command
+    that succeeds while it does what it is for. Both begin with the path of a file."""
+
+    command: tuple[str, ...]
+    check: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> HostProgram:
+        """Return what a knob's value says. Raises ValueError."""
+        given = json.loads(text)
+        if not isinstance(given, dict) or given.keys() != {"command", "check"}:
+            raise ValueError("it has the keys 'command' and 'check'")
+        parts = []
+        for key in ("command", "check"):
+            argv = shlex.split(given[key]) if isinstance(given[key], str) else []
+            if not argv or not argv[0].startswith("/"):
+                raise ValueError(f"'{key}' is a command that begins with the path of a file")
+            parts.append(tuple(argv))
+        return cls(*parts)
+
+
+def _is_program(text: str) -> bool:
+    try:
+        HostProgram.of(text)
+    except ValueError:
+        return False
+    return True
+
+
 KNOB_VALUES: Mapping[str, Values] = {
     "smt": one_of("on", "off"),
     "hugepages-1G": number(0, 65536),
@@ -70,6 +103,11 @@ KNOB_VALUES: Mapping[str, Values] = {
     "workqueues": one_of(HOUSEKEEPING),
     "irq-affinity": one_of(HOUSEKEEPING),
     "cpu-dma-latency": number(0, 1_000_000),
+    "program": Values(
+        "'command' and 'check', each a command that begins with the path of a file",
+        _is_program,
+        '{"command": "/bin/true", "check": "/bin/true"}',
+    ),
 }
 """Values by a knob's name in tunings."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +30,13 @@ _VALUE = struct.Struct("=i")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Hold a setting in force by an open descriptor: its old and its present value."""
+    """Hold a setting that is in force while something of labctl's is there: its old and its
+    present value. `why_over`: returns why it is no longer in force, None while it is."""
 
     name: str
     before: str
     now: str
+    why_over: Callable[[], str | None] = lambda: None
 
 
 def limit_us(root: Path = Path("/")) -> int:

@@ -102,6 +102,11 @@ def rollout_steps(
     cpus = _cpus(view, settings, machine)
     steps = list(host_steps(tuning, host, settings.requires.command_line, cpus))
     notes = list(_not_recorded(before, after, is_recorded=tuning in recorded))
+    if program := host.pop("program", None):
+        notes.append(
+            f"It ran a program of the host's while it was measured ({program}): make that a "
+            "service there (systemd.service(5))."
+        )
     notes += [
         f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "
         f"{tuning}' sets it until it is restored."

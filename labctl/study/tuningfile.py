@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -36,7 +37,10 @@ def _numbered_pins(value: object) -> object:
 
 
 def _knob_value(value: object) -> object:
-    """Return a knob's value as text: `swappiness: 10` is a number in YAML."""
+    """Return a knob's value as text: `swappiness: 10` is a number in YAML, and a program a mapping
+    of its keys to commands."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
     return str(value) if type(value) is int else value
 
 
@@ -162,7 +166,10 @@ class TuningFile(FileModel):
         dict[
             str,
             Annotated[
-                str | None, BeforeValidator(_knob_value, json_schema_input_type=str | int | None)
+                str | None,
+                BeforeValidator(
+                    _knob_value, json_schema_input_type=str | int | dict[str, str] | None
+                ),
             ],
         ]
         | None

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.knob_values import HostProgram
 from labctl.base.latency_qos import DEVICE, in_words, limit_us, limited
 from labctl.host.settings import tuned
+from labctl.host.settings.host_program import check_files, program_running
 from labctl.host.settings.journal import KnobChange
 from labctl.host.settings.knob import (
     Impossible,
@@ -213,6 +215,12 @@ def _process_runs(place: KnobPlace, name: str) -> bool:
     )
 
 
+def _program(value: str, place: KnobPlace) -> list[KnobChange]:
+    """Nothing is changed that would be to undo. Raises Impossible as `check_files`."""
+    check_files(HostProgram.of(value), place.root)
+    return []
+
+
 TABLE: tuple[Knob, ...] = (
     # In the order in which they are turned, and undone in reverse.
     # SMT first: files of its CPUs go and come with it.
@@ -317,5 +325,12 @@ TABLE: tuple[Knob, ...] = (
         changes=_latency,
         now=_latency_now,
         held=lambda value, place: limited(int(value), place.root),
+    ),
+    Knob(
+        name="program",
+        what="a program of the host's that runs while the tuning is in force",
+        changes=_program,
+        now=lambda place: "none",
+        held=lambda value, place: program_running(HostProgram.of(value)),
     ),
 )

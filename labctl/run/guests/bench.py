@@ -49,6 +49,8 @@ class Bench:
     sched: Sched | None = None
     asked: tuple[ExpectedThread, ...] = ()
     """Settings read back before and after each trial: a guest's threads, natively the command."""
+    host_problems: Callable[[], list[str]] = list
+    """Returns why what the tuning holds on the host is no longer in force; asked after a trial."""
     misplaced: Callable[[], list[str]] = list
     """Reads that back now, of a machine that lives on after a trial."""
     problems: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         if restored:
             # On the host as it is: every other tuning is restored from this boot as well.
             boots.saved(boot)
-        changed = stack.enter_context(host_changed(lab, tuning))
+        on_host = stack.enter_context(host_changed(lab, tuning))
         lab = with_cpus_of_now(lab, tuning)
         paused: PausedGuest = stack.enter_context(
             boots.restored(boot, tuning) if restored else boots.booted(tuning)
@@ -86,11 +86,12 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             peer=lab.link.guest.peer if lab.link else None,
             asked=tuple(expected),
             misplaced=misplaced,
+            host_problems=on_host.problems,
             problems=(*problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
                 "placement.json": placement(pid),
-                **changed,
+                **on_host.evidence,
                 **inside.evidence,
                 **card.evidence,
             },

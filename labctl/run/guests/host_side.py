@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.latency_qos import Held
 from labctl.base.tuning import Tuning
 from labctl.host.settings import knobs
 from labctl.host.topology import read_topology
 from labctl.run.guests.lab import Lab
 
 
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """Hold what was set up on the host. `held`: what is in force only while labctl holds it."""
+
+    evidence: dict[str, Any] = field(default_factory=dict)
+    held: Sequence[Held] = ()
+
+    def problems(self) -> list[str]:
+        """Return why something that is held is no longer in force, a sentence each."""
+        return [why for one in self.held if (why := one.why_over()) is not None]
+
+
 @contextmanager
-def host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
-    """Set the host up as the tuning asks, and back afterwards. Yields the evidence.
+def host_changed(lab: Lab, tuning: Tuning) -> Iterator[HostSide]:
+    """Set the host up as the tuning asks, and back afterwards.
 
     Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
     invalid, and the run goes on.
     """
     if not tuning.host:
-        yield {}
+        yield HostSide()
         return
     plan = lab.pin_plan_for(tuning)
     before = {entry.id for entry in lab.journal.pending()}
@@ -34,14 +47,16 @@ def host_changed(lab: Lab, tuning: Tuning) -> Iterator[dict[str, Any]]:
         except HostError as error:
             raise BrokenError(error.message, hint=error.hint) from error
         changed = [entry for entry in lab.journal.pending() if entry.id not in before]
-        yield {
+        held = [{"name": h.name, "before": h.before, "now": h.now} for h in turned.held]
+        evidence = {
             "host-knobs.json": {
                 "asked": dict(tuning.host),
                 "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
-                "held": [asdict(held) for held in turned.held],
+                "held": held,
                 "refused": turned.refused,
             }
         }
+        yield HostSide(evidence, turned.held)
 
 
 def with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:

@@ -29,7 +29,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     has.
     """
     with ExitStack() as stack:
-        changed = stack.enter_context(host_changed(lab, tuning))
+        on_host = stack.enter_context(host_changed(lab, tuning))
         lab = with_cpus_of_now(lab, tuning)
         pinned = tuning.pin.vcpus is not None
         cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
@@ -57,10 +57,11 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
             problems=tuple(placement_problems(lab.layout, session.placement())),
-            evidence={"placement.json": session.placement(), **changed},
+            evidence={"placement.json": session.placement(), **on_host.evidence},
             peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
+            host_problems=on_host.problems,
             asked=(expected_workload(cpus, tuning.vcpu_sched, tuning.vcpu_slice_ns),),
         )
 

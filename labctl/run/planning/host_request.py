@@ -55,6 +55,12 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> HostRequest:
     place = _place(tunings, vcpus)
     knobs.check_knobs(host)
     if held := knobs.held_by(host):
+        if held[0] == "program":
+            raise UsageError(
+                f"'{by[held[0]]}' runs a program of the host's, which would end with this command",
+                hint="A sweep runs it around its own trials. To keep it, make it a service of the "
+                "host's (systemd.service(5)).",
+            )
         raise UsageError(
             f"'{by[held[0]]}' can't be kept by a command that ends: the kernel has '{held[0]}' in "
             "force only while a program holds it",

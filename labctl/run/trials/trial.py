@@ -42,6 +42,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
     try:
         with contained(folder, "measuring it"):
             reasons += _measure(lab, bench, request, folder, times)
+            reasons += bench.host_problems()
     except HostError:
         raise
     except LabctlError as error:
