@@ -20,7 +20,7 @@ from labctl.store.jsonfile import output_file
 
 REQUIREMENTS: Final = "requirements.txt"
 PYTHONS: Final = ("3.11", "3.13")
-"""Of Debian 12 and 13."""
+"""Releases of Python in Debian 12 and 13."""
 _BUILT: Final = "libvirt-python"
 """Published as source alone: built for the Python that runs this. Hosts with another one have the
 distribution's own (python3-libvirt)."""

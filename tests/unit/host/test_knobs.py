@@ -211,6 +211,7 @@ def test_every_knob_says_what_it_is_now_and_what_it_takes(place: KnobPlace) -> N
     assert [s.name for s in found.values() if s.problem and s.name != "tuned"] == [
         "hugepages-1G",
         "cpu-dma-latency",
+        "program",
     ]
 
 
