@@ -54,13 +54,16 @@ def _perf_counts(event: str, pid: int, *filters: str) -> Iterator[list[int]]:
     ) as perf:
         os.close(asked)
         os.close(answering)
-        os.write(asking, b"enable\n")
-        assert os.read(answers, 64).startswith(b"ack")
-        yield counts
-        os.write(asking, b"disable\n")
-        os.read(answers, 64)
-        perf.send_signal(2)
-        _, said = perf.communicate(timeout=20)
+        try:
+            os.write(asking, b"enable\n")
+            assert os.read(answers, 64).startswith(b"ack")
+            yield counts
+            os.write(asking, b"disable\n")
+            os.read(answers, 64)
+            perf.send_signal(2)
+            _, said = perf.communicate(timeout=20)
+        finally:
+            perf.kill()
     os.close(asking)
     os.close(answers)
     counts += [int(line.split(",")[0]) for line in said.splitlines() if event in line]
