@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,7 +40,7 @@ RECORDED = HERE.parent / "unit/fixtures/versions/0.1.0-whole.tar.xz"
 SEED = 7
 _KEPT = Path("/var/tmp/labctl-fleet-packages")
 """Files of sshd, kept from one day to the next."""
-_PACKAGES = ("openssh-server", "openssh-sftp-server", "libwrap0")
+_SSHD = "openssh-server"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -67,16 +68,27 @@ def packages() -> Path:
 
 
 def _download(folder: Path) -> None:
-    download = ["apt-get", "-qq", "download", *_PACKAGES]
-    if subprocess.run(download, cwd=folder, check=False).returncode:
+    download = ["apt-get", "-qq", "download", _SSHD, "openssh-sftp-server"]
+    if subprocess.run([*download, *_libraries()], cwd=folder, check=False).returncode:
         subprocess.run(["apt-get", "-qq", "update"], check=True)
-        subprocess.run(download, cwd=folder, check=True)
+        subprocess.run([*download, *_libraries()], cwd=folder, check=True)
     for package in folder.glob("*.deb"):
         subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)
         package.unlink()
     # A folder named lib would hide the link /lib.
     for name in ("lib", "usr/share"):
         shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _libraries() -> list[str]:
+    """Those that sshd needs and this machine lacks; they differ between releases."""
+    said = subprocess.run(["apt-cache", "depends", _SSHD], capture_output=True, text=True)
+    found = []
+    for name in re.findall(r"Depends: (lib\S+)$", said.stdout, re.M):
+        ask = ["dpkg-query", "-W", "-f", "${db:Status-Status}", name]
+        if subprocess.run(ask, capture_output=True, text=True).stdout != "installed":
+            found.append(name)
+    return found
 
 
 @dataclass(frozen=True)
