@@ -117,7 +117,7 @@ def test_a_misspelt_package_is_told_with_the_one_that_was_meant(
 ) -> None:
     recipe = load_recipe(built.name).with_layer(Layer(packages=("redis-tool",)))
     with pytest.raises(
-        UsageError, match="no package 'redis-tool' in bookworm; did you mean 'redis-tools'?"
+        UsageError, match="no package 'redis-tool' in trixie; did you mean 'redis-tools'?"
     ):
         build(recipe, places, silent)
     assert [found.dir.name for found in images.list_images(places)] == [built.dir.name]

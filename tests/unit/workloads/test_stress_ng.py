@@ -21,7 +21,16 @@ def _parse(program: Workload, folder: Path, text: str) -> dict[str, float]:
     return values(list(program.parse(folder_of_it)))
 
 
-@pytest.mark.parametrize(("program", "name"), [(STRESS_NG_FORK, FORK), (STRESS_NG_MMAP, MMAP)])
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (STRESS_NG_FORK, FORK),
+        (STRESS_NG_MMAP, MMAP),
+        # Debian 13's, with a line that is no YAML.
+        (STRESS_NG_FORK, "stress-ng-0.19.02-fork.yaml"),
+        (STRESS_NG_MMAP, "stress-ng-0.19.02-mmap.yaml"),
+    ],
+)
 def test_the_rate_is_stress_ng_s_own_by_real_time(
     tmp_path: Path, program: Workload, name: str
 ) -> None:
