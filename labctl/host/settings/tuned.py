@@ -145,16 +145,17 @@ def application(name: str, place: KnobPlace) -> Application:
             changes=_snapshots([profile], place), act=act, left_out=[*planned, *held]
         )
     active = ActiveProfile(str(place.root / "etc/tuned"), str(place.root / _PID_FILE))
+    # Newer versions (2.25 in Debian 13) look for profiles there alone.
+    newer = place.root / "etc/tuned/profiles"
+    folder = newer if newer.is_dir() else place.root / "etc/tuned"
     # The daemon puts back what its present profile has set before it applies another.
     present = [read_profile(other, place.root) for other in active.profiles()]
     return Application(
         changes=[
             *_snapshots([profile, *present], place),
             *(
-                KnobChange(
-                    tunable=ProfileFolder(str(place.root / "etc/tuned" / folder)), value=text
-                )
-                for folder, text in texts.items()
+                KnobChange(tunable=ProfileFolder(str(folder / name)), value=text)
+                for name, text in texts.items()
             ),
             KnobChange(tunable=active, value=chosen(APPLIED)),
         ],

@@ -86,16 +86,19 @@ def test_what_holds_only_while_tuned_lives_is_said_where_it_does_not(place: Knob
     )
 
 
+@pytest.mark.parametrize("folder", ["etc/tuned", "etc/tuned/profiles"])
 def test_a_living_daemon_applies_a_profile_of_ours_without_what_cannot_be_undone(
-    place: KnobPlace, daemon: list[list[str]], tmp_path: Path
+    place: KnobPlace, daemon: list[list[str]], tmp_path: Path, folder: str
 ) -> None:
+    """`folder`: where tuned looks for profiles, the newer ones in the second alone."""
+    (place.root / folder).mkdir(exist_ok=True)
     how = tuned.application("realtime-virtual-host", place)
     assert how.act is None
     assert [part.unit for part in how.left_out] == ["bootloader", "script"]
     # And what its present profile has set, which it puts back before it applies another.
     assert "sys/kernel/mm/transparent_hugepage/enabled" in names(how, place)
     journal = Journal(tmp_path / "journal.jsonl")
-    applied = place.root / "etc/tuned/labctl-applied"
+    applied = place.root / folder / "labctl-applied"
     with journal.changing() as changes:
         changes.make(how.changes)
         text = (applied / "tuned.conf").read_text()
