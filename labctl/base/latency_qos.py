@@ -31,7 +31,7 @@ _VALUE = struct.Struct("=i")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """Hold a setting that is in force while something of labctl's is there: its old and its
-    present value. `why_over`: returns why it is no longer in force, None while it is."""
+    present value. `why_over` tells what ended it; None while it lasts."""
 
     name: str
     before: str

@@ -79,7 +79,7 @@ def said(policy: str, priority: int) -> str:
 
 def slice_ns(tid: int) -> int:
     """Return a thread's time slice in ns, 0 where the kernel tells none: under a real-time policy,
-    and before Linux 6.12. Raises OSError where there is no such thread."""
+    and before Linux 6.12. Raises OSError for a thread that has ended."""
     return int(_attributes(tid)[_RUNTIME])
 
 
@@ -93,7 +93,7 @@ def known_slice_ns(tid: int) -> int | None:
 
 def set_slice(tid: int, wanted_ns: int) -> None:
     """Set a thread's time slice, which what it starts inherits; the kernel takes 0.1 to 100 ms
-    (kernel/sched/syscalls.c, __setparam_fair). Raises OSError where there is no such thread."""
+    (kernel/sched/syscalls.c, __setparam_fair). Raises OSError for a thread that has ended."""
     attributes = _attributes(tid)
     attributes[_RUNTIME] = wanted_ns
     _call(_SETATTR, tid, ctypes.create_string_buffer(_ATTR.pack(*attributes)), 0)

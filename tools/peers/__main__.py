@@ -36,7 +36,7 @@ def fetched(suite: str, folder: Path) -> Path:
     lists = folder / "lists"
     (lists / "partial").mkdir(parents=True)
     sources = folder / "sources.list"
-    sources.write_text(f"deb-src http://deb.debian.org/debian {suite} main\n")
+    sources.write_text(f"deb-src {_mirror()} {suite} main\n")
     options = {
         "Dir::Etc::sourcelist": sources,
         "Dir::Etc::sourceparts": "-",
@@ -68,6 +68,15 @@ def fetched(suite: str, folder: Path) -> Path:
 
 def said_by(argv: list[str]) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def _mirror() -> str:
+    """Return the address that this host's own packages of Debian come from."""
+    sites = said_by(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"])
+    found = [site for site in sites.split() if site.rstrip("/").endswith("/debian")]
+    if not found:
+        raise SystemExit("apt knows no mirror of Debian here")
+    return found[0]
 
 
 def large_host(folder: Path) -> Path:

@@ -50,7 +50,7 @@ class Bench:
     asked: tuple[ExpectedThread, ...] = ()
     """Settings read back before and after each trial: a guest's threads, natively the command."""
     host_problems: Callable[[], list[str]] = list
-    """Returns why what the tuning holds on the host is no longer in force; asked after a trial."""
+    """Tells what ended something that the tuning holds on the host; asked after each trial."""
     misplaced: Callable[[], list[str]] = list
     """Reads that back now, of a machine that lives on after a trial."""
     problems: tuple[str, ...] = ()

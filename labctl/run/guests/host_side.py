@@ -23,7 +23,7 @@ class HostSide:
     held: Sequence[Held] = ()
 
     def problems(self) -> list[str]:
-        """Return why something that is held is no longer in force, a sentence each."""
+        """Return what ended something that is held, a sentence each."""
         return [why for one in self.held if (why := one.why_over()) is not None]
 
 
