@@ -10,6 +10,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 
 _APT = Path("/etc/apt")
+_RELEASE = Path("/etc/os-release")
 
 _OPTION = re.compile(
     r"Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv[46]|(https?|ftp)::(Proxy.*|Timeout))$"
@@ -17,6 +18,17 @@ _OPTION = re.compile(
 """Options that decide whether packages are available here at all: apt.conf(5),
 apt-transport-http(1).
 """
+
+
+def sources_of(suite: str, apt: Path = _APT, release: Path = _RELEASE) -> list[str]:
+    """Return the host's own Debian sources of a suite, else those of its own release with the suite
+    in its place: mirrors have all releases. Empty on another distribution."""
+    if found := host_sources(suite, apt):
+        return found
+    text = release.read_text(encoding="utf-8") if release.exists() else ""
+    own = re.search(r"^VERSION_CODENAME=(\w+)$", text, re.M)
+    lines = host_sources(own[1], apt) if own else []
+    return [re.sub(rf" {own[1]}(-\w+)? main$", rf" {suite}\1 main", one) for one in lines if own]
 
 
 def host_sources(suite: str, apt: Path = _APT) -> list[str]:

@@ -39,7 +39,7 @@ def make_tree(
         suite,
         str(tree),
     ]
-    sources = apt.host_sources(suite)
+    sources = apt.sources_of(suite)
     process.run(
         [*mmdebstrap, "-"] if sources else mmdebstrap,
         stdin="\n".join(sources) + "\n" if sources else None,

@@ -94,7 +94,7 @@ def _host_sources(tree: Path) -> list[str]:
     fields = _os_release(tree)
     if fields.get("ID") != "debian":
         return []
-    return apt.host_sources(fields.get("VERSION_CODENAME", ""))
+    return apt.sources_of(fields.get("VERSION_CODENAME", ""))
 
 
 def _os_release(tree: Path) -> dict[str, str]:

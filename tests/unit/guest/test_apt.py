@@ -120,3 +120,17 @@ def test_only_options_that_decide_over_downloads_are_taken() -> None:
         'Acquire::http::Proxy::local.example "DIRECT";',
         'Acquire::Retries "3";',
     ]
+
+
+def test_another_release_comes_from_the_hosts_own_mirror(etc: Path) -> None:
+    (etc / "sources.list.d" / "debian.sources").write_text(DEB822)
+    release = etc / "os-release"
+    release.write_text("ID=debian\nVERSION_CODENAME=bookworm\n")
+    assert apt.sources_of("trixie", etc, release) == [
+        f"deb {KEYRING} http://mirror.example/debian trixie main",
+        f"deb {KEYRING} http://mirror.example/debian trixie-updates main",
+        f"deb {KEYRING} http://mirror.example/debian-security trixie-security main",
+    ]
+    assert apt.sources_of("bookworm", etc, release) == apt.host_sources("bookworm", etc)
+    release.write_text("ID=fedora\n")
+    assert apt.sources_of("trixie", etc, release) == []

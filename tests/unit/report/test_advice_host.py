@@ -125,7 +125,8 @@ def test_what_nobody_knows_to_make_last_is_named_not_guessed() -> None:
 
 def test_every_knob_of_the_host_can_be_made_to_last() -> None:
     table = pytest.importorskip("labctl.host.settings.knob_table").TABLE
-    assert {knob.name for knob in table} <= set(KNOBS)
+    # A program of the host's is told as a note: it takes a service there.
+    assert {knob.name for knob in table} - {"program"} <= set(KNOBS)
 
 
 def test_inside_the_guest_profile_scheduler_files_and_command_line() -> None:
