@@ -42,8 +42,8 @@ test: setup
 	@tools/test.sh '$(MAKE) --no-print-directory image && exec $(guest_tests)' \
 	    '$(MAKE) --no-print-directory unit'
 
-# In a root of another release of Debian, made from nothing: what may differ there. `make test` makes
-# the first two steps (tests/guest/test_another_release.py).
+# In a root of another release of Debian, made from nothing: what may differ there. `make test` sets
+# one up too, for a smaller sweep (tests/guest/test_another_release.py).
 RELEASE ?= trixie
 there = tests/guest/test_catalogue.py tests/guest/test_sweep.py tests/guest/test_host_trace.py \
     tests/guest/test_guest_trace.py tests/guest/test_libvirtd.py tests/guest/test_own_vm.py

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from labctl.base.errors import HostError
-from labctl.base.placed import set_slice
+from labctl.base.errors import BrokenError
+from labctl.base.placed import known_slice_ns, set_slice
 from labctl.base.process import thread_ids
 from labctl.collect.collector import ThreadRef
 from labctl.collect.table import RECORDERS
@@ -26,18 +26,21 @@ def guest_threads(
 
 
 def set_slices(tids: Iterable[int], slice_ns: int) -> None:
-    """Set the time slice of threads; 0 leaves the kernel's. What is in force is read back with all
-    else that is asked of a thread. Raises HostError where the kernel refuses."""
+    """Set the time slice of threads; 0 leaves the kernel's. Raises BrokenError where another one is
+    read back: a kernel before Linux 6.12 takes the call, and does nothing."""
     if not slice_ns:
         return
+    wanted = f"a time slice of {slice_ns / 1e6:g} ms"
     for tid in tids:
         try:
             set_slice(tid, slice_ns)
         except OSError as error:
-            raise HostError(
-                f"thread {tid} can't have a time slice of {slice_ns / 1e6:g} ms: {error.strerror}",
-                hint="It takes Linux 6.12, and root.",
-            ) from error
+            raise BrokenError(f"thread {tid} can't have {wanted}: {error.strerror}") from error
+        if (found := known_slice_ns(tid)) != slice_ns:
+            has = "none" if found is None else f"{found / 1e6:g} ms"
+            raise BrokenError(
+                f"thread {tid} was given {wanted} and has {has}", hint="It takes Linux 6.12."
+            )
 
 
 def process_threads(pid: int, role: str) -> list[ThreadRef]:
