@@ -55,13 +55,14 @@ def question(analysis: FactorAnalysis, title: str | None) -> str:
 
 def findings(analysis: FactorAnalysis) -> str:
     """Return the main effects of factors on primary metrics, natively beside the guest, those that
-    are shown first. No interaction between the sides is tested, and it says so."""
+    are shown first, and the interactions that are shown. No interaction between the sides is
+    tested, and it says so."""
     groups: dict[tuple[str, ...], dict[str, Contrast]] = {}
+    shown = (Finding.REAL, Finding.SMALL)
     for one in analysis.contrasts:
-        if not one.is_interaction and one.finding is not Finding.EXPLORATORY:
+        if one.finding in shown or not (one.is_interaction or one.finding is Finding.EXPLORATORY):
             key = (*one.factors, *one.levels, *one.against, one.workload, one.condition, one.metric)
             groups.setdefault(key, {}).setdefault(_side(one.arm), one)
-    shown = (Finding.REAL, Finding.SMALL)
     ranked = sorted(
         groups.values(),
         key=lambda sides: not any(one.finding in shown for one in sides.values()),
@@ -86,7 +87,7 @@ def _effect(sides: Mapping[str, Contrast], *, names_place: bool) -> str:
     where = ", ".join(f"{side} {change(one)} ({finding_words(one)})" for side, one in sides.items())
     place = f" of {group_title(first).partition(': ')[0]}" if names_place else ""
     metric = f"{metric_title(first.metric)}{place}"
-    return f"{first.factors[0]} {levels_title(first)}, {metric}: {where}"
+    return f"{factor_title(first)} {levels_title(first)}, {metric}: {where}"
 
 
 def notes(analysis: FactorAnalysis) -> Iterator[str]:

@@ -49,13 +49,18 @@ _CELL = re.compile(r"(?P<name>[^\[\]]+)\[(?P<levels>[^\[\]]+)\]")
 def cell_in_words(workload: str) -> str:
     """Return a workload, of a cell of factors with its levels alone: "frames (fifo, cgroup)" for
     "frames[scheduler=fifo,isolation=cgroup]"."""
+    name = workload.partition("[")[0]
+    levels = cell_levels(workload)
+    return f"{name} ({', '.join(level for _, level in levels)})" if levels else workload
+
+
+def cell_levels(workload: str) -> list[tuple[str, str]]:
+    """Return factor and level of each factor that sets a cell's workload; [] where it is none."""
     cell = _CELL.fullmatch(workload)
-    if cell is None:
-        return workload
-    pairs = [part.partition("=") for part in cell["levels"].split(",")]
+    pairs = [part.partition("=") for part in cell["levels"].split(",")] if cell else []
     if not all(name and is_level for name, is_level, _ in pairs):
-        return workload
-    return f"{cell['name']} ({', '.join(level for _, _, level in pairs)})"
+        return []
+    return [(name, level) for name, _, level in pairs]
 
 
 def printable(text: str) -> str:

@@ -44,6 +44,7 @@ command.add_command(run_verify.command)
 def list_runs(as_json: bool, results: Path | None) -> None:
     """List the runs, the oldest first. Every command takes a run's number for its name, and
     'latest' for the newest."""
+    from labctl.base.paths import recorded_runs
     from labctl.base.wording import printable
     from labctl.store.density_record import DensityFolder
     from labctl.store.run_places import runs_by_age
@@ -53,8 +54,10 @@ def list_runs(as_json: bool, results: Path | None) -> None:
     entries = [
         {"number": number, **_entry(run)} for number, run in enumerate(runs_by_age(folder), 1)
     ]
+    recorded = sorted({*recorded_runs()} - {entry["run"] for entry in entries})
     if as_json:
-        print_json({"schema": 1, "results": str(folder), "runs": entries, "density_runs": counts})
+        shown = {"runs": entries, "density_runs": counts, "recorded_runs": recorded}
+        print_json({"schema": 1, "results": str(folder), **shown})
         return
     if not entries:
         click.echo(f"No runs in {folder}. 'labctl sweep pinning --quick' makes one.")
@@ -62,6 +65,8 @@ def list_runs(as_json: bool, results: Path | None) -> None:
         _print_runs(entries)
     for name in counts:
         click.echo(printable(f"density run: labctl density --show {name}"))
+    for name in recorded:
+        click.echo(f"comes with labctl: labctl report {name}")
 
 
 def _print_runs(entries: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from labctl.analysis.published import Agreement, Published, Repeated, published
 from labctl.analysis.words import capital
 from labctl.base.notation import change, changes
-from labctl.base.wording import metric_title, place_in_words
+from labctl.base.wording import counted, metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text
 from labctl.store.records.plan_record import PlanRecord, PublishedResult
 from labctl.store.run_folder import LoadedRun
@@ -85,18 +85,34 @@ def expected_table(plan: PlanRecord) -> list[RenderableType]:
     return [Text(), table, *said]
 
 
-def published_table(run: LoadedRun) -> list[RenderableType]:
-    """Return the lines for a terminal of 80 columns; [] for a run whose study repeats nothing."""
+_SHORT_ROWS = 16
+"""Published results in the short report; the full report has all."""
+
+
+def published_table(run: LoadedRun, *, is_short: bool = False) -> list[RenderableType]:
+    """Return the lines for a terminal of 80 columns; [] for a run whose study repeats nothing.
+    `is_short`: only the first results, those that were measured here before others."""
     found = published(run)
     if not found.results:
         return []
     rows = [_row(item) for item in found.results]
+    left_out = 0
+    if is_short:
+        rows = sorted(rows, key=lambda row: bool(row.why))[:_SHORT_ROWS]
+        left_out = len(found.results) - len(rows)
     parts: list[RenderableType] = []
     for where in dict.fromkeys(row.where for row in rows):
         here = [row for row in rows if row.where == where]
         parts += [Text(), _table(f"Published elsewhere, beside {where}", here)]
         parts += [small(f"{why}: {', '.join(names)}.") for why, names in _reasons(here).items()]
-    parts += [small(f"[{_letter(n)}] {source}") for n, source in enumerate(found.sources)]
+    if left_out:
+        parts.append(small(f"{counted(left_out, 'more published result')}: --full"))
+    named = {row.source for row in rows}
+    parts += [
+        small(f"[{_letter(n)}] {source}")
+        for n, source in enumerate(found.sources)
+        if _letter(n) in named
+    ]
     return [*parts, small(_caution(run))]
 
 

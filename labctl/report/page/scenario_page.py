@@ -13,6 +13,7 @@ from labctl.analysis.words import shown
 from labctl.base.metrics.row import Page
 from labctl.base.metrics.table import beginnings
 from labctl.base.notation import quantity, share
+from labctl.base.wording import cell_levels
 from labctl.report import sentences
 from labctl.report.page.dots import Invalid
 from labctl.report.page.forest import native_reference
@@ -115,6 +116,8 @@ class Buys:
 class Section:
     number: int
     title: str
+    levels: str
+    """Factors and levels of a cell, "" of any other workload."""
     direction: str
     leading: tuple[Drawing, ...]
     """Pictures above what is said in words; `pictures` are those below."""
@@ -146,6 +149,7 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
     return Section(
         number=number,
         title=place.title,
+        levels="; ".join(f"{name} = {level}" for name, level in cell_levels(place.workload)),
         direction=sentences.direction(view, place),
         leading=tuple(drawings(sight, leads=True)),
         pictured=tuple(map(change, pictured)),

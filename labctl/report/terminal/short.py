@@ -15,6 +15,7 @@ from labctl.analysis.words import few, listed
 from labctl.base.wording import counted
 from labctl.report.arm_table import ArmCell, ArmTable, arm_tables, explanation, host_line
 from labctl.report.parts import bare_table, marked, text
+from labctl.report.published_parts import published_table
 from labctl.report.terminal.answer_lines import answer_head, answer_reasons
 from labctl.report.terminal.factor_tables import factors_short
 from labctl.report.terminal.head import short_head
@@ -51,6 +52,7 @@ def short(run: LoadedRun, judgement: Judgement) -> RenderableType:
     parts += _tables(view)
     parts += [Text(), answer_reasons(judgement.decision)]
     parts += factors_short(judgement.factors)
+    parts += published_table(run, is_short=True)
     if problems:
         parts.append(text("\nCaveats", style="bold"))
         parts += marked("Warning", map(_brief, problems[:_MOST_WARNINGS]))

@@ -13,6 +13,7 @@ from lxml import html
 from rich.console import Console, RenderableType
 
 from labctl.analysis.contrasts import picturing
+from labctl.analysis.factor_words import findings
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement
 from labctl.base.errors import UsageError
@@ -66,6 +67,13 @@ def test_the_short_report_names_cells_whole_and_shows_the_effects(
     assert any("Factors, matrix with a noisy neighbour" in line for line in said)
 
 
+def test_findings_name_an_interaction_that_is_shown_and_no_other(judgement: Judgement) -> None:
+    assert judgement.factors is not None
+    said = findings(judgement.factors)
+    assert "policy × processes fifo with 50, events/s" in said
+    assert "rr with 50" not in said
+
+
 def test_a_run_without_factors_says_nothing_of_them() -> None:
     plain = synthetic_run()
     said = judge(plain)
@@ -83,6 +91,8 @@ def test_the_page_has_both_pictures_and_a_row_for_each_effect(
     rows = root.xpath("//div[starts-with(@aria-label, 'Effects of factors')]//tbody/tr")
     assert len(rows) == len(judgement.factors.contrasts)
     assert root.xpath("//nav//a[@href='#factors']")
+    under = root.xpath("//section[h2[contains(., 'matrix (fifo, 50)')]]/p[1]")
+    assert under[0].text_content() == "policy = fifo; processes = 50"
     # Native and baseline: a line per number of processes, a tile per cell.
     assert len(root.xpath("//path[starts-with(@class, 'line l')]")) == 2 * len(NUMBERS)
     tiles = root.xpath("//rect[starts-with(@class, 'heat')]")

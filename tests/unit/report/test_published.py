@@ -13,6 +13,7 @@ from labctl.analysis.judge import judge
 from labctl.report.export.json_report import report_json
 from labctl.report.page.report_page import page
 from labctl.report.published_parts import CAUTION
+from labctl.report.terminal.short import short
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan
@@ -49,6 +50,19 @@ def test_the_terminal_has_ratio_and_direction_in_80_columns(run: LoadedRun) -> N
     for expected in ("−20 %", "−50 %", "falls", "not", SOURCE, CAUTION, "[a]"):
         assert expected in words
     assert "emulated: no VM exits" in words
+
+
+def test_the_short_report_has_the_first_of_them_and_counts_the_others() -> None:
+    result = {"metric": "ipc", "tuning": "pinned", "ratio": 0.8}
+    place = {"against": "baseline", "workload": "sysbench-cpu", "direction": "lower"}
+    given = [{**result, **place} for _ in range(20)]
+    run = with_plan(synthetic_run(), published=[{"source": SOURCE, "results": given}])
+    out = io.StringIO()
+    Console(file=out, width=80).print(short(run, judge(run)))
+    text = out.getvalue().split("Published elsewhere")[1]
+    assert text.count("[a]") == 16 + 1
+    assert "4 more published results: --full" in text
+    assert SOURCE in text
 
 
 def test_json_has_both_ratios_and_the_source(run: LoadedRun) -> None:
