@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from jinja2.exceptions import TemplateNotFound
 
@@ -188,7 +189,14 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
         machine=Machine.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
+        commands=(Command(argv=("sh", "-c", _LINK_PROFILE.format(profile=quote(profile)))),),
     )
+
+
+_LINK_PROFILE = (
+    "[ ! -d /etc/tuned/profiles ] || ln -sfnr /etc/tuned/{profile} /etc/tuned/profiles/{profile}"
+)
+"""tuned 2.25 (Debian 13) looks for profiles in /etc/tuned/profiles, older ones in /etc/tuned."""
 
 
 def _idle_states(tuning: str, value: str) -> Step:

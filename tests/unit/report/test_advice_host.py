@@ -92,7 +92,15 @@ def test_a_profile_of_the_labs_is_brought_to_tuned_before_it_is_chosen(
     profile, switch = host(tuned="ours")
     assert profile.file is not None
     assert profile.file.path == "/etc/tuned/ours/tuned.conf"
+    [link] = shell(profile)
     assert text(profile) == "[sysfs]\n/sys/x/cpumask=f7,fffffff9\n"
+    # tuned 2.25 has a folder for profiles and looks nowhere else.
+    etc = tmp_path / "tuned"
+    (etc / "profiles").mkdir(parents=True)
+    (etc / "ours").mkdir()
+    for _ in range(2):
+        subprocess.run(["sh", "-c", link.replace("/etc/tuned", str(etc))], check=True)
+    assert (etc / "profiles/ours").readlink() == Path("../ours")
     [command] = shell(switch)
     assert command.startswith("tuned-adm active | grep -qxF")
     assert command.endswith("tuned-adm profile ours")
