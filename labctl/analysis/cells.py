@@ -49,14 +49,16 @@ class Scenario(NamedTuple):
         return place_in_words(self.workload, self.condition)
 
 
-class _Placed(Protocol):
+class Placed(Protocol):
+    """Name where something was found: a comparison, a level, a check."""
+
     @property
     def workload(self) -> str: ...
     @property
     def condition(self) -> str: ...
 
 
-def scenario_of(item: _Placed) -> Scenario:
+def scenario_of(item: Placed) -> Scenario:
     """Return the place of a comparison, a level, a check, a diagnostic."""
     return Scenario(item.workload, item.condition)
 

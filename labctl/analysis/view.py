@@ -5,23 +5,27 @@ Finds and orders; every number in it comes from the judgement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeVar
 
-from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.cells import Placed, Scenario, scenario_of
 from labctl.analysis.model import Comparison, Diagnostic, Judgement, Level, Role, RunCheck
 from labctl.analysis.pairing import is_interleaved
 from labctl.analysis.verdict_table import Says, says
+from labctl.base.errors import UsageError
 from labctl.base.latencies import OPEN
 from labctl.base.metrics.table import beside_primary
+from labctl.base.nearest import nearest
 from labctl.base.wording import metric_title
+from labctl.store.records.factor_record import base_of
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of, sample_key
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = TypeVar("P", bound=Placed)
 
 _MEASURED = "not measured in this run"
 
@@ -62,6 +66,38 @@ def only_label(metric: str, base: str, name: str) -> str | None:
         return None
     labels = labels_of(metric)
     return labels.get(name) if len(labels) == 1 else None
+
+
+def of_workloads(run: LoadedRun, judgement: Judgement, names: Collection[str]) -> Judgement:
+    """Return the judgement with numbers of these workloads alone; all of them without names. A
+    cell of factors counts as its workload. The answer stays that of the whole run.
+
+    Raises UsageError, with the nearest name, for a workload that the run doesn't have.
+    """
+    if not names:
+        return judgement
+    known = {*run.plan.workloads, *map(base_of, run.plan.workloads)}
+    for name in names:
+        if name not in known:
+            raise UsageError(f"run {run.name} has no workload '{name}'", hint=nearest(name, known))
+
+    wanted = {*names}
+
+    def chosen(items: Sequence[P]) -> tuple[P, ...]:
+        return tuple(one for one in items if {one.workload, base_of(one.workload)} & wanted)
+
+    factors = judgement.factors
+    return replace(
+        judgement,
+        comparisons=chosen(judgement.comparisons),
+        levels=chosen(judgement.levels),
+        control=chosen(judgement.control),
+        known_loss=chosen(judgement.known_loss),
+        restored=chosen(judgement.restored),
+        diagnostics=chosen(judgement.diagnostics),
+        precision=chosen(judgement.precision),
+        factors=factors and replace(factors, contrasts=chosen(factors.contrasts)),
+    )
 
 
 class View:

@@ -217,11 +217,6 @@ class StatePaths:
         return self.root / "cache"
 
     @property
-    def kept_reports(self) -> Path:
-        """Return the folder of reports that were printed, to be printed again while they hold."""
-        return self.cache / "reports"
-
-    @property
     def work(self) -> Path:
         """Return what runs need while they run: overlays, save files, sockets."""
         return self.root / "running"

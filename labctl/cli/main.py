@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from labctl import __version__
-from labctl.base import garbage, matrix_threads
+from labctl.base import matrix_threads
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import Group
 
@@ -236,7 +236,6 @@ def main() -> None:
 
     prepare()
     matrix_threads.take_none()
-    garbage.look_less()
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)

@@ -14,12 +14,13 @@ from labctl.cli.common import (
     html_option,
     results_option,
     runs_folder,
-    state_paths,
 )
 from labctl.cli.help import Sectioned
 from labctl.report.export.formats import FORMATS
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from labctl.analysis.model import Judgement
     from labctl.store.run_folder import LoadedRun, RunFolder
 
@@ -70,7 +71,9 @@ _SECTIONS = {
 @click.option(
     "--metric", "metrics", multiple=True, help="Show only what each arm has of this metric."
 )
-@click.option("--workload", "workloads", multiple=True, help="With --metric: only these workloads.")
+@click.option(
+    "--workload", "workloads", multiple=True, help="Show only the tables of this workload."
+)
 @click.option("--full", is_flag=True, help="Show all tables, not the answer alone.")
 @results_option
 def command(
@@ -106,28 +109,33 @@ def command(
         raise click.UsageError("--metric prints one table: leave the other formats out")
     if pictured is not None and html_file is None and pictures is None:
         raise click.UsageError("--factors chooses what pictures show: give '--html FILE' as well")
-    if workloads and not metrics:
-        raise click.UsageError(
-            "--workload narrows what --metric shows: add --metric NAME, as in --metric latency_p95"
-        )
-    place = runs_folder(results)
-    if not chosen and html_file is None and pictures is None:
-        from labctl.cli.report_printed import print_kept
-
-        kept = state_paths(click.get_current_context()).kept_reports
-        print_kept(kept, place, run_name, metrics, workloads, full=full)
-        return
+    if workloads and (chosen or html_file is not None or pictures is not None):
+        raise click.UsageError("--workload narrows what a terminal shows: leave the formats out")
     from labctl.analysis.judge import judge
     from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
+    from labctl.store.run_folder import PAGE
     from labctl.store.run_places import find_run
 
+    place = runs_folder(results)
     folder = find_run(place, run_name)
     for target in filter(None, (html_file, out)):
         check_folder(target)
-    is_shown = html_file is not None or pictures is not None
-    run = folder.load_planned() if is_shown else folder.load()
+    run = folder.load() if chosen else folder.load_planned()
     fresh = fresh_runs(folder, place)
+    if not chosen and html_file is None and pictures is None:
+        judgement = judge(run, fresh)
+        if metrics:
+            from labctl.report.terminal.metric_table import print_metrics
+
+            print_metrics(console(), run, judgement, metrics, workloads)
+        else:
+            from labctl.analysis.view import of_workloads
+
+            page = folder.path / PAGE
+            there = page if page.is_file() else None
+            print_answer(console(), run, of_workloads(run, judgement, workloads), there, full=full)
+        return
     if html_file is not None:
         from labctl.report.page.report_page import write_page
 
@@ -170,11 +178,22 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
         click.echo("        On Debian: apt install librsvg2-bin", err=True)
 
 
+def print_answer(
+    shown: Console, run: LoadedRun, judgement: Judgement, page: Path | None, *, full: bool = False
+) -> None:
+    """Print what a run found. `page`: where its page lies; `full`: with all tables."""
+    if full:
+        from labctl.report.terminal.tables import print_report as show
+    else:
+        from labctl.report.terminal.short import print_short as show
+
+    show(shown, run, judgement, html=page)
+
+
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its answer or JSON; returns what it says."""
     from labctl.analysis.answer_file import write_answer
     from labctl.analysis.judge import judge
-    from labctl.cli.report_printed import print_answer
     from labctl.report.export.json_report import report_pieces
     from labctl.report.page.report_page import write_page
     from labctl.store.fresh_runs import fresh_runs

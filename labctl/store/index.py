@@ -19,7 +19,6 @@ from labctl import __version__
 from labctl.base.errors import HostError
 from labctl.base.jsontext import parse_json
 from labctl.store.jsonfile import canonical, replacing
-from labctl.store.kept_text import SETTLED_NS, looked_at
 from labctl.store.readings import Kind, Kinds, Readings
 from labctl.store.samples import Unavailable
 from labctl.store.trial import TrialRecord
@@ -28,6 +27,10 @@ NAME = "index.parquet"
 
 _FORMAT = 2
 """Raised when the index looks otherwise, or when reading the JSON makes something else of it."""
+
+_SETTLED_NS = 2_000_000_000
+"""Age of the latest change: what changed later may change again within one tick of the file
+system's clock, and look the same (git calls such files "racily clean")."""
 
 _SMALLEST_BYTES = 4_000_000
 """Size of all samples.json files together: below this, reading them is no slower than loading the
@@ -64,7 +67,6 @@ class Fingerprint:
             found.update(f"{folder}\n".encode())
             for name in sorted(_FILES):
                 path = f"{trials}/{folder}/{name}"
-                looked_at(path)
                 try:
                     s = os.stat(path)
                 except OSError as error:
@@ -80,7 +82,7 @@ class Fingerprint:
     @property
     def is_lasting(self) -> bool:
         """Return whether an index of these files is worth its while, and will not miss a change."""
-        settled = self.newest_ns + SETTLED_NS < self.taken_ns
+        settled = self.newest_ns + _SETTLED_NS < self.taken_ns
         return settled and self.sample_bytes >= _SMALLEST_BYTES
 
 
@@ -96,7 +98,6 @@ class AttemptRow:
 def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
     """Return the rows of a run's index; None without one that was made of these very files."""
     path = run / NAME
-    looked_at(path)
     if not path.is_file():
         return None
     import pyarrow as pa

@@ -20,7 +20,6 @@ from labctl.store.extended import carried_out, unlike
 from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import read_json, reading_many, write_json
-from labctl.store.kept_text import is_there
 from labctl.store.readings import Kinds
 from labctl.store.records.as_made import (
     PLAN_SCHEMA,
@@ -122,7 +121,7 @@ class RunFolder:
         """Return whether the run has a file of that name beside its trials."""
         if self.archive is not None:
             return self.archive.has(name)
-        return is_there(self.path / name)
+        return (self.path / name).exists()
 
     def _json(self, name: str) -> Any:
         if self.archive is not None:

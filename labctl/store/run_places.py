@@ -11,7 +11,6 @@ from labctl.base.errors import LabctlError, UsageError
 from labctl.base.nearest import nearest
 from labctl.base.paths import recorded_runs
 from labctl.store.archive import SUFFIX
-from labctl.store.kept_text import looked_at
 from labctl.store.run_folder import RunFolder
 
 LATEST = "latest"
@@ -37,7 +36,6 @@ def find_run(results: Path, name: str) -> RunFolder:
         return _by_number(results, name)
     recorded = recorded_runs()
     if name in recorded:
-        looked_at(recorded[name])
         return RunFolder.in_archive(recorded[name])
     raise _not_found(results, name, [folder.name for folder in all_runs(results)], recorded)
 
@@ -96,11 +94,7 @@ def _began(folder: RunFolder) -> float:
 def _candidates(results: Path, name: str) -> list[Path]:
     """Return where a run of that name may lie. A bare name never leads into the present folder,
     where another user may have put a run of that name."""
-    found = [results / name] if "/" not in name else [Path(name), results / name]
-    for path in found:
-        for one in (path, path / "run.json", _archive_of(path)):
-            looked_at(one)
-    return found
+    return [results / name] if "/" not in name else [Path(name), results / name]
 
 
 def _archive_of(path: Path) -> Path:
@@ -110,9 +104,6 @@ def _archive_of(path: Path) -> Path:
 
 def _run_folders(results: Path) -> list[Path]:
     """Return the folders in `results` that are runs."""
-    for entry in results.glob("*"):  # a run may be yet to come, or what a link leads to
-        looked_at(entry)
-        looked_at(entry / "run.json")
     return [path.parent for path in results.glob("*/run.json")]
 
 

@@ -30,7 +30,7 @@ from tools.bench.figures import Figure
 
 GROUPS: dict[str, tuple[Callable[[Benchmark], list[Figure]], tuple[Figure, ...]]] = {
     "help": (commands.help_text, (commands.HELP,)),
-    "start": (commands.start, (commands.LISTS, commands.REPORTS, commands.REPORTS_AT_FIRST)),
+    "start": (commands.start, (commands.LISTS, commands.REPORT)),
     "doctor": (commands.doctor, (commands.DOCTOR,)),
     "catalogue": (commands.catalogue, (commands.CATALOGUE,)),
     "pinplan": (commands.pinplan, (commands.PIN_PLAN,)),

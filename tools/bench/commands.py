@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
 import time
@@ -34,15 +33,8 @@ LISTS = Figure(
     comparison="at most",
     limit=1.0,
 )
-REPORTS = Figure(
-    name="labctl report results/example, times virt-install",
-    value=None,
-    unit="",
-    comparison="at most",
-    limit=1.0,
-)
-REPORTS_AT_FIRST = replace(
-    REPORTS, name="labctl report results/example the first time, times virt-install"
+REPORT = Figure(
+    name="labctl report results/example", value=None, unit="s", comparison="under", limit=0.5
 )
 DISK_SIZE = Figure(name="built qcow2", value=None, unit="MB", comparison="under", limit=500.0)
 DOCTOR = Figure(name="labctl doctor", value=None, unit="s", comparison="under", limit=3.0)
@@ -63,31 +55,22 @@ def help_text(benchmark: Benchmark) -> list[Figure]:
 
 
 def start(benchmark: Benchmark) -> list[Figure]:
-    """Return how long commands that only read take, as ratios to virt-manager's command line,
-    each run right after the other: a busy host slows all of them. A report is made, and then
-    shown once more."""
+    """Return how long `tuning list` takes, as a ratio to virt-manager's command line that runs
+    right before it, so that a busy host slows both; and the seconds of a report."""
     peer: list[str | Path] = ["virt-install", "--version"]
-    report = ("report", str(EXAMPLE))
-    asked = {LISTS: ("tuning", "list"), REPORTS_AT_FIRST: report, REPORTS: report}
-    peers: list[float] = []
-    times: dict[str, list[float]] = {figure.name: [] for figure in asked}
+    peers, times = [], []
     for _ in range(REPEATS):
-        shutil.rmtree(benchmark.places.kept_reports, ignore_errors=True)
         peers.append(run(peer, deadline=Deadline.after(120, "virt-install")).wall_s)
-        for figure, arguments in asked.items():
-            times[figure.name] += waited(benchmark, *arguments, repeats=1)
-    middle = statistics.median(peers)
-    note = f"median of {REPEATS}, of {{:.2f}} s to virt-install --version's {middle:.2f} s"
+        times += waited(benchmark, "tuning", "list", repeats=1)
+    middle, taken = statistics.median(peers), statistics.median(times)
     return [
         replace(
-            figure,
-            value=statistics.median(taken) / middle,
-            values=tuple(one / other for one, other in zip(taken, peers, strict=True)),
-            note=note.format(statistics.median(taken)),
-        )
-        for figure, taken in (
-            (figure, times[figure.name]) for figure in (LISTS, REPORTS, REPORTS_AT_FIRST)
-        )
+            LISTS,
+            value=taken / middle,
+            values=tuple(one / other for one, other in zip(times, peers, strict=True)),
+            note=f"median of {REPEATS}, {taken:.2f} s to virt-install --version's {middle:.2f} s",
+        ),
+        measured(REPORT, waited(benchmark, "report", str(EXAMPLE)), f"median of {REPEATS}"),
     ]
 
 

@@ -62,9 +62,8 @@ _LABCTL = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
-from labctl.base import garbage, matrix_threads
+from labctl.base import matrix_threads
 matrix_threads.take_none()
-garbage.look_less()
 from labctl.store.trial import TrialFolder
 from labctl.trace.sched import schedule
 from labctl.trace.timeline.recordings import Traces

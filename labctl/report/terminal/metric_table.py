@@ -12,6 +12,7 @@ from labctl.analysis.cells import scenario_of
 from labctl.analysis.contrasts import explore
 from labctl.analysis.decide import decide
 from labctl.analysis.model import Judgement, Level
+from labctl.analysis.view import of_workloads
 from labctl.base.errors import UsageError
 from labctl.base.nearest import nearest
 from labctl.base.notation import quantity
@@ -44,16 +45,9 @@ def print_metrics(
     reasons = _reasons(run)
     known = dict.fromkeys([*(level.metric for level in judgement.levels), *reasons])
     keys = [key for asked in metrics for key in _found(asked, known)]
-    known_workloads = {*run.plan.workloads, *map(base_of, run.plan.workloads)}
-    for name in workloads:
-        if name not in known_workloads:
-            raise UsageError(
-                f"run {run.name} has no workload '{name}'", hint=nearest(name, known_workloads)
-            )
     places: dict[str, list[Level]] = {}
-    for level in judgement.levels:
-        if not workloads or {level.workload, base_of(level.workload)} & {*workloads}:
-            places.setdefault(scenario_of(level).title, []).append(level)
+    for level in of_workloads(run, judgement, workloads).levels:
+        places.setdefault(scenario_of(level).title, []).append(level)
     for title, levels in places.items():
         for part in _table(title, levels, run.plan.tunings, dict.fromkeys(keys), reasons):
             console.print(part)

@@ -49,7 +49,8 @@ def test_labels_may_be_left_out_and_stand_in_any_order(labctl: Labctl) -> None:
     [
         (("--metric", "evnts_per_s"), "Did you mean 'events_per_s'?"),
         (("--metric", "events_per_s", "--workload", "sysbench"), "Did you mean 'sysbench-cpu'?"),
-        (("--workload", "sysbench-cpu"), "add --metric NAME"),
+        (("--workload", "sysbench"), "Did you mean 'sysbench-cpu'?"),
+        (("--workload", "sysbench-cpu", "--json"), "leave the formats out"),
         (("--metric", "events_per_s", "--json"), "one table"),
     ],
 )

@@ -166,7 +166,7 @@ def test_trials_of_an_older_labctl_have_no_digests_and_are_read(run: RunFolder) 
 
 def test_the_index_is_no_way_around(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "_SMALLEST_BYTES", 0)
-    monkeypatch.setattr(index, "SETTLED_NS", 0)
+    monkeypatch.setattr(index, "_SETTLED_NS", 0)
     run.load()
     assert (run.path / index.NAME).is_file()
     assert run.load().trials[2].record.digests is not None

@@ -26,7 +26,7 @@ def any_size_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if all files had been written long ago: a ctime can't be set."""
-    monkeypatch.setattr(index, "SETTLED_NS", -(10**12))
+    monkeypatch.setattr(index, "_SETTLED_NS", -(10**12))
 
 
 @pytest.fixture
