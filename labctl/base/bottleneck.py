@@ -1,7 +1,7 @@
 """Define a link that is narrowed for a trial: its rate, its queue and its delay, in what tc(8) and
 the relay take.
 
-See docs/decisions/narrow-link.md.
+See docs/decisions/network-link.md.
 """
 
 from __future__ import annotations

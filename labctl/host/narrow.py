@@ -5,7 +5,7 @@
 
 The router is in the namespace in which a link ends, client and competitor have one each. All are
 made through the journal; what a trial sets lies in them and goes with them. See
-docs/decisions/narrow-link.md.
+docs/decisions/network-link.md.
 """
 
 from __future__ import annotations

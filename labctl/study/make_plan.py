@@ -175,7 +175,7 @@ def extend(plan: Plan, blocks: int) -> Plan:
 def with_spares(plan: Plan, blocks: int) -> Plan:
     """Return the plan with so many spare blocks, numbered on from its last one and ordered by the
     same seed. Each has a boot of its own, but where all planned blocks share one: two boots would
-    leave the intervals one degree of freedom (docs/decisions/spare-blocks.md)."""
+    leave the intervals one degree of freedom (docs/decisions/boots-and-blocks.md)."""
     share_one = plan.boots == 1 < plan.blocks
     spares: list[PlannedTrial] = []
     for number in range(1, blocks + 1):

@@ -27,7 +27,7 @@ be found equal to the baseline.
 
 A tuning that is *restored* starts from the boot that its block shares; one that is *booted* boots \
 for itself in each block, because a restored guest would not be what a booted one is \
-([why](decisions/restore-per-tuning.md)). Compare those with `booted`, the baseline that boots as \
+([why](decisions/boots-and-blocks.md)). Compare those with `booted`, the baseline that boots as \
 well.
 """
 

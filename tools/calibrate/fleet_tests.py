@@ -1,6 +1,6 @@
 """Hold the tests that were weighed for "hosts differ" against hosts alike.
 
-docs/decisions/pooling-hosts.md holds the table: F* is used, the others are not.
+docs/decisions/pooling-hosts.md has some rows: F* is used, the others are not.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def traffic_control(reader: Reader, scope: Scope) -> Result:
     options = " and ".join(f"CONFIG_NET_SCH_{name.upper()}" for name in missing)
     return warn(
         f"the kernel has no {' and no '.join(missing)}: labctl uses its own program instead",
-        f"Boot a kernel with {options} (docs/decisions/narrow-link.md).",
+        f"Boot a kernel with {options} (docs/decisions/network-link.md).",
         found,
     )
 
