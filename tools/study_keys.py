@@ -24,28 +24,29 @@ _PARTS = (
 )
 
 _HEAD = """\
-# The keys of a study
+# Keys of a study
 
-This page is for anyone who writes a study, in `benchmarks/` of a lab folder or of labctl. \
-Afterwards you know each key, what it takes and what it is when you leave it out; \
-`labctl lint FILE` checks a file, `labctl study show FILE` says what it compares, and \
-`labctl sweep FILE --plan-only` what it would do here.
+A study is a YAML file in `benchmarks/` of a lab folder; these are its keys and their defaults.
 
 <!-- Written by 'make docs' from labctl/study/studyfile.py: change the texts there instead. -->
-
-An editor with a YAML language server completes and checks keys where a file's first line is \
-`# yaml-language-server: $schema=PATH`; `labctl schema study` prints that schema \
-(`labctl schema` lists the other kinds of file).
-
-A key in **bold** must be there. A key that isn't here is refused, with the nearest that is. This \
-is a whole study; `benchmarks/pinning.yaml` is one that says more:
 
     title: Does pinning help the database host?
     tunings: [pinned, pinned+fifo]
     workloads: [sysbench-cpu, cyclictest]
 
-[Factors](factors.md) vary what a study has beside its tunings. \
-[How labctl judges](method.md) says what `no_worse_than`, `stop` and `looks` do to the verdicts.
+This is a complete study; `benchmarks/pinning.yaml` is a longer one. Keys in **bold** are \
+required. An unknown key is refused with the nearest known one.
+
+| command | task |
+|---|---|
+| `labctl lint FILE` | check the file |
+| `labctl study show FILE` | list its arms |
+| `labctl sweep FILE --plan-only` | print the plan on this host |
+| `labctl schema study` | print the JSON schema for editors: start the file with \
+`# yaml-language-server: $schema=PATH`. `labctl schema` lists the other kinds |
+
+[Factors](factors.md) vary more than the tunings. [The method](method.md) explains the effect of \
+`no_worse_than`, `stop` and `looks` on verdicts.
 """
 
 

@@ -11,24 +11,19 @@ COMMAND = "labctl tuning list --markdown > docs/tunings.md"
 """Command that writes the file again."""
 
 _HEAD = f"""\
-# The tunings
+# Tunings
 
-This page is for anyone who chooses a tuning or writes one. Afterwards you know what each changes, \
-what it needs and risks, and which workloads show it.
+Each tuning is a file in `domains/`, listed here with the keys that differ from the baseline.
 
 <!-- Written by '{COMMAND}': change the files in domains/ instead. -->
 
-One file in `domains/` each: what it is, the keys that differ from the baseline, what it needs and \
-what it risks, and where that comes from. What can be checked of its needs is checked before a \
-run: a sweep leaves out what the host can't have and says why, and refuses it when it was asked \
-for by name. Tunings combine by their names (`vcpupin+cache-none`). \
-*Exercised by* are the [workloads](workloads.md) that use what it changes: with others it may well \
-be found equal to the baseline.
+Combine tunings with `+` (`vcpupin+cache-none`). A sweep skips a tuning that the host does not \
+support and says why; naming it with `--tuning` is an error. With [workloads](workloads.md) other \
+than those in *Exercised by* a tuning may be equivalent to the baseline.
 
-A tuning that is *restored* starts from the boot that its block shares; one that is *booted* boots \
-for itself in each block, because a restored guest would not be what a booted one is \
-([why](decisions/boots-and-blocks.md)). Compare those with `booted`, the baseline that boots as \
-well.
+A *restored* tuning starts from the boot that its block shares. A *booted* one boots in each \
+block, because a restored guest would differ from a booted one; compare it with `booted`, the \
+baseline that boots too.
 """
 
 

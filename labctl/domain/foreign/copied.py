@@ -1,7 +1,7 @@
 """Copy the administrator's domain: the same machine, without anything of the original's that two
 guests can't share or that the guest could change. Pure.
 
-Its parts are in the order of the table in docs/own-vm.md.
+docs/own-vm.md has a table of its parts.
 """
 
 from __future__ import annotations

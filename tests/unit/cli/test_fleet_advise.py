@@ -149,7 +149,7 @@ def test_the_json_has_steps_and_every_key_is_documented(labctl: Labctl, fleet: P
     [rollout] = found["rollouts"]
     assert rollout["hosts"] == found["hosts"] == [f"h{number}" for number in range(1, 7)]
     assert rollout["steps"][0]["commands"][0][:2] == ["virt-xml", "NAME"]
-    text = DOCUMENTED.read_text().partition("## What to roll out")[2]
+    text = DOCUMENTED.read_text().partition("## Choose a tuning and its hosts")[2]
     keys: set[str] = {*found, *rollout}
     assert found["worse"]
     for name in ("others", "answers", "worse", "look_first", "unread"):
