@@ -18,13 +18,12 @@ import click
 import numpy as np
 
 from labctl import __version__
-from labctl.fleet.dataset import EFFECTS, SAMPLES
 from labctl.fleet.fleet_folder import FleetFolder
-from labctl.fleet.landing import write_run
-from labctl.fleet.sweep_folder import FleetSweep, Status, SweepFolder
-from labctl.store.readings import Kinds, Readings
+from labctl.fleet.sweep_hosts import FleetSweep, Status, SweepFolder
+from labctl.fleet.table import EFFECTS, SAMPLES, write_run
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.run_places import find_run
+from labctl.store.samples import Kinds, Readings
 
 RECORDED = Path(__file__).parents[1] / "results"
 BOOTS = 5

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from labctl.base.jsonschema import texts_of
-from labctl.base.schemawords import number, quantity_name
-from labctl.base.yamlfile import FileModel
+from labctl.base.json import texts_of
+from labctl.base.yaml import FileModel, number, quantity_name
 
 
 def sections(parts: Iterable[tuple[str, type[FileModel]]]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from pathlib import Path
 
-from labctl.analysis.quantification import LEAST
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.effects.cells import LEAST
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
 from labctl.base.metrics.row import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
@@ -21,9 +21,9 @@ from labctl.host.doctor import CHECKS
 from labctl.host.doctor.check import Check, S
 from labctl.report.export.formats import FORMATS
 from labctl.report.page.pictures import PICTURES
-from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
+from labctl.run.commands.host_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
-from labctl.study.conditionfile import NeighbourFile
+from labctl.study.conditions import NeighbourFile
 from labctl.workloads.registry import checkers
 from labctl.workloads.setting import BooleanParameter, IntegerParameter, NumberParameter, Parameter
 from tools.key_tables import table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from labctl.cli.common import json_text
-from labctl.cli.schema import KINDS
+from labctl.cli.lint import KINDS
 
 FOLDER = Path(__file__).parents[1] / "templates/schemas"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from labctl.study import conditionfile, factorfile, studyfile, tuningfile
+from labctl.study import conditions, factorfile, studyfile, tunings
 from tools.key_tables import sections
 
 _PARTS = (
     ("A study", studyfile.StudyFile),
     ("`roles`", studyfile.RolesFile),
     ("`workloads.NAME`", studyfile.WorkloadFile),
-    ("`conditions.NAME`", conditionfile.ConditionFile),
-    ("`conditions.NAME.neighbours`", conditionfile.NeighbourFile),
+    ("`conditions.NAME`", conditions.ConditionFile),
+    ("`conditions.NAME.neighbours`", conditions.NeighbourFile),
     ("`factors.NAME`", factorfile.FactorFile),
     ("`factors.NAME.levels.LEVEL`", factorfile.LevelFile),
     ("`stop`", studyfile.StopFile),
@@ -20,7 +20,7 @@ _PARTS = (
     ("`limits`", studyfile.LimitsFile),
     ("`expects`", studyfile.ExpectsFile),
     ("`quick`", studyfile.QuickFile),
-    ("`requires.NAME`", tuningfile.RequiresFile),
+    ("`requires.NAME`", tunings.RequiresFile),
 )
 
 _HEAD = """\

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import comb
 from statistics import median
 
-from labctl.analysis.holm import rejected_at
+from labctl.analysis.verdicts.family import rejected_at
 from labctl.base.limit import Limit
 from labctl.store.density_record import CountRecord, DensityRecord, StepRecord
 

@@ -20,14 +20,14 @@ from statistics import median
 
 import numpy as np
 
-from labctl.analysis.cells import Scenario, scenario_of
-from labctl.analysis.decide import decide
-from labctl.analysis.design import Design, read_design
-from labctl.analysis.intervals import POWER, quantile
+from labctl.analysis.compare.two_runs import MADE_BY
+from labctl.analysis.effects.cells import Scenario, scenario_of
+from labctl.analysis.effects.design import Design, read_design
+from labctl.analysis.effects.intervals import POWER, quantile
 from labctl.analysis.model import Comparison, EffectKind, Role
-from labctl.analysis.run_compare.two_runs import MADE_BY
 from labctl.analysis.special import chdtr, chdtri, ndtr, ndtri
-from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.verdicts.decide import decide
+from labctl.base.stopping import FEWEST_BLOCKS
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun

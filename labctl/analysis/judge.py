@@ -8,24 +8,182 @@ Pure: values in, values out. The rules are those of METHOD 15 to 22 in their pla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from labctl.analysis.added import added, caveat
-from labctl.analysis.attempts import count_attempts, count_trials
-from labctl.analysis.caveats import caveats
-from labctl.analysis.compare import levels
-from labctl.analysis.decide import decide
-from labctl.analysis.decision import answer_record
-from labctl.analysis.diagnostics.find import diagnose
-from labctl.analysis.model import Judgement
-from labctl.analysis.restored import restore_answer, restore_checks
-from labctl.analysis.run_caveats import hindrances
-from labctl.analysis.spares import spares
-from labctl.analysis.standing import standings
-from labctl.analysis.stopping import ending
-from labctl.analysis.variance import precision
+from labctl.analysis.answer.answer import answer_record
+from labctl.analysis.answer.standing import standings
+from labctl.analysis.answer.words import capital, few, listed
+from labctl.analysis.caveats.assumptions import diagnose
+from labctl.analysis.caveats.caveats import caveats
+from labctl.analysis.caveats.run import count_attempts, count_trials, hindrances
+from labctl.analysis.effects.cells import Cells, Scenario, Series, scenario_of
+from labctl.analysis.effects.compare import levels
+from labctl.analysis.effects.design import Design, Primary
+from labctl.analysis.effects.effects import Effects, effects_of, on_scale
+from labctl.analysis.effects.intervals import Interval, spread_over, t_interval
+from labctl.analysis.effects.variance import precision
+from labctl.analysis.model import EffectKind, Judgement, RunCheck
+from labctl.analysis.verdicts.decide import added, caveat, decide, spares
+from labctl.analysis.verdicts.looks import ending
+from labctl.analysis.verdicts.rules import Eligibility
+from labctl.base.notation import changes, size
+from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
+
+# Check whether a restored guest performs as a booted one does (METHOD 8).
+#
+# Where a plan holds a tuning and the baseline both restored and booted, the tuning's effect must
+# be the same either way. The interaction (T - B restored) - (T - B booted), block by block on the
+# scale of effects, has to be equivalent within half the practical threshold, for what a verdict
+# says of a restored tuning would else be the restore's doing. Where the two are found to differ,
+# booting wins.
+
+
+_RESOLUTION = 1e-9
+"""Effects closer together than this count as tied."""
+
+
+_DIFFERS = "does not have"
+"""Stands in the sentence of a check whose interval excludes that both ways are the same."""
+
+
+def restore_checks(
+    design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
+) -> Iterator[RunCheck]:
+    """Yield one check for each tuning that the plan holds both ways, per workload and condition.
+
+    `passed`: equivalent, which each check may call with a chance of the run's level over their
+    number to be wrong (two one-sided tests); False where it was not shown; None where it can't be.
+    As with any verdict, the control and the known loss say whether the run may call things equal
+    (METHOD 5, 18).
+    """
+    booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
+    if booted_baseline is None:
+        return
+    pairs = [
+        (place, primary, restored, booted)
+        for place in design.places
+        if (primary := design.primaries.get(place.workload)) is not None
+        for booted, restored in design.restored_as.items()
+        if booted != booted_baseline
+    ]
+    for pair in pairs:
+        test = _Test(*pair, alpha=design.level / len(pairs))
+        eligibility = eligibilities.get(test.place)
+        yield _check(test, design, cells, booted_baseline, eligibility)
+
+
+def restore_answer(checks: Sequence[RunCheck]) -> str:
+    """Summarize all checks in a sentence; "" where there are none."""
+    if not checks:
+        return ""
+    differing = [check for check in checks if _DIFFERS in check.sentence]
+    unknown = [check for check in checks if check.passed is not True and check not in differing]
+    parts = []
+    if differing:
+        parts.append(f"restoring changes what {_named(differing)} does: booted guests are right")
+    if unknown:
+        parts.append(f"it was not shown that {_named(unknown)} does restored what it does booted")
+    if not parts:
+        parts.append(f"restored guests do what booted ones do, within limits: {_named(checks)}")
+    return capital(f"{'; '.join(parts)}.")
+
+
+def _named(checks: Sequence[RunCheck]) -> str:
+    names = (f"'{c.name}' ({scenario_of(c)})" for c in checks)
+    return listed(few(list(names)), limit=4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    place: Scenario
+    primary: Primary
+    restored: str
+    booted: str
+    alpha: float
+
+
+def _check(
+    test: _Test,
+    design: Design,
+    cells: Cells,
+    booted_baseline: str,
+    eligibility: Eligibility | None,
+) -> RunCheck:
+    def series(*names: str | None) -> list[Series]:
+        found = (cells.get(name, test.place, test.primary.metric) for name in names)
+        return [one for one in found if one is not None]
+
+    restored = _effect(series(test.restored), series(design.baseline, design.control))
+    booted = _effect(series(test.booted), series(booted_baseline))
+    where = f"'{test.restored}' in {test.place}"
+    unchecked = f"Whether {where} may be restored could not be checked"
+    if restored is None or booted is None or EffectKind.DIFFERENCE in (restored.kind, booted.kind):
+        return _checked(test, None, f"{unchecked}.")
+    both = sorted(set(restored.by_block) & set(booted.by_block))
+    by_block = {block: restored.by_block[block] - booted.by_block[block] for block in both}
+    if len(both) < FEWEST_BLOCKS:
+        lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it takes"
+        return _checked(test, None, f"{unchecked}: {lack}.")
+    if eligibility is None or not eligibility.judges:
+        return _checked(test, None, f"{unchecked}: the A/A control there forbids it.")
+    if design.before_look:
+        none = "the run reached none of the looks that its plan declares"
+        return _checked(test, None, f"{unchecked}: {none}.")
+    boots = [*restored.boots, *booted.boots]
+    of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
+    # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
+    interval = t_interval(of, 2 * test.alpha)
+    if interval is None:
+        return _checked(test, None, f"{where} differed by the same number in every block.")
+    margin = on_scale(test.primary.margin, restored.kind)
+    half = margin / 2
+    passed = interval.within(half)
+    low, high = restored.shown(interval.low), restored.shown(interval.high)
+    found = (
+        f"{metric_title(test.primary.metric)} {changes(restored.shown(of.mean), low, high)} "
+        "against booted guests, where "
+        f"{size(restored.as_size(half))} is allowed"
+    )
+    estimate, shown = restored.shown(of.mean), Interval(low, high)
+    if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
+        forbids = "A/A control and known-loss arm do not let this run call things equal"
+        return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
+    apart = t_interval(of, test.alpha)
+    differs = apart is not None and (apart.low > 0 or apart.high < 0)
+    verb = "has" if passed else _DIFFERS if differs else "has not been shown to have"
+    sentence = f"{where} {verb} the effect of a booted guest: {found}."
+    return _checked(test, passed, sentence, estimate, shown)
+
+
+def _effect(tuning: Sequence[Series], references: Sequence[Series]) -> Effects | None:
+    if not tuning or not references:
+        return None
+    return effects_of(tuning[0], references, against_native=False)
+
+
+def _checked(
+    test: _Test,
+    passed: bool | None,
+    sentence: str,
+    estimate: float | None = None,
+    interval: Interval | None = None,
+) -> RunCheck:
+    return RunCheck(
+        name=test.restored,
+        workload=test.place.workload,
+        condition=test.place.condition,
+        metric=test.primary.metric,
+        passed=passed,
+        estimate=estimate,
+        low=interval.low if interval else None,
+        high=interval.high if interval else None,
+        confidence=1 - 2 * test.alpha,
+        sentence=sentence,
+    )
 
 
 def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:

@@ -19,9 +19,9 @@ from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
-from labctl.base.jsontext import parse_json
-from labctl.base.last_words import last_words
-from labctl.base.runner_answers import (
+from labctl.base.json import parse_json
+from labctl.base.process import last_words
+from labctl.base.runner_messages import (
     EndedServer,
     HashedProgram,
     cgroup,
@@ -30,10 +30,12 @@ from labctl.base.runner_answers import (
     garbage,
     hashed,
     numbers,
+    placement,
+    serve_request,
+    surroundings,
     threads,
     whole,
 )
-from labctl.base.runner_requests import placement, serve_request, surroundings
 from labctl.base.tuning import Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024

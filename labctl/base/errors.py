@@ -6,6 +6,8 @@ do it, 4 it broke.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 
@@ -55,3 +57,44 @@ class DeadlineError(BrokenError):
 
 class BusyError(HostError):
     """Report that another labctl holds a lock or file that this one needs."""
+
+
+# Name the nearest of the names that are allowed, for the hint of an error.
+
+
+_MANY = 30
+"""More choices than an error should list."""
+
+_PARTS = re.compile(r"[-_+.{}]")
+"""Between the parts of a name."""
+
+_LONG = 200
+"""No name is nearest to a longer one: comparing takes the square of it."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
+    import difflib  # commands that find nothing wrong go without
+
+    choices = sorted(set(allowed))
+    if not choices:
+        return "There are none."
+    name = name if len(name) <= _LONG else ""
+    close = difflib.get_close_matches(name, choices, n=1) or _by_part(name, choices)
+    question = f"Did you mean '{close[0]}'? " if close else ""
+    if len(choices) > _MANY:
+        near = sorted({*close, *difflib.get_close_matches(name, choices, n=_MANY // 6)})
+        return f"{question}Allowed, among {len(choices)}: {', '.join(near or choices[:_MANY])}."
+    return f"{question}Allowed: {', '.join(choices)}."
+
+
+def _by_part(name: str, choices: Sequence[str]) -> list[str]:
+    """Return choices of which one part is nearly `name`: 'latency_p95' for 'p95',
+    'governor-performance' for 'governer'."""
+    import difflib
+
+    return [
+        choice
+        for choice in choices
+        if name and difflib.get_close_matches(name, _PARTS.split(choice), n=1, cutoff=0.75)
+    ][: _MANY // 6]

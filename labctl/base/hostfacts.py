@@ -1,14 +1,16 @@
-"""List the facts of a host or a guest, a row each: its key in run.json, its name for people, and
-which verdicts of a run no longer hold once it has changed.
-
-The order is that of importance: what every figure is made by comes first.
-"""
+"""List the facts of a host or a guest, a row each, and compare versions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+# List the facts of a host or a guest, a row each: its key in run.json, its name for people, and
+# which verdicts of a run no longer hold once it has changed.
+#
+# The order is that of importance: what every figure is made by comes first.
 
 
 class Rests(StrEnum):
@@ -104,3 +106,72 @@ FACTS = (
 """Those that void nothing (the host's perf, its distribution) are recorded and compared."""
 
 FACT_NAMES: Mapping[str, str] = {fact.key: fact.name for fact in FACTS}
+
+
+# Compare version numbers as programs print them, number by number.
+
+
+def is_older(found: str, wanted: str) -> bool:
+    """Return whether version `found` is below `wanted`: "9.0.0" is not below "9.0".
+
+    What follows the dotted numbers is the distribution's and doesn't count ("6.1.0-56-cloud").
+    """
+    ours, theirs = _numbers(found), _numbers(wanted)
+    length = max(len(ours), len(theirs))
+    return [*ours, *[0] * (length - len(ours))] < [*theirs, *[0] * (length - len(theirs))]
+
+
+def upstream_release(release: str, version: str, signature: str = "") -> str:
+    """Return the kernel.org release that a kernel is made of; `release` where nothing else is
+    known.
+
+    `release`, `version`: as uname(2) has them. Debian numbers all of a series "6.1.0-N" and has
+    "... Debian 6.1.176-1 (2026-11-01)" for a version. `signature`: what Ubuntu's has in
+    /proc/version_signature, "Ubuntu 5.15.0-91.101-generic 5.15.131".
+    """
+    found = re.search(r"\bDebian (\d+\.\d+\.\d+)", version) or re.match(
+        r"Ubuntu \S+ (\d+\.\d+\.\d+)\s*$", signature
+    )
+    return found[1] if found else release
+
+
+def is_version(text: str) -> bool:
+    """Return whether `text` is dotted numbers and nothing else."""
+    return re.fullmatch(r"\d+(\.\d+)*", text) is not None
+
+
+def _numbers(version: str) -> list[int]:
+    leading = re.match(r"\d+(?:\.\d+)*", version)
+    return [int(number) for number in leading.group().split(".")] if leading else []
+
+
+# Say on which hardware labctl's figures have been checked. The one place that does.
+
+
+KVM_BUNDLES: tuple[str, ...] = ()
+"""Bundles of `labctl selftest` from hosts where KVM works, by the name of their folder in
+`tests/fixtures/selftest/`. A name is added with the folder and the tests that parse what is in it;
+until then figures under KVM are unverified on hardware, and reports and docs say so."""
+
+PMU_BUNDLES: tuple[str, ...] = ()
+"""The same of hosts whose PMU counts natively and in guests. A bundle may be in both."""
+
+
+def kvm_caveat() -> str | None:
+    """Return what to say of every figure under KVM; None once a bundle from hardware shows KVM."""
+    if KVM_BUNDLES:
+        return None
+    return (
+        "KVM figures are unverified on hardware: labctl's own tests have seen KVM in an emulated "
+        "host only."
+    )
+
+
+def pmu_caveat() -> str | None:
+    """Return what to say of every hardware counter; None once a bundle shows a PMU."""
+    if PMU_BUNDLES:
+        return None
+    return (
+        "Hardware counters are unverified on hardware: labctl's own tests have seen no host whose "
+        "PMU counts natively and in guests."
+    )

@@ -1,21 +1,26 @@
-"""Know where files lie. The only module that does.
-
-Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the same
-name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
-`labctl/data`. A lab folder is one that was named, or the present folder where its marker says so;
-either way one that only the caller and root can write to.
-"""
+"""Know where files lie, and the names of labctl's guests. The only module that does."""
 
 from __future__ import annotations
 
 import os
+import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from labctl.base.errors import UsageError
 from labctl.base.trust import doubt
+
+# Know where files lie. The only module that does.
+#
+# Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the
+# same name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
+# `labctl/data`. A lab folder is one that was named, or the present folder where its marker says
+# so; either way one that only the caller and root can write to.
+
 
 DATA_FOLDERS = ("domains", "templates", "guest-images", "benchmarks")
 
@@ -269,3 +274,69 @@ def host_lock() -> Path:
     if own := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(own, "labctl", "host.lock")
     return StatePaths.default().root / "locks" / "host.lock"
+
+
+# Name the places on a measured machine, the same natively and in a guest: a command must not tell
+# its side by its arguments.
+
+
+WORK: Final = "/tmp/labctl"  # a tmpfs of the machine's own, and the folder is ours
+"""A trial's folder, which a server and its clients share."""
+
+CWD: Final = f"{WORK}/run"
+"""Working folder of a command; empty for each run."""
+
+DISK: Final = "/tmp/labctl-disk"
+"""Mount point of a file system on the data disk."""
+
+BROUGHT: Final = "/usr/local/lib/labctl/workloads"
+"""Files that workloads bring into an image."""
+
+DATA_DISK_BYTES: Final = 256 << 20
+"""Size of each data disk; natively it is a file."""
+
+NOBODY: Final = 64_917
+"""User and group of programs that need no privilege: in the range that Debian reserves for
+packages, which get theirs on demand (Debian policy, 9.2.2)."""
+
+
+def brought_folder(workload: str) -> str:
+    """Return the folder of a workload's own files."""
+    return f"{BROUGHT}/{workload}"
+
+
+# Name labctl's own guests, so that they are known again whoever finds them.
+
+
+MEASURED_SEATS = 2
+"""A host has one run at a time. Two of its measured guests may boot at once, and what is saved of
+either is restored under its own name; the seats after these are neighbours'."""
+
+MOST_NEIGHBOURS = 1000
+
+OWN_NAME = re.compile(r"labctl-(guest|guest-2|noisy-\d{1,4})")
+"""Names of the domains that labctl starts."""
+
+
+def guest_name(seat: int) -> str:
+    """Return the name of the domain that sits there, from 0."""
+    if seat < MEASURED_SEATS:
+        return f"labctl-guest-{seat + 1}" if seat else "labctl-guest"
+    return f"labctl-noisy-{seat - MEASURED_SEATS + 1}"
+
+
+def neighbour_seat(number: int) -> int:
+    """Return the seat of a neighbour, by its number from 0."""
+    return MEASURED_SEATS + number
+
+
+def guest_uuid(work: Path, seat: int) -> str:
+    """Return the UUID of the guest that sits there, of a run in that folder."""
+    which = f":{seat + 1}" if seat else ""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}{which}"))
+
+
+def mac_of(uuid: str) -> str:
+    """Return the MAC address of the network card of a guest with that UUID."""
+    digits = uuid.replace("-", "")[:6].lower()
+    return ":".join(["52:54:00", *(digits[at : at + 2] for at in (0, 2, 4))])

@@ -5,17 +5,19 @@ them.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from types import FrameType
+from typing import IO, Final
 
-from labctl.base import matrix_threads
+from labctl.base import interpreter
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 
@@ -119,7 +121,7 @@ def running(
     try:
         process = subprocess.Popen(
             arguments,
-            env={**matrix_threads.environment(), **(env or {})},
+            env={**interpreter.users_environment(), **(env or {})},
             cwd=cwd,
             stdin=stdin,
             stdout=stdout,
@@ -178,3 +180,69 @@ def written_by(output: IO[bytes], most: int = 1 << 20) -> bytes:
     """Return the begin of what a running program wrote to a file, in bytes, `most` at most. The
     place in the file, which the program has in common with it, is not moved."""
     return os.pread(output.fileno(), most, 0)
+
+
+# End a run at SIGTERM and SIGHUP as at Ctrl-C: through every context manager on the way out.
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_WAY_OUT_S = 30.0
+"""Time for cleaning up. Limited, because an interrupt that arrives in a callback of C code is lost,
+and another must count."""
+
+
+@contextmanager
+def ending_signals_call(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP call `handler`. One that was ignored before (nohup) stays
+    ignored."""
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def ending_signals_interrupt() -> Iterator[None]:
+    """Make SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread. A second one soon
+    after does not cut the cleanup short. A signal that was ignored before (nohup) stays ignored."""
+    interrupted_at = float("-inf")
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted_at
+        if time.monotonic() - interrupted_at < _WAY_OUT_S:
+            return
+        interrupted_at = time.monotonic()
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    with ending_signals_call(interrupt):
+        yield
+
+
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM from cutting the cleanup short."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Say what a failed program said.
+
+
+MARK: Final = "\x1e"
+"""Begin of the lines that labctl's own loop prints between two runs (`workloads.loops`)."""
+
+
+def last_words(output: bytes, lines: int = 1) -> str:
+    """Return the last lines of a program's output, in one; none of labctl's own."""
+    # Not splitlines(), which takes the mark for the end of a line.
+    found = re.split(r"[\r\n]+", output.decode(errors="replace"))
+    said = [line.strip() for line in found if line.strip() and line[0] != MARK]
+    return "; ".join(said[-lines:])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labctl.base.nearest import nearest
+from labctl.base.errors import nearest
 from labctl.base.units import Unit, why_no_unit
 
 if TYPE_CHECKING:

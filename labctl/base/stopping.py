@@ -1,7 +1,7 @@
 """Define the rules by which a run may end before its last block, as its plan has them (METHOD 22).
 
 They are on disk before the first trial. A plan without one has a fixed number of blocks. Measuring
-and judging both know these rules: one asks, the other answers (`analysis/stopping.py`).
+and judging both know these rules: one asks, the other answers (`analysis/verdicts/looks.py`).
 """
 
 from __future__ import annotations

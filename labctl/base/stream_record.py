@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from labctl.base.errors import BrokenError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 
 FILE: Final = "stream.json"
 PHASES: Final = ("alone", "middle", "after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from enum import StrEnum
 
@@ -106,3 +107,50 @@ def usual_direction(metric: str, unit: str | None) -> Better | None:
     if low is high:
         return None
     return Better.LOWER if low else Better.HIGHER
+
+
+# Say how many samples a percentile takes (METHOD rule 16), and how many unseen ones it bears.
+
+
+SAMPLES_BEYOND = 20
+"""So many must lie beyond it: it would hang on a few of them otherwise."""
+
+
+def samples_needed(q: float) -> int:
+    """Return the fewest samples that the percentile q (0 < q < 1) is told of: 400 for 0.95."""
+    # 1 - 0.95 is a little more than 0.05.
+    return math.ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
+
+
+TENTH = 0.1
+"""Limit on how far unknown values may move a reported one."""
+
+
+def bears_unseen(q: float, seen: int, unseen: int) -> bool:
+    """Return whether the percentile q (0 < q < 1) of the values that were seen may stand for all of
+    them.
+
+    The unseen ones may all lie beyond it. As long as they are at most a tenth of the values that
+    do (1 in 200 for 0.95), what is told is a percentile between q - 0.1 (1 - q) and q + 0.1 (1 - q)
+    of all: for 0.95, between the 94.5th and the 95.5th.
+    """
+    return unseen <= TENTH * (1 - q) * (seen + unseen) + 1e-9
+
+
+# Name latencies: closed loop, as a tool reports them, and open loop, with requests that a stall
+# hid.
+
+
+CLOSED = "latency_"
+"""Prefix of metrics that a program reports itself. While it stalls it makes no requests, so that
+none is late ("coordinated omission")."""
+
+LARGEST = f"{CLOSED}max"
+
+OPEN = "open_latency_"
+"""Prefix of metrics of a load that keeps its pace, whatever the machine does."""
+
+OPEN_MEAN = f"{OPEN}mean"
+
+SKIP_PERIODS = frozenset({"cyclictest", "timerlat"})
+"""Programs of a fixed pace that skip the periods which they missed: what a stall hid is known."""

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import secrets
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json, results_option, runs_folder, state_paths
+from labctl.base.errors import ExitCode, LabctlError, UsageError
+from labctl.cli.common import (
+    console,
+    print_json,
+    recorded_sweep,
+    results_option,
+    runs_folder,
+    state_paths,
+)
 from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
+    from labctl.host.topology import Topology
     from labctl.rollout.advice import Advice, Advised
-    from labctl.rollout.advice_files import Names
+    from labctl.rollout.files import Names
+    from labctl.rollout.fitted import Pins, VirtualMachine
+    from labctl.run.planning.planned import SweepRequest
+    from labctl.store.records.plan_record import PlanRecord
+    from labctl.store.run_folder import LoadedRun, RunFolder
 
 
 _SECTIONS = {
@@ -94,11 +110,9 @@ def command(
     host restore' undoes all of them.
     """
     from labctl.analysis.judge import judge
-    from labctl.cli.rollout_target import rollout_target
     from labctl.rollout.advice import advise, of_tuning
-    from labctl.rollout.advice_files import Names
-    from labctl.store.fresh_runs import fresh_runs
-    from labctl.store.run_places import find_run
+    from labctl.rollout.files import Names
+    from labctl.store.run_places import find_run, fresh_runs
 
     _check_options(context)
     place = runs_folder(results)
@@ -112,15 +126,12 @@ def command(
         advice = advise(run, judgement, unpacked.path, machine)
         named = of_tuning(run, judgement, unpacked.path, machine, tuning) if tuning else None
     if verify:
-        from labctl.cli.verify import Verifying, verify_advice
-
         asked = Verifying(context, folder, run, named or _first(advice, "verify"), place)
         return verify_advice(
             asked, seed=seed, fresh=fresh, detach=detaching, quiet=quiet, as_json=as_json
         )
     if applying:
         from labctl.cli.apply import Target, apply_advice
-        from labctl.cli.rollout_target import SYSTEM, other_host
 
         apply_advice(
             state_paths(context),
@@ -140,7 +151,7 @@ def command(
         return None
     _write(advice, names, out, card_file, quiet=as_json)
     if as_json:
-        from labctl.rollout.advice_json import advice_json
+        from labctl.rollout.files import advice_json
 
         print_json(advice_json(advice, names))
     elif out is None and card_file is None:
@@ -190,7 +201,7 @@ def _first(advice: Advice, what: str) -> Advised:
 def _write(
     advice: Advice, names: Names, out: Path | None, card_file: Path | None, *, quiet: bool
 ) -> None:
-    from labctl.rollout.advice_files import write_card, write_files
+    from labctl.rollout.files import write_card, write_files
 
     written: list[Path] = []
     if out is not None:
@@ -201,3 +212,252 @@ def _write(
     if not quiet:
         for path in written:
             click.echo(f"Wrote {path}")
+
+
+# Describe the virtual machine that `labctl advise` rolls out to: its size, and its pin plan.
+
+
+SYSTEM = "qemu:///system"
+
+_FACTS = ("cpu_model", "cpus_online", "topology", "numa_nodes")
+"""Facts of a host that its pin plans follow from."""
+
+
+def rollout_target(
+    run: LoadedRun, domain: str | None, connect: str | None, vcpus: int | None
+) -> tuple[VirtualMachine | None, str | None]:
+    """Return the virtual machine that the options name, and the domain's name for the commands.
+
+    The size comes from --vcpus, else from the domain: of a file, or defined at `connect`. A name
+    that this host's libvirt doesn't know stays a name: the domain may be on another host. Raises
+    UsageError where --vcpus asks for pins of a host that isn't this one, or --connect for a domain
+    that isn't there.
+    """
+    from labctl.run.planning.own_domain import domain_asked_for, is_file
+
+    name, memory_mib, xml = domain, None, None
+    if domain is not None and (vcpus is None or is_file(domain)):
+        try:
+            own = domain_asked_for(domain, connect or SYSTEM)
+        except LabctlError:
+            if connect is not None or is_file(domain):
+                raise
+        else:
+            name, memory_mib, xml = own.name, own.memory_mib, own.xml
+            vcpus = own.vcpus if vcpus is None else vcpus
+    if vcpus is None:
+        return None, name
+    here = other_host(run)
+    if here and memory_mib is None:
+        raise UsageError(
+            f"--vcpus plans pins for this host ({here}), and run {run.name} measured another one",
+            hint="Run it on the host where the virtual machine is; a copy of the run's folder "
+            "will do.",
+        )
+    return _machine(vcpus, memory_mib, xml, here), name
+
+
+def other_host(run: LoadedRun) -> str:
+    """Return this host in words where it isn't the one that was measured, else ""."""
+    from labctl.host.facts import read_host_files
+    from labctl.host.machines import machine_facts
+
+    now, then = machine_facts(read_host_files), run.run.host
+    if all(now.get(fact) == then.get(fact) for fact in _FACTS):
+        return ""
+    return f"{now.get('cpu_model')}, CPUs {now.get('cpus_online')}"
+
+
+def _machine(vcpus: int, memory_mib: int | None, xml: str | None, here: str) -> VirtualMachine:
+    from labctl.domain.pinning.pin_plan import pin_plan
+    from labctl.host.topology import read_rt_runtime_us, read_topology
+    from labctl.rollout.fitted import VirtualMachine
+
+    topology = read_topology()
+    host = pin_plan(topology, vcpus, 1).host
+    return VirtualMachine(
+        vcpus=vcpus,
+        memory_mib=memory_mib,
+        pins=_planned(topology, vcpus),
+        host=replace(host, rt_runtime_us=read_rt_runtime_us()),
+        xml=xml,
+        here=here,
+    )
+
+
+def _planned(topology: Topology, vcpus: int) -> Callable[[str | None, int], Pins]:
+    from labctl.base.tuning import Strategy
+    from labctl.domain.pinning.pin_plan import pin_plan
+    from labctl.rollout.fitted import Pins
+
+    def pins(strategy: str | None, iothreads: int) -> Pins:
+        if strategy is not None and strategy not in list(Strategy):
+            raise UsageError(
+                f"the run says that its tuning pins by '{strategy[:60]}', which is no strategy",
+                hint=f"Allowed: {', '.join(Strategy)}. The run's folder was changed or damaged.",
+            )
+        plan = pin_plan(topology, vcpus, iothreads, Strategy(strategy or Strategy.COMPACT))
+        return Pins(
+            vcpus=plan.vcpus,
+            nodes=frozenset(plan.vcpu_nodes),
+            guest_topology=plan.guest_topology,
+            emulator=plan.emulator,
+            iothreads=plan.iothreads,
+            online=plan.online,
+        )
+
+    return pins
+
+
+# Measure advice once more: the study that gave it, with only the advised tuning.
+
+
+@dataclass(frozen=True, slots=True)
+class Verifying:
+    """Say which tuning of which run is measured once more. `results`: where the fresh run goes."""
+
+    context: click.Context
+    folder: RunFolder
+    run: LoadedRun
+    advised: Advised
+    results: Path
+
+
+def verify_advice(
+    asked: Verifying,
+    *,
+    seed: int | None,
+    fresh: str | None,
+    detach: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int | None:
+    """Measure the tuning, print it beside the advice, and return the exit status: 1 where it is
+    not confirmed. `fresh`: the run that another --verify has made, to measure nothing.
+
+    Raises UsageError when the run's study isn't what it was, or `fresh` says nothing of it;
+    whatever a sweep raises.
+    """
+    if fresh is not None:
+        return _answer(asked, _usable(asked, fresh), as_json=as_json)
+
+    from labctl.cli.sweep import swept
+    from labctl.run.planning.plan import plan_sweep
+
+    request = verifying_request(asked.context, asked.run, asked.advised.tuning, asked.results, seed)
+    check_lab(asked.run)
+    check_same(asked.run, plan_sweep(request).plan.record())
+    if detach:
+        from labctl.cli.sweep import detached_run
+
+        return detached_run(request, lambda folder: _note_answer(asked), as_json=as_json)
+    return _answer(asked, swept(request, quiet=quiet).load(), as_json=as_json)
+
+
+def _usable(asked: Verifying, name: str) -> LoadedRun:
+    """Return the run of that name. Raises UsageError where it says nothing of the advice."""
+    from labctl.analysis.answer.grade import evidence, unusable
+    from labctl.store.run_places import find_run
+
+    fresh = find_run(asked.results, name).load()
+    why = unusable(asked.run, fresh, evidence(asked.run))
+    verifies = fresh.run.verifies
+    if not why and verifies is not None and verifies.tuning != asked.advised.tuning:
+        why = f"it measured '{verifies.tuning}'"
+    if why:
+        raise UsageError(
+            f"run '{fresh.name}' can't confirm what run '{asked.run.name}' advises: {why}",
+            hint="'labctl advise RUN --verify' makes one that can.",
+        )
+    return fresh
+
+
+def _answer(asked: Verifying, fresh: LoadedRun, *, as_json: bool) -> int | None:
+    from labctl.analysis.judge import judge
+    from labctl.rollout.verified import print_verified, verified, verified_json
+
+    result = verified(asked.run, asked.advised, fresh, judge(fresh))
+    _note_answer(asked)
+    if as_json:
+        print_json(verified_json(result))
+    else:
+        print_verified(console(), result)
+    return None if result.confirmed else ExitCode.FOUND
+
+
+def _note_answer(asked: Verifying) -> None:
+    """Write down what the first run's answer is, now that there is a fresh one."""
+    from labctl.analysis.answer.json import write_answer
+    from labctl.analysis.judge import judge
+    from labctl.store.run_places import fresh_runs
+
+    fresh = fresh_runs(asked.folder, asked.results)
+    write_answer(asked.folder, judge(asked.run, fresh).decision)
+
+
+# Ask for a run's measurement once more: the same study with one tuning, under another seed.
+
+
+def verifying_request(
+    context: click.Context, run: LoadedRun, tuning: str, results: Path, seed: int | None
+) -> SweepRequest:
+    """Return what the run was asked for, read back from its own command, with this tuning and the
+    roles and with another seed: the same order again would not be a new sample of the host's
+    moods."""
+    from labctl.analysis.answer.grade import evidence
+    from labctl.cli.sweep import command as sweep_command
+    from labctl.cli.sweep import request_of
+    from labctl.store.records.run_record import AdviceVerified
+
+    recorded = recorded_sweep(run)
+    if recorded is None:
+        raise UsageError(
+            f"run '{run.name}' does not say which study made it",
+            hint="Measure it with 'labctl sweep STUDY --tuning " + shlex.quote(tuning) + "'.",
+        )
+    again = sweep_command.make_context("sweep", recorded[0], parent=context)
+    again.params.update(
+        tunings=(tuning,),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        results=results,
+    )
+    verifies = AdviceVerified(run=run.name, tuning=tuning, evidence=evidence(run))
+    return replace(request_of(again), verifies=verifies)
+
+
+def check_lab(run: LoadedRun) -> None:
+    """Raise UsageError where the run's studies and tunings came from a lab folder that isn't the
+    caller's now: a run may come from anywhere, so its folder is never taken by itself."""
+    from labctl.base.paths import lab
+
+    recorded = recorded_sweep(run)
+    named = recorded[1] if recorded else None
+    if named is not None and lab().folder != Path(named):
+        raise UsageError(
+            f"run '{run.name}' was made with the lab folder {named}",
+            hint=f"If that is yours: labctl --lab {shlex.quote(named)} advise "
+            f"{shlex.quote(run.name)} --verify",
+        )
+
+
+def check_same(run: LoadedRun, plan: PlanRecord) -> None:
+    """Raise UsageError where a plan asks for something else than the run's, or has its seed."""
+    from labctl.analysis.answer.grade import differing as keys_of
+
+    if plan.seed == run.plan.seed:
+        raise UsageError(
+            f"seed {plan.seed} is that of run '{run.name}'",
+            hint="Give another --seed, or leave it out.",
+        )
+    differing = keys_of(plan, run.plan)
+    # They decide which trials count. An older run knows fewer of them.
+    limits = run.plan.limits
+    if {key: plan.limits.get(key) for key in limits} != limits:
+        differing.append("limits")
+    if differing:
+        raise UsageError(
+            f"the study of run '{run.name}' is not what it was: {', '.join(differing)} "
+            f"{'differs' if len(differing) == 1 else 'differ'} now",
+            hint="Put the study's file back as it was, on the host that the run was made on; or "
+            "make a new run and take its advice.",
+        )

@@ -11,7 +11,7 @@ import click
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
 from labctl.cli.common import print_json
-from labctl.cli.host_tune import (
+from labctl.cli.host import (
     changed_json,
     foreseen_json,
     restore_timer,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from labctl.host.settings.tunables import Tunable
     from labctl.rollout.advice import Advised
     from labctl.rollout.steps import Command, Step
-    from labctl.run.planning.host_request import HostRequest
+    from labctl.run.planning.host import HostRequest
 
 _NOT_UNDONE = {
     "tuned": "tuned turns more than can be put back, and its daemon may have to be started",
@@ -258,7 +258,7 @@ def _asked(advised: Advised, name: str) -> HostRequest:
     from labctl.base.errors import HostError
     from labctl.host.settings import knobs
     from labctl.host.settings.knob import KnobPlace
-    from labctl.run.planning.host_request import HostRequest
+    from labctl.run.planning.host import HostRequest
 
     rollout = advised.rollout
     host = dict(rollout.host)

@@ -8,8 +8,7 @@ import click
 from click.core import ParameterSource
 
 from labctl.base.errors import UsageError
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.cli.common import Quantity, console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
@@ -17,9 +16,7 @@ if TYPE_CHECKING:
 
     from labctl.base.paths import StatePaths
     from labctl.host.accelerator import Requested
-    from labctl.run.commands.overhead import Overheads
-    from labctl.run.commands.overhead_plan import OverheadRequest
-    from labctl.run.commands.overhead_windows import Rates
+    from labctl.run.commands.overhead import OverheadRequest, Overheads, Rates
     from labctl.store.collecting_costs import CollectingCost
 
 SCHEMA = 1
@@ -89,7 +86,7 @@ def command(
     With --overhead also measure what a level costs: a workload's throughput with and without it,
     taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
     """
-    from labctl.run.commands.overhead_plan import SIDES, OverheadRequest
+    from labctl.run.commands.overhead import SIDES, OverheadRequest
 
     places = state_paths(context)
     document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
@@ -128,7 +125,7 @@ def _refuse_alone(context: click.Context) -> None:
 
 
 def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
-    from labctl.run.collectors.works_here import tried
+    from labctl.run.collectors.collecting import tried
 
     found = tried(places, accel, study)
     return [
@@ -175,8 +172,8 @@ def _costs(
 ) -> Iterable[CollectingCost]:
     from statistics import mean
 
-    from labctl.analysis.collecting import cost
-    from labctl.run.commands.overhead_windows import NOTHING
+    from labctl.analysis.times import cost
+    from labctl.run.commands.overhead import NOTHING
     from labctl.store.collecting_costs import CollectingCost
 
     for level in levels:
@@ -199,7 +196,7 @@ def _costs(
 def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from labctl.run.commands.overhead_windows import NOTHING
+    from labctl.run.commands.overhead import NOTHING
 
     return {
         **asdict(cost),
@@ -225,7 +222,7 @@ def _print_collectors(collectors: list[dict[str, Any]]) -> None:
 
 
 def _print_costs(overhead: dict[str, Any]) -> None:
-    from labctl.analysis.collecting import Cost, busy_words
+    from labctl.analysis.times import Cost, busy_words
     from labctl.base.wording import counted, printable
 
     out = console(listing=True)

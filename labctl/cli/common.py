@@ -104,7 +104,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0].startswith("-") or args[0] in self.list_commands(context):
             return super().resolve_command(context, args)
-        from labctl.base.nearest import nearest
+        from labctl.base.errors import nearest
 
         raise UsageError(
             f"{context.command_path} has no command '{args[0]}'",
@@ -161,7 +161,7 @@ _ANY_WIDTH = 10_000
 
 def json_text(value: Any) -> str:
     # Loaded here: commands that print none must not take longer to start.
-    from labctl.base.jsontext import without_controls
+    from labctl.base.json import without_controls
 
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return without_controls(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
@@ -238,3 +238,17 @@ def print_table(titles: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(printable(str(cell)), overflow="fold") for cell in row))
     console(listing=True).print(table)
+
+
+# Read the variables of roles that `labctl fleet` takes with --set.
+
+
+def named_variables(given: tuple[str, ...]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping. Raises UsageError for one that isn't."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--set: '{text}' is not NAME=VALUE", hint="--set labctl_hosts=rack7")
+        found[name] = value
+    return found

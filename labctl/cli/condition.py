@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.errors import LabctlError
 from labctl.cli.common import Group, console, listing, print_json
-
-if TYPE_CHECKING:
-    from labctl.study.condition import Condition
+from labctl.cli.workload import user_of
+from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
+from labctl.host import cgroups
+from labctl.host.topology import read_topology
+from labctl.run.commands.try_workload import commands_of
+from labctl.run.planning.conditions import beside_of, cpus_of, why_not
+from labctl.study.conditions import Condition, Neighbour
 
 SCHEMA = 1
 
@@ -24,7 +30,7 @@ def command() -> None:
 def list_command(as_json: bool) -> None:
     """List all conditions: labctl's own, and those of the lab folder."""
     from labctl.base.paths import shipped_data
-    from labctl.study.conditionfile import condition_files
+    from labctl.study.conditions import condition_files
 
     table = listing("condition", "from", "what happens", "neighbours")
     rows = []
@@ -46,7 +52,6 @@ def list_command(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, as_json: bool) -> None:
     """Show a condition's neighbours: what each runs, as whom and where on this host."""
-    from labctl.cli.condition_facts import facts_of
 
     facts = facts_of(_found(name))
     if as_json:
@@ -77,7 +82,6 @@ def validate_command(name: str) -> None:
     Exit code 2 names file, line and key of what is wrong.
     """
     from labctl.base.wording import counted
-    from labctl.cli.condition_facts import facts_of
 
     facts = facts_of(_found(name))
     kinds = counted(len(facts["neighbours"]), "kind")
@@ -85,7 +89,52 @@ def validate_command(name: str) -> None:
 
 
 def _found(name: str) -> Condition:
-    from labctl.study.conditionfile import load_condition
+    from labctl.study.conditions import load_condition
     from labctl.workloads.registry import checkers
 
     return load_condition(name, checkers())
+
+
+# Gather what `labctl condition` and a plan show of neighbours.
+
+
+_EXAMPLE: CpuSet = frozenset({0})
+"""CPUs of a command that is shown without a host."""
+
+
+def facts_of(condition: Condition) -> dict[str, Any]:
+    """Return all that is known of a condition, as JSON has it. Raises UsageError for commands that
+    can't be made."""
+    return {
+        "name": condition.name,
+        "description": condition.description,
+        "neighbours": [
+            {
+                "words": one.record().words,
+                "here": _here(one),
+                **one.to_json(),
+                **neighbour_commands(one),
+            }
+            for one in condition.neighbours
+        ],
+    }
+
+
+def neighbour_commands(neighbour: Neighbour) -> dict[str, Any]:
+    """Return what a neighbour runs, and as whom."""
+    beside = beside_of(neighbour)
+    command = beside.command(_EXAMPLE)
+    commands = commands_of(command, beside.servers(_EXAMPLE))
+    return {"user": user_of(command), "commands": commands}
+
+
+def _here(neighbour: Neighbour) -> str:
+    """Return where neighbours would run on this host, or why they can't."""
+    try:
+        topology = read_topology()
+        pins = pin_plan(topology, default_vcpus(topology), iothreads=1)
+    except LabctlError as error:
+        return error.message
+    if why := why_not(neighbour, topology, pins, cgroups.detect()):
+        return f"not possible: {why}"
+    return f"CPUs {format_cpus(cpus_of(neighbour, topology, pins))}"

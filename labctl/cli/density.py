@@ -13,6 +13,7 @@ from labctl.cli.common import (
     TIME_OPTION,
     console,
     html_option,
+    print_json,
     results_option,
     runs_folder,
     state_paths,
@@ -21,8 +22,9 @@ from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
-    from labctl.run.planning.density_plan import DensityRequest
+    from labctl.run.planning.density import DensityRequest
     from labctl.store.density_record import DensityFolder
+
 
 _DURATION_S = 10.0
 
@@ -87,7 +89,6 @@ def command(
     Clones of one saved guest are restored one after the other, all run the workload at the same
     time, and the number of them that kept the limit is counted once per block and tuning.
     """
-    from labctl.cli.density_shown import show_plan, show_run
     from labctl.store.density_record import DensityFolder
     from labctl.store.jsonfile import check_folder
 
@@ -109,10 +110,9 @@ def command(
 
 def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> DensityRequest:
     """Return the request that the command's arguments and options make. Raises UsageError."""
-    from labctl.cli.stopping import seconds_of
-    from labctl.cli.workload_facts import asked_for, found_workload, parameters_of
-    from labctl.run.planning.density_plan import DensityRequest
-    from labctl.run.planning.density_search import Search
+    from labctl.cli.sweep import seconds_of
+    from labctl.cli.workload import asked_for, found_workload, parameters_of
+    from labctl.run.planning.density import DensityRequest, Search
     from labctl.workloads.limits import limit_of
 
     if given["workload"] is None:
@@ -167,9 +167,79 @@ def words_of(given: dict[str, Any]) -> tuple[str, ...]:
 def _counted(request: DensityRequest, words: tuple[str, ...], *, quiet: bool) -> DensityFolder:
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
-    from labctl.run.commands.density_run import density
+    from labctl.run.commands.density import density
 
     if quiet:
         return density(request, words, silent)
     with ProgressView(console(stderr=True)) as view:
         return density(request, words, view.listen)
+
+
+# Show what a density run found, or what one would do.
+
+
+SCHEMA = 1
+
+
+def show_run(folder: DensityFolder, html_file: Path | None, *, as_json: bool) -> None:
+    """Print what a density run found, and write its page where a file is named."""
+    from labctl.analysis.density import judged
+
+    record = folder.read()
+    found = judged(record)
+    if html_file is not None:
+        from labctl.report.page.density_page import density_page
+        from labctl.store.jsonfile import write_output
+
+        write_output(html_file, density_page(record, folder.name, found).encode())
+    if as_json:
+        from labctl.report.export.json_report import density_json
+
+        print_json(density_json(record, folder.name, str(folder.path), found))
+        return
+    from labctl.report.terminal.density_tables import density_report
+
+    console().print(density_report(record, folder.name, found))
+
+
+def show_plan(request: DensityRequest, *, as_json: bool) -> None:
+    """Print guests, memory and time of a request; raises what planning raises."""
+    from labctl.base.cpus import format_cpus
+    from labctl.base.wording import counted, roughly
+    from labctl.run.planning.density import plan_density
+
+    plan = plan_density(request)
+    counts = request.blocks * len(request.tunings)
+    facts = {
+        "tunings": list(request.tunings),
+        "orders": [list(plan.order(block)) for block in range(1, request.blocks + 1)],
+        "limit": str(request.limit),
+        "most": plan.most,
+        "most_by": plan.most_by,
+        "vcpus": request.vcpus,
+        "memory_mib": plan.memory_mib,
+        "needed_mib": plan.needed_mib,
+        "step_s": plan.step_s,
+        "seed": plan.planned.plan.seed,
+    }
+    if as_json:
+        print_json({"schema": SCHEMA, **facts})
+        return
+    each = counted(request.vcpus, "vCPU")
+    click.echo(f"{', '.join(request.tunings)}: guests of {each} and {plan.memory_mib} MiB")
+    click.echo(f"limit: {request.limit}, for the worst guest")
+    click.echo(
+        f"at most {plan.most} guests ({plan.most_by}): {plan.needed_mib} MiB with their QEMUs"
+    )
+    click.echo(
+        f"{counted(request.blocks, 'block')}, {counted(counts, 'count')}; a step of a count takes "
+        f"about {roughly(plan.step_s)}, and one count as many steps as guests fit and one more "
+        "('--search bisect': fewer), so with 3 guests fitting "
+        f"{roughly(counts * 4 * plan.step_s + request.blocks * 60)}"
+    )
+    for number in range(min(plan.most, 4)):
+        pins = plan.places.of(number)
+        placed = ", ".join(
+            f"{strategy} {format_cpus(one.vcpu_cpus)}" for strategy, one in pins.items()
+        )
+        click.echo(f"guest {number + 1}, where its tuning pins vCPUs: CPU {placed}")

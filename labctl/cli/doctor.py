@@ -1,22 +1,51 @@
-"""Run `labctl doctor`: check what on this host affects measurements, and what changed since a
-run.
-"""
+"""Run `labctl doctor` and `labctl selftest`: check this host, and all of labctl on it."""
 
 from __future__ import annotations
 
+import textwrap
 import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from rich.console import Console
+from rich.text import Text
 
-from labctl.base.errors import ExitCode, UsageError
-from labctl.base.levels import Level
-from labctl.cli.common import console, named_run, print_json, results_option, state_paths
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Comparison
+from labctl.analysis.verdicts.table import Says, Verdict, says
+from labctl.base.errors import ExitCode, LabctlError, UsageError
+from labctl.base.hostfacts import EVERYTHING, Fact, Rests
+from labctl.base.paths import StatePaths
+from labctl.base.tuning import Level
+from labctl.base.wording import counted, metric_title, place_in_words, printable
+from labctl.cli.common import (
+    console,
+    named_run,
+    print_json,
+    recorded_words,
+    results_option,
+    state_paths,
+)
+from labctl.host.accelerator import Requested
+from labctl.host.doctor.check import Finding, Status
+from labctl.host.doctor.since import FactChange, compare, difference, rests_on, voided_by
+from labctl.host.facts import host_facts
+from labctl.run.planning.images import IMAGE, accelerator_here
+from labctl.store.run_folder import LoadedRun
 
 if TYPE_CHECKING:
-    from labctl.base.paths import StatePaths
     from labctl.run.commands.checkup import Checkup
+    from labctl.run.commands.host_checks import TuningState
+    from labctl.run.commands.selftest import SelfTest, SelftestResult
+
+
+# Run `labctl doctor`: check what on this host affects measurements, and what changed since a
+# run.
+
 
 SCHEMA = 1
 
@@ -89,8 +118,6 @@ def _show(found: Checkup, as_json: bool, started: float, *, full: bool) -> int:
             }
         )
     else:
-        from labctl.cli.doctor_tables import print_checkup
-
         print_checkup(console(), found, seconds, full=full)
     return ExitCode.FOUND if found.blocked else ExitCode.DONE
 
@@ -98,14 +125,397 @@ def _show(found: Checkup, as_json: bool, started: float, *, full: bool) -> int:
 def _since(
     places: StatePaths, run_name: str, results: Path | None, as_json: bool, started: float
 ) -> int:
-    from labctl.cli.doctor_since import since
-
     found = since(named_run(results, run_name).load(), places)
     seconds = time.monotonic() - started
     if as_json:
         print_json({"schema": SCHEMA, **found.to_json(), "seconds": round(seconds, 3)})
     else:
-        from labctl.cli.doctor_tables import print_since
-
         print_since(console(), found, seconds)
     return ExitCode.FOUND if found.void else ExitCode.DONE
+
+
+# Print what `labctl doctor --since` says: a run's verdicts, and what voids them by now.
+#
+# It needs what a run found (analysis) and what the host is now (host), which know nothing of each
+# other; only a command may know both.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictStanding:
+    """Hold a verdict of the run; `voided_by`: the changes that void it, () if it stands."""
+
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    verdict: Verdict
+    voided_by: tuple[FactChange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tuning": self.tuning,
+            "workload": self.workload,
+            "condition": self.condition,
+            "metric": self.metric,
+            "verdict": str(self.verdict),
+            "void": bool(self.voided_by),
+            "because": [change.fact.key for change in self.voided_by],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    run: str
+    ended: str
+    command: str
+    """Command that made the run."""
+    changes: tuple[FactChange, ...]
+    same: tuple[Fact, ...]
+    not_recorded: tuple[Fact, ...]
+    verdicts: tuple[VerdictStanding, ...]
+
+    @property
+    def void(self) -> tuple[VerdictStanding, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.voided_by)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "changes": [
+                {
+                    "fact": change.fact.key,
+                    "name": change.fact.name,
+                    "then": change.then,
+                    "now": change.now,
+                    "voids": sorted(change.fact.voids),
+                }
+                for change in self.changes
+            ],
+            "same": [fact.key for fact in self.same],
+            "not_recorded": [fact.key for fact in self.not_recorded],
+            "verdicts": [verdict.to_json() for verdict in self.verdicts],
+        }
+
+
+def since(run: LoadedRun, places: StatePaths) -> Since:
+    """Return the run's facts against this host's, and what is left of its verdicts.
+
+    Raises UsageError when the run has recorded nothing of its host.
+    """
+    recorded = run.run.host
+    if not recorded:
+        raise UsageError(
+            f"run '{run.name}' has recorded nothing of its host",
+            hint=(
+                "It was imported: nothing is known of its host."
+                if run.run.imported
+                else "It ended before its first boot: run it again."
+            ),
+        )
+    now = {**host_facts(places), "accelerator": _accelerator(run, places)}
+    compared = compare({**recorded, "accelerator": run.run.accelerator}, now)
+    return Since(
+        run=run.name,
+        ended=str(run.run.ended_at or "an unknown time"),
+        command=str(run.run.command or "labctl sweep STUDY"),
+        changes=compared.changes,
+        same=compared.same,
+        not_recorded=compared.not_recorded,
+        verdicts=tuple(
+            _standing(item, run, compared.changes)
+            for item in judge(run).comparisons
+            if says(item.verdict, Says.EFFECT, Says.NO_EFFECT)
+        ),
+    )
+
+
+def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> VerdictStanding:
+    assert item.verdict is not None
+    tunings = {name: tuning.to_json() for name, tuning in run.run.tunings.items()}
+    rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline or ""))
+    return VerdictStanding(
+        tuning=item.tuning,
+        workload=item.workload,
+        condition=item.condition,
+        metric=item.metric,
+        verdict=item.verdict,
+        voided_by=tuple(voided_by(rests, changes)),
+    )
+
+
+def _accelerator(run: LoadedRun, places: StatePaths) -> str | None:
+    """Return what the run's guests would run under now; None where that can't be told."""
+    image = run.plan.guest.image or IMAGE
+    try:
+        return accelerator_here(image, places, _requested(run)).name
+    except LabctlError:
+        return None
+
+
+def _requested(run: LoadedRun) -> Requested:
+    """Return what the run's command line asked for."""
+    words = recorded_words(run)
+    asked = words[words.index("--accel") + 1 :][:1] if "--accel" in words else []
+    choices: dict[str, Requested] = {choice: choice for choice in get_args(Requested)}
+    return choices.get("".join(asked), "auto")
+
+
+# Print doctor's findings: the answer first, what blocks last, next to the prompt; readable without
+# colour.
+
+
+_SECTIONS = {
+    Status.OK: ("FINE", "bold green"),
+    Status.UNKNOWN: ("UNKNOWN: could not be determined", "bold"),
+    Status.WARN: ("WARNINGS: results are affected, or a feature is unavailable", "bold yellow"),
+    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
+}
+_FIRST_STUDY = "pinning"
+"""Study by which the most important warnings are chosen when none is named."""
+_WIDEST = 110
+"""Longer lines are hard to read."""
+_INDENT = 20
+
+
+def print_checkup(
+    console: Console, checkup: Checkup, seconds: float, *, full: bool = False
+) -> None:
+    """Print the answer and the warnings that matter most, then the other findings, what is fine in
+    a line unless `full`, and, for a study, each tuning; what blocks comes last."""
+    counts = {
+        status: sum(finding.status is status for finding in checkup.findings) for status in Status
+    }
+    for_whom = f" for '{checkup.study}'" if checkup.study else ""
+    blocking = [finding.name for finding in checkup.findings if finding.status is Status.BLOCK]
+    answer = f"Blocked by {', '.join(blocking)}" if blocking else "Nothing blocks"
+    _line(
+        console,
+        f"{answer}; {counted(counts[Status.WARN], 'warning')}.",
+        "bold red" if blocking else "bold green",
+    )
+    _line(
+        console,
+        f"labctl doctor{for_whom}: {counted(len(checkup.findings), 'check')}, "
+        f"{counts[Status.UNKNOWN]} unknown, {counts[Status.OK]} fine ({seconds:.1f} s)",
+    )
+    if checkup.foremost:
+        _line(console, f"\nMOST IMPORTANT for '{checkup.study or _FIRST_STUDY}'", "bold yellow")
+        _section(console, checkup.foremost)
+    for status, (title, style) in _SECTIONS.items():
+        if status is Status.BLOCK and checkup.study:
+            _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
+            for state in checkup.tunings:
+                _tuning(console, state)
+        found = [
+            finding
+            for finding in checkup.findings
+            if finding.status is status and finding not in checkup.foremost
+        ]
+        if found and status is Status.OK and not full:
+            _line(console, f"\n{title}: {_groups(found)} (a row each with --full)", style)
+        elif found:
+            _line(console, f"\n{title}", style)
+            _section(console, found)
+    if not counts[Status.BLOCK]:
+        _line(console, "\nNothing blocks.", "bold green")
+
+
+def _groups(found: Iterable[Finding]) -> str:
+    """Return how many findings each group has: "memory 8, rights 5"."""
+    counts = Counter(finding.group for finding in found)
+    return ", ".join(f"{group} {count}" for group, count in counts.items())
+
+
+def _section(console: Console, findings: Iterable[Finding]) -> None:
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            group = finding.group
+            _line(console, f" {group}", "italic")
+        _row(console, finding.name, finding.found)
+        if finding.status is not Status.OK:
+            _row(console, "", f"Why: {finding.why}", "dim")
+            _remedy(console, finding.remedy)
+
+
+def _tuning(console: Console, state: TuningState) -> None:
+    if state.runs:
+        _row(console, state.name, "runs here")
+        for warning in state.warnings:
+            _row(console, "", f"but {warning}")
+        return
+    _row(console, state.name, f"NOT HERE: {'; '.join(state.lacking)}")
+    for remedy in state.remedies:
+        _remedy(console, remedy)
+
+
+def print_since(console: Console, since: Since, seconds: float) -> None:
+    """Print what has changed since a run, and which of its verdicts stand."""
+    void = since.void
+    changed = counted(len(since.changes), "fact") if since.changes else "no fact"
+    _line(
+        console,
+        f"Since run {since.run} (ended {since.ended}): {changed} changed, "
+        f"{len(void)} of {counted(len(since.verdicts), 'verdict')} void ({seconds:.1f} s)",
+        "bold",
+    )
+    if since.changes:
+        _line(console, "\nCHANGED", "bold yellow")
+    for change in since.changes:
+        then, now = difference(change)
+        _row(console, change.fact.name, f"{then}  →  {now}")
+        _row(console, "", f"Voids verdicts on {_kinds(change.fact.voids)}.", "dim")
+    for title, style, verdicts in (
+        ("VOID: measure again before you rely on it", "bold red", void),
+        ("STILL HOLDS", "bold green", [v for v in since.verdicts if not v.voided_by]),
+    ):
+        if verdicts:
+            _line(console, f"\n{title}", style)
+        for verdict in verdicts:
+            _verdict(console, verdict)
+    if void:
+        _line(console, "")
+        _remedy(console, since.command)
+    if not since.verdicts:
+        _line(console, "\nThe run has no verdict that anything could void.")
+    if since.not_recorded:
+        _line(console, "\nNOT COMPARED: unknown then or now", "bold")
+        _row(console, "", ", ".join(fact.name for fact in since.not_recorded))
+
+
+def _kinds(kinds: frozenset[Rests]) -> str:
+    return "everything" if kinds == EVERYTHING else f"tunings of {', '.join(sorted(kinds))}"
+
+
+def _verdict(console: Console, verdict: VerdictStanding) -> None:
+    where = f"{place_in_words(verdict.workload, verdict.condition)}, {metric_title(verdict.metric)}"
+    because = ", ".join(change.fact.name for change in verdict.voided_by)
+    text = f"{verdict.verdict} ({where})"
+    _row(console, verdict.tuning, f"{text}: {because} changed" if because else text)
+
+
+def _remedy(console: Console, remedy: str) -> None:
+    if not remedy:
+        return
+    if remedy[0].isupper():
+        _row(console, "", f"Do:  {remedy}")
+    else:
+        # A command in one piece can be copied.
+        line = Text(f"{'':{_INDENT}}Do:  {printable(remedy)}")
+        console.print(line, soft_wrap=True)
+
+
+def _row(console: Console, name: str, text: str, style: str = "") -> None:
+    width = min(console.width, _WIDEST)
+    lines = textwrap.wrap(
+        printable(text),
+        width - _INDENT,
+        subsequent_indent="     " if text.startswith(("Why: ", "Do:  ")) else "",
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines or [""]):
+        left = f"  {printable(name)} " if number == 0 and name else ""
+        if len(left) > _INDENT:
+            console.print(Text(left.rstrip()), soft_wrap=True)
+            left = ""
+        row = Text(f"{left:{_INDENT}}")
+        row.append(line, style)
+        console.print(row, soft_wrap=True)
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(printable(text), style), soft_wrap=False)
+
+
+# Run `labctl selftest`: check that all of labctl works on this host, and keep its tools'
+# output.
+
+
+SELFTEST_SCHEMA = 1
+
+
+@click.command("selftest")
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The bundle, a tar.xz (default: labctl-selftest-… in the present folder).",
+)
+@click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
+@click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/selftest.md).")
+@click.option("--quiet", is_flag=True, help="No progress; only the result.")
+@click.pass_context
+def selftest(
+    context: click.Context,
+    out: Path | None,
+    tunings: tuple[str, ...],
+    accel: Requested,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run all of labctl once on this host, and bundle what its tools printed.
+
+    Boots a guest, restores it with every tuning that it can be restored with, and counts with
+    every collector. Tunings of the host are put back after each. The bundle has nothing in it that
+    identifies the host.
+
+    Exit code: 0 when KVM, a PMU and everything else worked; 1 when something did not that this
+    host can have; 3 when the host has no KVM or no PMU: their part is not shown then.
+    """
+    from labctl.base.events import silent
+    from labctl.cli.progress import ProgressView
+    from labctl.run.commands.selftest import selftest
+    from labctl.store.jsonfile import check_folder
+
+    if out is not None:
+        check_folder(out)
+    places = state_paths(context)
+    if quiet:
+        result = selftest(places, out, silent, accel=accel, only=tunings)
+    else:
+        with ProgressView(console(stderr=True)) as view:
+            result = selftest(places, out, view.listen, accel=accel, only=tunings)
+    if as_json:
+        print_json({"schema": SELFTEST_SCHEMA, **result.to_json()})
+    else:
+        _print(console(), result)
+    return _exit_code(result.outcome)
+
+
+def _exit_code(outcome: SelftestResult) -> ExitCode:
+    if outcome.failed:
+        return ExitCode.FOUND
+    return ExitCode.DONE if outcome.verifies_all else ExitCode.HOST
+
+
+def _print(console: Console, result: SelfTest) -> None:
+    from rich.text import Text
+
+    from labctl.base.hostfacts import kvm_caveat, pmu_caveat
+    from labctl.base.wording import printable
+    from labctl.report.parts import bare_table
+    from labctl.run.commands.selftest import FAILED, NOT_HERE, RAN
+
+    outcome = result.outcome
+    console.print(Text(printable(outcome.label), style="bold"))
+    table = bare_table("", "shown", "what", "why")
+    for claim in outcome.claims:
+        table.add_row("yes" if claim.shown else "NO", claim.what, Text(printable(claim.why)))
+    console.print(table)
+    counts = {
+        state: sum(tuning.state == state for tuning in outcome.tunings)
+        for state in (RAN, FAILED, NOT_HERE)
+    }
+    shown = ", ".join(f"{count} {state}" for state, count in counts.items())
+    console.print(Text(f"\nRestorable tunings: {shown}."))
+    for tuning in outcome.tunings:
+        if tuning.state != RAN:
+            console.print(Text(printable(f"  {tuning.name} {tuning.state}: {tuning.why}")))
+    if outcome.failure:
+        console.print(Text(printable(f"The trials ended early: {outcome.failure}"), style="bold"))
+    for caveat in filter(None, (kvm_caveat(), pmu_caveat())):
+        console.print(Text(f"\n{caveat}"))
+    console.print(
+        Text(printable(f"\nWrote {result.bundle}: {result.files} files, {result.seconds:.0f} s."))
+    )

@@ -39,7 +39,7 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         return
     found = list(_meanings(word))
     if not found:
-        from labctl.base.nearest import nearest
+        from labctl.base.errors import nearest
 
         raise UsageError(
             f"no term, metric or tuning '{word}'",
@@ -63,9 +63,9 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
 
 def _words() -> dict[str, list[str]]:
     """Return what can be explained, by heading."""
-    from labctl.analysis.verdict_table import Verdict
-    from labctl.base.glossary import glossary
+    from labctl.analysis.verdicts.table import Verdict
     from labctl.base.metrics.table import METRICS
+    from labctl.base.wording import glossary
     from labctl.study.tunings import tuning_names
 
     verdicts = [str(one) for one in Verdict]
@@ -93,7 +93,7 @@ def _list_words(*, as_json: bool) -> None:
 
 
 def _meanings(word: str) -> Iterator[_Meaning]:
-    from labctl.base.glossary import glossary
+    from labctl.base.wording import glossary
 
     for term in glossary().find(word):
         yield _Meaning("term", term.name, term.plain, "docs/glossary.md")
@@ -102,9 +102,8 @@ def _meanings(word: str) -> Iterator[_Meaning]:
 
 
 def _metrics(word: str) -> Iterator[_Meaning]:
-    from labctl.base.glossary import plain
     from labctl.base.metrics.table import METRICS, metric_of
-    from labctl.base.wording import metric_title
+    from labctl.base.wording import metric_title, plain
     from labctl.store.samples import base_name
 
     row = metric_of(base_name(word))

@@ -1,13 +1,622 @@
-"""Run `labctl fleet`: measure many hosts, and pool what they say."""
+"""Run `labctl fleet`: measure many hosts, pool their runs, and roll a tuning out."""
 
 from __future__ import annotations
 
+import secrets
+import shlex
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from labctl.cli import fleet_advice, fleet_report, fleet_rollout, fleet_sweep
-from labctl.cli.common import Group
+from labctl import __version__
+from labctl.base.errors import ExitCode, UsageError
+from labctl.base.wording import counted, printable
+from labctl.cli.common import (
+    Group,
+    console,
+    html_option,
+    listing,
+    named_variables,
+    print_json,
+    results_option,
+    runs_folder,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labctl.analysis.hosts.fleet import FleetJudgement
+    from labctl.fleet.host_news import HostNews
+    from labctl.fleet.rollout import HostStand, RolloutFolder
+    from labctl.fleet.sweep_hosts import StateRecord, SweepFolder
+
+
+# Run `labctl fleet report` and `labctl fleet compact`: pool what the hosts of a fleet measured.
+
+
+_fleet = click.argument("name", metavar="FLEET")
+
+
+@click.command("report")
+@_fleet
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet-report.md).")
+@html_option
+@results_option
+def report(name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
+    """Report which groups of hosts may take a tuning, and which hosts stand apart.
+
+    FLEET is its name in the folder of runs, or the path of its folder. Runs that have arrived since
+    the last report are read first, and kept as Parquet in its folder 'data'.
+    """
+    from labctl.analysis.hosts.judge import judge_fleet
+    from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.table import taken
+    from labctl.report.export.json_report import fleet_json
+    from labctl.report.terminal.fleet_table import fleet_table
+    from labctl.store.jsonfile import check_folder, write_output
+
+    if html_file is not None:
+        check_folder(html_file)
+    fleet = FleetFolder.find(runs_folder(results), name)
+    found = taken(fleet, tell_reading)
+    judged = judge_fleet(found.rows, found.states)
+    if as_json:
+        print_json({"fleet": fleet.name, "study": fleet.record.study, **fleet_json(judged)})
+    if not judged.effects and not as_json:
+        console().print(fleet_table(fleet.name, judged))
+        raise UsageError(
+            f"no host of {fleet.name} has an effect that could be pooled",
+            hint="It takes a done host whose study has a baseline and primary metrics.",
+        )
+    if html_file is not None:
+        from labctl.report.page.fleet_page import fleet_page
+
+        write_output(html_file, fleet_page(fleet.name, fleet.record.study, judged).encode())
+        click.echo(f"Wrote {html_file}", err=as_json)
+    elif not as_json:
+        console().print(fleet_table(fleet.name, judged))
+
+
+@click.command("compact")
+@_fleet
+@results_option
+def compact(name: str, results: Path | None) -> None:
+    """Merge the Parquet files of a fleet's hosts into one a day, sorted by host."""
+    from labctl.base.wording import counted
+    from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.table import compacted
+
+    for table, days in compacted(FleetFolder.find(runs_folder(results), name)).items():
+        for day, hosts in days.items():
+            click.echo(f"{table} of {day}: {counted(hosts, 'host')}")
+
+
+def tell_reading(host: str) -> None:
+    """Say on a terminal which host's run is read: a thousand of them take a minute or two."""
+    if sys.stderr.isatty():
+        from labctl.base.wording import printable
+
+        click.echo(f"\r\033[Kreading the run of {printable(host)}\r", nl=False, err=True)
+
+
+# Run `labctl fleet advise`: say what a fleet advises to roll out, on which hosts and how.
+
+
+_INVENTORY = "hosts.yml"
+"""Inventory of the next command where the fleet has recorded none."""
+
+
+@click.command("advise")
+@click.argument("name", metavar="FLEET")
+@click.option("--tuning", metavar="TUNING", help="What to roll out (default: the best advised).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet.md).")
+@results_option
+def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -> int | None:
+    """Say which hosts of FLEET may take a tuning, what it costs and with which steps.
+
+    A host may take it where its group of hosts may, it was measured, and it doesn't stand apart.
+    Exits with 1 where no host may, and says why.
+    """
+    from labctl.analysis.hosts.judge import advised_tunings, hosts_that_may, judge_fleet
+    from labctl.fleet.advice import (
+        advise_fleet,
+        fleet_advice_json,
+        headline,
+        print_fleet_advice,
+        print_nothing,
+        why_nothing,
+    )
+    from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.table import taken
+
+    fleet = FleetFolder.find(runs_folder(results), name)
+    found = taken(fleet, tell_reading)
+    judged = judge_fleet(found.rows, found.states)
+    _check(fleet.name, judged, tuning)
+    advised = tuple(one for one in advised_tunings(judged) if hosts_that_may(judged, one).hosts)
+    chosen = tuning or next(iter(advised), None)
+    about = {"fleet": fleet.name, "study": fleet.record.study}
+    if chosen not in advised:
+        if as_json:
+            why = why_nothing(tuning)
+            print_json({**about, **fleet_advice_json(judged, tuning, advised, why, None, None)})
+        else:
+            print_nothing(console(), judged, tuning)
+        return ExitCode.FOUND
+    advice = advise_fleet(fleet, judged, chosen, tell_reading)
+    command = _next(name, chosen, fleet.record.inventory, results)
+    if as_json:
+        said = headline(judged, advice)
+        print_json({**about, **fleet_advice_json(judged, chosen, advised, said, advice, command)})
+    else:
+        print_fleet_advice(console(), judged, advice, command)
+    return None
+
+
+def _check(fleet: str, judged: FleetJudgement, tuning: str | None) -> None:
+    """Raise UsageError where nothing of the tuning, or of any, was pooled."""
+    from labctl.base.errors import nearest
+
+    tunings = dict.fromkeys(answer.tuning for answer in judged.answers)
+    if not tunings:
+        raise UsageError(
+            f"no host of {fleet} has an effect that could be pooled",
+            hint=f"'labctl fleet report {shlex.quote(fleet)}' says how far each host came.",
+        )
+    if tuning is not None and tuning not in tunings:
+        raise UsageError(
+            f"{fleet} did not measure a tuning '{tuning}'", hint=nearest(tuning, tunings)
+        )
+
+
+def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None) -> str:
+    """Return the command that rolls a tuning out."""
+    words = ["labctl", "fleet", "rollout", name, "--tuning", tuning]
+    for path in inventory or (_INVENTORY,):
+        words += ["--inventory", path]
+    if results is not None:
+        words += ["--results", str(results)]
+    return shlex.join(words)
+
+
+# Run `labctl fleet rollout`: bring a tuning to the hosts of a fleet, batch by batch.
+
+
+@click.command("rollout")
+@click.argument("name", metavar="FLEET")
+@click.option("--tuning", metavar="NAME", required=True, help="What is rolled out.")
+@click.option(
+    "--inventory", "-i", multiple=True, metavar="FILE", help="The hosts (default: the sweep's)."
+)
+@click.option("--limit", metavar="PATTERN", help="Only these of the hosts that may take it.")
+@click.option("--forks", type=click.IntRange(1), default=20, help="Hosts talked to at once (20).")
+@click.option("--serial", metavar="N|N%,...", default="1,10%", help="Size of the batches (1,10%).")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Hold each new run against its rules as well.",
+)
+@click.option(
+    "--restore-after",
+    metavar="TIME",
+    default="30m",
+    help="After so long a host that was not told to keep it puts itself back (30m).",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Of the new runs (default: drawn).")
+@click.option(
+    "--set",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the roles, such as labctl_host_tune_domain=web1.",
+)
+@click.option("--check", is_flag=True, help="Show what would change on each host, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print how each host stands as JSON.")
+@results_option
+def rollout(
+    name: str,
+    tuning: str,
+    inventory: tuple[str, ...],
+    limit: str | None,
+    forks: int,
+    serial: str,
+    policy: Path | None,
+    restore_after: str,
+    seed: int | None,
+    variables: tuple[str, ...],
+    check: bool,
+    as_json: bool,
+    results: Path | None,
+) -> int | None:
+    """Bring a tuning to the hosts of FLEET that may take it, by the steps of the advice.
+
+    Each batch is measured again (as 'labctl advise --verify' does) and gated; when every host of it
+    confirms the tuning, it is applied to them and kept, and the next batch begins. Else the batch
+    stays as it was. Exits with 1 unless every host keeps it.
+    """
+    from labctl.analysis.gate.policy import load_policy
+    from labctl.cli.sweep import seconds_of
+    from labctl.fleet.ansible import in_full
+    from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.rollout import AskedFor, RolloutFolder, foreseen, planned_rollout, roll_out
+    from labctl.fleet.sweep_hosts import HowToReach
+
+    seconds_of(restore_after, "--restore-after")
+    if policy is not None:
+        load_policy(policy)
+    fleet = FleetFolder.find(runs_folder(results), name)
+    how = HowToReach(
+        inventory=tuple(map(in_full, inventory)) or fleet.record.inventory,
+        forks=forks,
+        variables={**fleet.record.variables, **named_variables(variables)},
+    )
+    asked = AskedFor(
+        tuning=tuning,
+        limit=limit,
+        serial=serial,
+        policy=policy,
+        restore_after=restore_after,
+        seed=seed,
+        command=("labctl", *sys.argv[1:]),
+    )
+    record = planned_rollout(fleet, how.inventory, asked)
+    place = fleet.path.resolve() / "rollouts"
+    now = datetime.now(UTC)
+    folder = RolloutFolder.create(
+        place / f"{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}", record
+    )
+    on_hosts = how.variables.get("labctl_sweep_folder", "/var/lib/labctl/fleet")
+    runs = f"{on_hosts}/{fleet.name}/results"
+    click.echo(
+        f"{folder.path}: '{tuning}' on {counted(len(record.hosts), 'host')}, seed {record.seed}; "
+        f"batches of {', '.join(str(len(batch)) for batch in record.batches)}",
+        err=True,
+    )
+    if check:
+        return _show_foreseen(foreseen(folder, how, runs), folder, as_json=as_json)
+    try:
+        roll_out(folder, how, runs, _watch)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            f"What is not kept by now, the hosts put back themselves after {restore_after}. How "
+            f"they stand: {folder.path}"
+        )
+        raise
+    return _show(folder, as_json=as_json)
+
+
+_HEARD: dict[str, str] = {}
+
+
+def _watch(host: str, stand: HostStand, news: HostNews) -> None:
+    """Print a line where a host stands otherwise, or has measured more."""
+    counts = f" {news.done} of {news.planned} trials" if news.planned else ""
+    text = f"{stand.stand}{counts}{f': {stand.reason}' if stand.reason else ''}"
+    if _HEARD.get(host) != text:
+        _HEARD[host] = text
+        click.echo(printable(f"{host}: {text}"), err=True)
+
+
+def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
+    """Print how each host stands; returns the exit status."""
+    from labctl.fleet.rollout import Stand
+
+    stands, record = folder.stands, folder.record
+    kept = [host for host, one in stands.items() if one.stand is Stand.KEPT]
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "fleet": record.fleet,
+                "tuning": record.tuning,
+                "path": str(folder.path),
+                "seed": record.seed,
+                "hosts": {host: one.model_dump(mode="json") for host, one in stands.items()},
+                "left_out": record.left_out,
+            }
+        )
+        return None if len(kept) == len(stands) else ExitCode.FOUND
+    table = listing("host", "batch", "stands", "why")
+    for host, one in stands.items():
+        table.add_row(host, str(one.batch), str(one.stand), printable(one.reason))
+    for host, why in record.left_out.items():
+        table.add_row(printable(host), "-", "left out", printable(why))
+    console(listing=True).print(table, markup=False)
+    click.echo(
+        f"\n{counted(len(kept), 'host')} of {len(stands)} keep '{printable(record.tuning)}'."
+    )
+    fine = (Stand.KEPT, Stand.NOT_CHANGED, Stand.UNDONE, Stand.NOT_TOUCHED)
+    open_ = [host for host, one in stands.items() if one.stand not in fine]
+    if open_:
+        click.echo(
+            printable(
+                f"Changed, or not known: {', '.join(open_)}. What is changed there is undone "
+                f"{record.restore_after} after the change; 'labctl host status' on a host shows it."
+            )
+        )
+    if len(kept) + len(open_) < len(stands):
+        click.echo("Where it says not changed, undone or not touched, nothing is changed.")
+    if kept:
+        click.echo("To undo it: the playbook labctl.lab.undo, or 'labctl host restore' on a host.")
+    return None if len(kept) == len(stands) else ExitCode.FOUND
+
+
+def _show_foreseen(shown: dict[str, str], folder: RolloutFolder, *, as_json: bool) -> int | None:
+    """Print what would change on each host; returns 1 where not every host could say."""
+    record = folder.record
+    failed = {host: folder.stands[host].reason for host in record.hosts if host not in shown}
+    if as_json:
+        print_json({"schema": 1, "tuning": record.tuning, "would_change": shown, "failed": failed})
+    else:
+        for host in record.hosts:
+            said = failed.get(host) or shown.get(host) or "nothing: it is so already"
+            click.echo(printable(f"{host}:"))
+            for line in said.splitlines():
+                click.echo(f"  {printable(line)}")
+        click.echo("\nBefore that each batch would be measured again and gated.")
+    return ExitCode.FOUND if failed else None
+
+
+# Run `labctl fleet sweep`: the same study on every host of an inventory.
+
+
+_OURS = {
+    "resume": "fleet sweep has a --resume of its own",
+    "extend": "each host's run has a name of its own",
+    "plan_only": "plan on one host: labctl sweep STUDY --plan-only",
+    "detaching": "hosts always measure detached",
+    "as_json": "--json goes before the study's options",
+    "results": "--results goes before the study's options",
+    "domain": "each host has virtual machines of its own",
+}
+"""Options of `labctl sweep` that no fleet takes, and why."""
+
+
+@click.command(
+    "sweep", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True}
+)
+@click.argument("words", metavar="STUDY [OPTIONS OF labctl sweep]", nargs=-1)
+@click.option(
+    "--inventory", "-i", multiple=True, metavar="FILE", help="Ansible's inventory of the hosts."
+)
+@click.option("--limit", metavar="PATTERN", help="Only these hosts and groups.")
+@click.option("--forks", type=click.IntRange(1), default=20, help="Hosts talked to at once (20).")
+@click.option(
+    "--serial",
+    metavar="N|N%,...",
+    help="Size of the batches (with a policy 1,100%, else all hosts at once).",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Hold each run against its rules; the next batch begins when all kept them.",
+)
+@click.option("--resume", metavar="FLEET", help="Go on with a fleet's sweep, host by host.")
+@click.option(
+    "--wheelhouse",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Install labctl from it first ('labctl fleet wheelhouse').",
+)
+@click.option(
+    "--set",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable of the roles. It is kept in fleet.json: no passwords.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each host's state as JSON.")
+@results_option
+def sweep(
+    words: tuple[str, ...],
+    inventory: tuple[str, ...],
+    limit: str | None,
+    forks: int,
+    serial: str | None,
+    policy: Path | None,
+    resume: str | None,
+    wheelhouse: Path | None,
+    variables: tuple[str, ...],
+    as_json: bool,
+    results: Path | None,
+) -> int | None:
+    """Measure STUDY on every host of an inventory, with one seed; fetch each run as it is done.
+
+    A host that fails or can't be reached is named, and the rest goes on. Exits with 1 unless every
+    host is done and kept the policy's rules.
+    """
+    from labctl.fleet.ansible import in_full
+    from labctl.fleet.sweep_hosts import HowToReach, SweepFolder, sweep_hosts
+
+    given = named_variables(variables)
+    if wheelhouse is not None:
+        given["labctl_install_wheelhouse"] = str(wheelhouse.absolute())
+    place = runs_folder(results)
+    if resume is not None:
+        if words or limit or serial or policy:
+            raise UsageError(
+                "--resume goes on with what the fleet was asked for",
+                hint="Leave out the study, its options, --limit, --serial and --policy.",
+            )
+        fleet = SweepFolder.find(place, resume)
+        study = _study_file(fleet.record.study)
+    else:
+        fleet, study = _new(words, inventory, limit, serial, policy, given, place)
+    record = fleet.record
+    how = HowToReach(
+        inventory=tuple(map(in_full, inventory)) or record.inventory,
+        forks=forks,
+        variables={**record.variables, **given},
+    )
+    click.echo(
+        f"{fleet.path}: {len(record.hosts)} hosts in {len(record.batches)} batches, seed "
+        f"{record.seed}",
+        err=True,
+    )
+    try:
+        sweep_hosts(fleet, how, study, _watch_sweep)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(
+            "Sweeps that have begun go on. Go on with: labctl fleet sweep --resume "
+            + shlex.quote(fleet.path.name)
+        )
+        raise
+    return _show_sweep(fleet, as_json=as_json)
+
+
+def _new(
+    words: tuple[str, ...],
+    inventory: tuple[str, ...],
+    limit: str | None,
+    serial: str | None,
+    policy: Path | None,
+    variables: dict[str, str],
+    place: Path,
+) -> tuple[SweepFolder, str]:
+    """Return a new fleet's folder, and the study that its hosts get."""
+    from labctl.analysis.gate.policy import load_policy
+    from labctl.fleet.ansible import batches_of, in_full, inventory_hosts
+    from labctl.fleet.sweep_hosts import FleetSweep, SweepFolder, check_names
+
+    if not inventory:
+        raise UsageError(
+            "no --inventory says which hosts there are",
+            hint="'all: {hosts: {h1: {ansible_host: 10.0.0.1}}}' in a file is one.",
+        )
+    if policy is not None:
+        load_policy(policy)
+    digest, seed, options = _asked(words)
+    serial = serial or ("1,100%" if policy else "100%")
+    hosts = inventory_hosts(inventory, limit)
+    check_names(hosts)
+    now = datetime.now(UTC)
+    fleet = FleetSweep(
+        study=words[0],
+        study_digest=digest,
+        seed=seed,
+        labctl=__version__,
+        started=now.isoformat(timespec="seconds"),
+        command=("labctl", *_command_words()),
+        options=options,
+        inventory=tuple(map(in_full, inventory)),
+        serial=serial,
+        policy=str(policy.absolute()) if policy else None,
+        variables=variables,
+        batches=batches_of(hosts, serial),
+    )
+    path = place / f"fleet-{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}"
+    return SweepFolder.create(path, fleet), _study_file(words[0])
+
+
+def _asked(words: tuple[str, ...]) -> tuple[str, int, tuple[str, ...]]:
+    """Return the digest of the study as its options make it, the seed, and the options that hosts
+    get. Raises UsageError as `labctl sweep` does."""
+    from click.core import ParameterSource
+
+    from labctl.cli.sweep import command, request_of
+    from labctl.study.load_study import load_study
+    from labctl.workloads.registry import checkers
+
+    if not words or words[0].startswith("-"):
+        raise UsageError(
+            "the study isn't named, or not before its options",
+            hint="labctl fleet sweep --inventory FILE STUDY [its options]; 'labctl sweep' lists.",
+        )
+    context = command.make_context("sweep", list(words), parent=click.get_current_context())
+    for name, why in _OURS.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"labctl fleet sweep can't take that option: {why}")
+    request = request_of(context)
+    study = load_study(
+        request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
+    )
+    seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+    return study.digest, seed, _without_seed(words[1:])
+
+
+def _without_seed(words: tuple[str, ...]) -> tuple[str, ...]:
+    found, rest = [], iter(words)
+    for word in rest:
+        if word == "--seed":
+            next(rest, None)
+        elif not word.startswith("--seed="):
+            found.append(word)
+    return tuple(found)
+
+
+def _study_file(study: str) -> str:
+    """Return what hosts get: the path of the study's file, which is copied to them."""
+    from labctl.study.study import study_path
+
+    return str(study_path(study).absolute())
+
+
+def _command_words() -> list[str]:
+    import sys
+
+    return sys.argv[1:]
+
+
+_HEARD_OF_SWEEP: dict[str, str] = {}
+
+
+def _watch_sweep(host: str, state: StateRecord, news: HostNews) -> None:
+    """Print a line where a host's state, or the number of its trials, has changed."""
+    counts = f"{news.done} of {news.planned} trials" if news.planned else ""
+    text = f"{state.status}{f': {state.reason}' if state.reason else ''}"
+    if state.status == "running":
+        text = counts or "running"
+    if text != "running" and _HEARD_OF_SWEEP.get(host) != text:
+        _HEARD_OF_SWEEP[host] = text
+        click.echo(printable(f"{host}: {text}"), err=True)
+
+
+def _show_sweep(fleet: SweepFolder, *, as_json: bool) -> int | None:
+    """Print how far each host came; returns the exit status."""
+    states = {host: fleet.state(host) for host in fleet.record.hosts}
+    done = [host for host, state in states.items() if state.status == "done" and not state.reason]
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "fleet": fleet.path.name,
+                "path": str(fleet.path),
+                "seed": fleet.record.seed,
+                "study_digest": fleet.record.study_digest,
+                "hosts": {
+                    host: {
+                        "status": str(state.status),
+                        "reason": state.reason,
+                        "run": state.run,
+                        "digest": state.digest,
+                        "batch": state.batch,
+                    }
+                    for host, state in states.items()
+                },
+            }
+        )
+    else:
+        table = listing("host", "batch", "state", "why")
+        for host, state in states.items():
+            table.add_row(host, str(state.batch), str(state.status), printable(state.reason))
+        console(listing=True).print(table, markup=False)
+        click.echo(f"\n{len(done)} of {len(states)} hosts are done.")
+        if len(done) < len(states):
+            click.echo(
+                "A sweep changes nothing that it doesn't put back. What a host that is unreachable "
+                "does is unknown: its sweep may go on, and 'labctl host status' on it shows what "
+                "is changed there."
+            )
+            click.echo(f"Go on with: labctl fleet sweep --resume {shlex.quote(fleet.path.name)}")
+    return None if len(done) == len(states) else ExitCode.FOUND
+
+
+# Run `labctl fleet`: measure many hosts, and pool what they say.
 
 
 @click.group("fleet", cls=Group)
@@ -38,8 +647,8 @@ def wheelhouse(out: Path) -> None:
     click.echo(f"{count} wheels in {out} ({size} MiB)")
 
 
-command.add_command(fleet_sweep.sweep)
-command.add_command(fleet_rollout.rollout)
-command.add_command(fleet_report.report)
-command.add_command(fleet_advice.advise)
-command.add_command(fleet_report.compact)
+command.add_command(sweep)
+command.add_command(rollout)
+command.add_command(report)
+command.add_command(advise)
+command.add_command(compact)

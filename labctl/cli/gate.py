@@ -49,9 +49,8 @@ def command(
     from labctl.analysis.gate.rules import gate
     from labctl.analysis.judge import judge
     from labctl.report.terminal.gate import gate_json, gate_junit, gate_markdown, gate_table
-    from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, write_output
-    from labctl.store.run_places import find_run
+    from labctl.store.run_places import find_run, fresh_runs
 
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")

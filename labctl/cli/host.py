@@ -1,22 +1,369 @@
-"""Run `labctl host`: show facts, the accelerator, its settings, and the undo journal."""
+"""Run `labctl host` and `labctl exits`: facts, settings and prices of this host."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import HostError
-from labctl.base.wording import shortened
-from labctl.cli import host_tune
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.wording import printable, shortened
 from labctl.cli.common import Group, console, print_json, state_paths
-from labctl.cli.host_tune import told
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from labctl.base.events import Event
     from labctl.base.paths import StatePaths
+    from labctl.host.settings.journal import ChangeStanding
+    from labctl.host.settings.journal_file import Entry, Restored
+    from labctl.host.settings.knobs import Foreseen
+    from labctl.rollout.steps import Step
+    from labctl.store.exit_prices import Price
+
+
+# Run `labctl host tune`, `status` and `restore`: apply the host's settings, and undo them.
+
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_MOST_TOLD = 500
+"""Characters of a value in JSON."""
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="TUNING...")
+@click.option("--vcpus", type=click.IntRange(1), help="vCPUs of the guest that it is for.")
+@click.option("--check", is_flag=True, help="Say what would change, and change nothing.")
+@click.option(
+    "--restore-after",
+    metavar="TIME",
+    help="Put it back after so long (10m), unless 'labctl host keep' is called before.",
+)
+@_json
+@click.pass_context
+def tune(
+    context: click.Context,
+    names: Sequence[str],
+    vcpus: int | None,
+    check: bool,
+    restore_after: str | None,
+    as_json: bool,
+) -> None:
+    """Set this host up as TUNINGs ask, until 'labctl host restore'.
+
+    What needs a reboot is planned and printed, never done.
+    """
+    from labctl.run.commands.host_tuning import Tuned
+    from labctl.run.commands.host_tuning import tune as carry_out
+    from labctl.run.planning.host import asked_for
+
+    asked = asked_for(names, vcpus)
+    places = state_paths(context)
+    if check:
+        from labctl.host.settings.knobs import foreseen
+
+        found = foreseen(asked.host, asked.place)
+        if as_json:
+            print_json(foreseen_json(found, asked.words))
+        else:
+            show_foreseen(found, asked.words)
+        return
+    with restore_timer(places, restore_after if asked.host else None):
+        tuned = carry_out(asked, places, tell) if asked.host else Tuned(changed=(), refused=())
+    steps = _reboot_steps(" ".join(names), asked.words)
+    if as_json:
+        print_json(
+            {
+                "changed": [changed_json(entry) for entry in tuned.changed],
+                "refused": list(tuned.refused),
+                "risks": list(asked.risks),
+                "needs_reboot": [
+                    {
+                        "words": list(asked.words),
+                        "path": step.file.path if step.file else None,
+                        "text": step.file.text if step.file else None,
+                        "commands": [list(command.argv) for command in step.commands],
+                    }
+                    for step in steps
+                ],
+            }
+        )
+        return
+    if asked.host:
+        show_tuned(tuned.changed, tuned.refused)
+    for risk in asked.risks:
+        click.echo(f"risk: {risk}")
+    for step in steps:
+        _show_step(step)
+    if not asked.host and not steps:
+        click.echo("nothing to do: the host's kernel was booted so")
+
+
+@click.command()
+@_json
+@click.pass_context
+def keep(context: click.Context, as_json: bool) -> None:
+    """Keep what 'labctl host tune --restore-after' has set, until 'labctl host restore'."""
+    from labctl.run.commands.host_tuning import keep as carry_out
+
+    kept = carry_out(state_paths(context), tell)
+    if as_json:
+        print_json({"schema": 1, "kept": kept})
+    elif kept:
+        click.echo("kept until 'labctl host restore'")
+    else:
+        click.echo("nothing to keep: no restore is due here")
+
+
+@click.command()
+@_json
+@click.pass_context
+def status(context: click.Context, as_json: bool) -> None:
+    """Show every setting that tunings can turn, and what labctl has changed."""
+    from labctl.host.settings.journal import Journal
+    from labctl.host.settings.knobs import states
+
+    found = states()
+    standing = Journal(state_paths(context).journal).standing()
+    if as_json:
+        print_json(
+            {
+                "knobs": [{n: getattr(s, n) for n in s.__slots__} for s in found],
+                "pending": [_standing(item) for item in standing],
+            }
+        )
+        return
+    from labctl.report.parts import bare_table
+
+    table = bare_table("", "setting", "now", "takes")
+    table.columns[0].no_wrap = True
+    for state in found:
+        takes = state.values if state.problem is None else f"can't be set: {state.problem}"
+        table.add_row(state.name, state.now or "-", takes)
+    out = console(listing=True)
+    out.print(table, markup=False)
+    if not standing:
+        click.echo("\nlabctl has changed nothing here")
+        return
+    click.echo()
+    changed = bare_table("", "changed", "before", "by labctl", "now", "for")
+    changed.columns[0].overflow = "fold"
+    for item in standing:
+        entry = item.entry
+        now = f"{shortened(item.present or '')} ({item.state})".strip()
+        changed.add_row(
+            entry.name, shortened(entry.old), shortened(entry.new or "?"), now, _for(item)
+        )
+    out.print(changed, markup=False)
+    click.echo("\n'labctl host restore' puts them back")
+
+
+@click.command()
+@click.option("--force", is_flag=True, help="Put back what someone else has changed since as well.")
+@click.option("--accept", is_flag=True, help="Leave what someone else has changed for good.")
+@click.option(
+    "--not-kept",
+    is_flag=True,
+    help="Only what has been changed with --restore-after and not been kept.",
+)
+@click.option("--timer", metavar="NAME", hidden=True, help="Nothing, where that timer was stopped.")
+@_json
+@click.pass_context
+def restore(
+    context: click.Context,
+    force: bool,
+    accept: bool,
+    not_kept: bool,
+    timer: str | None,
+    as_json: bool,
+) -> None:
+    """Put back what 'labctl host tune', or a labctl that was killed, has changed.
+
+    Waits until no labctl measures here.
+    """
+    from labctl.host.settings.journal import Journal
+    from labctl.host.settings.journal_file import UndoOutcome
+    from labctl.host.settings.restore_timer import running, stop
+    from labctl.run.commands.host_tuning import restore as carry_out
+
+    if force and accept:
+        raise click.UsageError("--force and --accept contradict each other")
+    places = state_paths(context)
+
+    def spared() -> frozenset[str] | None:
+        due = running(places)
+        if timer is not None and (due is None or due.name != timer):
+            return None
+        if due is not None and (not_kept or timer is not None):
+            return due.spared
+        pending = Journal(places.journal).pending() if not_kept else []
+        return frozenset(entry.id for entry in pending)
+
+    def done(results: Sequence[Restored]) -> None:
+        # A timer tries again what could not be put back.
+        if all(result.outcome.settles for result in results):
+            stop(places)
+
+    if timer is not None and spared() is None:
+        return
+    results = carry_out(places, tell, spared=spared, done=done, force=force, accept=accept)
+    pending = Journal(places.journal).pending()
+    if as_json:
+        print_json(
+            {
+                "results": [result.to_json() | {"old": told(result.old)} for result in results],
+                "pending": [_entry_json(entry) for entry in pending],
+            }
+        )
+    else:
+        for result in results:
+            click.echo(f"{result.outcome}: {result.name} = {shortened(result.old)} ({result.note})")
+        if not results:
+            click.echo("nothing to restore")
+        for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
+            click.echo(f"left alone: what labctl {pid} changed, as it still runs")
+    _fail_unless_settled(results, UndoOutcome.FOREIGN)
+
+
+@contextmanager
+def restore_timer(places: StatePaths, restore_after: str | None) -> Iterator[None]:
+    """Start the timer that puts the host back, before anything is changed: a host that is lost in
+    between is put back as well. It goes on where the block fails and there is something that it
+    would put back: what an earlier one was for, or what the block itself could not."""
+    if restore_after is None:
+        yield
+        return
+    from labctl.cli.sweep import seconds_of
+    from labctl.host.settings.journal import Journal
+    from labctl.host.settings.restore_timer import start, stop
+
+    timer = start(places, seconds_of(restore_after, "--restore-after"))
+    try:
+        yield
+    except BaseException:
+        if all(entry.id in timer.spared for entry in Journal(places.journal).pending()):
+            stop(places)
+        raise
+
+
+def foreseen_json(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> dict[str, Any]:
+    """Return what would change as plain JSON values, and what would only after a reboot."""
+    return {
+        "schema": 1,
+        "would_change": [{"name": one.name, "before": one.now, "after": one.then} for one in found],
+        "needs_reboot": list(after_reboot),
+    }
+
+
+def show_foreseen(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> None:
+    """Print what would change, and what would only after a reboot."""
+    for one in found:
+        text = f"{one.name}: {shortened(one.now)} -> {shortened(one.then)}"
+        click.echo(printable(text))
+    for word in after_reboot:
+        click.echo(printable(f"needs a reboot: {word}"))
+    if not found and not after_reboot:
+        click.echo("nothing to do: the host is so")
+
+
+def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
+    left = [result for result in results if not result.outcome.settles]
+    if not left:
+        return
+    if all(result.outcome == foreign for result in left):
+        raise BrokenError(
+            f"{len(left)} of {len(results)} changes are left: someone else has changed "
+            f"{', '.join(result.name for result in left)} since",
+            hint="'labctl host restore --force' puts the old values back, '--accept' leaves them "
+            "as they are for good.",
+        )
+    raise BrokenError(
+        f"{len(left)} of {len(results)} changes could not be put back",
+        hint="They stay in the journal: run 'labctl host restore' once the cause is gone.",
+    )
+
+
+def show_tuned(changed: Sequence[Entry], refused: Sequence[str]) -> None:
+    """Print what was changed, and what the kernel refused."""
+    for entry in changed:
+        if entry.new != entry.old:
+            text = f"{entry.name}: {shortened(entry.old)} -> {shortened(entry.new or '?')}"
+            click.echo(printable(text))
+    for sentence in refused:
+        click.echo(printable(sentence))
+    if changed:
+        click.echo("in force until 'labctl host restore'")
+    else:
+        click.echo("nothing was changed" if refused else "nothing to do: the host is so")
+
+
+def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
+    if not words:
+        return []
+    from labctl.rollout.host_settings import Cpus, host_steps
+
+    no_cpus = Cpus(online=frozenset(), vcpus=frozenset())  # of no meaning to words alone
+    return list(host_steps(name.replace(" ", "+"), {}, words, no_cpus))
+
+
+def _show_step(step: Step) -> None:
+    click.echo(f"\nNot done, as it needs a reboot of the host. {step.title}:")
+    if step.file is not None:
+        click.echo(f"  write {step.file.path}:")
+        for line in step.file.text.splitlines():
+            click.echo(f"    {line}")
+    for command in step.commands:
+        click.echo(f"  run: {' '.join(command.argv)}")
+    click.echo("  run: reboot")
+
+
+def changed_json(entry: Entry) -> dict[str, str | None]:
+    """Return a change as plain JSON values."""
+    return {"name": entry.name, "before": told(entry.old), "now": told(entry.new)}
+
+
+def told(value: str | None) -> str | None:
+    """Return a value as JSON has it: a long one is a domain's definition, with its passwords, or a
+    file, of which a digest is enough."""
+    if value is None or len(value) <= _MOST_TOLD:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()
+    return f"{len(value)} characters, SHA-256 {digest}"
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {**entry.to_json(), "old": told(entry.old), "new": told(entry.new)}
+
+
+def _standing(item: ChangeStanding) -> dict[str, Any]:
+    return {
+        **_entry_json(item.entry),
+        "present": told(item.present),
+        "state": str(item.state),
+        "owner_lives": item.entry.owner_lives(),
+    }
+
+
+def _for(item: ChangeStanding) -> str:
+    """Say for which command it was changed."""
+    if kept := item.entry.kept:
+        return kept if kept.endswith(")") else f"host tune {kept}"
+    return f"labctl {item.entry.pid} ({'running' if item.entry.owner_lives() else 'was killed'})"
+
+
+def tell(event: Event) -> None:
+    """Print what an event says to standard error: standard output may be JSON."""
+    text = getattr(event, "text", "")
+    if text:
+        click.echo(text, err=True)
+
+
+# Run `labctl host`: show facts, the accelerator, its settings, and the undo journal.
 
 
 @click.group("host", cls=Group)
@@ -24,7 +371,7 @@ def command() -> None:
     """Show facts and settings of this host, and restore what labctl changed on it."""
 
 
-for member in (host_tune.tune, host_tune.keep, host_tune.status, host_tune.restore):
+for member in (tune, keep, status, restore):
     command.add_command(member)
 
 
@@ -138,3 +485,79 @@ def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if value != "" else "none"
+
+
+# Run `labctl exits`: measure what VM exits cost on this host.
+
+
+SCHEMA = 1
+
+
+@click.group("exits", cls=Group)
+def exits() -> None:
+    """Measure what VM exits cost on this host."""
+
+
+@exits.command("price")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/exit-prices.md).")
+@click.pass_context
+def price(context: click.Context, as_json: bool) -> None:
+    """Measure nanoseconds per VM exit of each kind, by a guest that makes one kind at a time.
+
+    Takes some seconds and needs KVM, but no kernel that boots with it. The list is kept: reports
+    of later runs hold each tuning's exits at these prices against what was measured.
+    """
+    from dataclasses import asdict
+    from datetime import UTC, datetime
+
+    from labctl.base.paths import host_lock
+    from labctl.host.facts import host_facts
+    from labctl.host.lock import host_locked
+    from labctl.store.exit_prices import write_prices
+
+    places = state_paths(context)
+    with host_locked(host_lock(), what="exits price"):
+        prices = measured(lambda kind: None if as_json else click.echo(f"{kind} ...", err=True))
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        write_prices(places.exit_prices, host_facts(places), prices, at)
+    if as_json:
+        prices_json = [asdict(item) for item in prices]
+        print_json({"schema": SCHEMA, "at": at, "prices": prices_json})
+    else:
+        from labctl.report.price_list import price_table
+
+        console().print(price_table(prices))
+        click.echo("Kept: reports of later runs on this host use it.", err=True)
+
+
+def measured(tell: Callable[[str], None]) -> list[Price]:
+    """Return the price list of this host. Raises HostError where no guest runs under KVM."""
+    from pathlib import Path
+
+    from labctl.analysis import times
+    from labctl.collect.counters.calibrated import tsc_hz
+    from labctl.collect.counters.host_cpus import measured_tsc_hz
+    from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
+    from labctl.host.topology import read_topology
+    from labctl.run.commands import measure_exits
+
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    which = measure_exits.vendor(cpuinfo)
+    topology = read_topology()
+    cpu = min(pin_plan(topology, default_vcpus(topology), 0).vcpu_cpus)
+    rate = tsc_hz(cpuinfo) or measured_tsc_hz(cpu)
+    alone, *found = measure_exits.measure(measure_exits.kinds_of(which), cpu, tell)
+    return [
+        times.price(
+            item.kind.name,
+            item.kind.what,
+            item.kind.vmx if which == "vmx" else item.kind.svm,
+            to_qemu=item.kind.to_qemu,
+            cycles=item.cycles,
+            alone=alone.cycles,
+            exits_per_op=item.exits_per_op,
+            tsc_hz=rate,
+            problem=item.problem or alone.problem,
+        )
+        for item in found
+    ]

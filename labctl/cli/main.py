@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import click
 
 from labctl import __version__
-from labctl.base import matrix_threads
+from labctl.base import interpreter
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.common import Group
+
+# Make the standard streams fit to print on, whatever the terminal or the caller made of them.
+
+
+_SIMPLER = {"−": "-", "…": "...", "×": "x", "–": "-", "·": "*", "─": "-", "━": "-", "│": "|"}
+"""Letters of labctl's texts, and those that a terminal with few letters shows for them."""
+
+_FAILING = ("strict", "surrogateescape")
+"""Error handlers of streams that raise on a letter which the encoding lacks."""
+
+
+def prepare() -> None:
+    """Replace streams that were closed before labctl began, and let none fail on a letter that its
+    encoding lacks."""
+    codecs.register_error("simpler", _simpler)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Files that are opened later would get its number, and what is printed.
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "w", encoding="utf-8"))  # noqa: SIM115 - until the end
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors in _FAILING:
+            stream.reconfigure(errors="simpler")
+
+
+def _simpler(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_letter(letter) for letter in lacking), error.end
+
+
+def _letter(letter: str) -> str:
+    plain = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
+    return _SIMPLER.get(letter) or plain or "?"
+
 
 _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
@@ -25,7 +67,7 @@ _COMMANDS = {
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
     "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
-    "history": ("labctl.cli.history", "Draw a metric over runs; mark where it changed."),
+    "history": ("labctl.cli.compare:history", "Draw a metric over runs; mark where it changed."),
     "fleet": ("labctl.cli.fleet", "Measure many hosts with one study; pool what they say."),
     "gate": ("labctl.cli.gate", "Check a run by the rules of a policy."),
     "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
@@ -36,18 +78,22 @@ _COMMANDS = {
     "study": ("labctl.cli.study", "List or show studies: what 'labctl sweep' can run."),
     "pins": ("labctl.cli.pins", "Plan which thread runs on which CPU."),
     "lint": ("labctl.cli.lint", "Check files: tunings, studies, workloads, recipes, policies."),
-    "schema": ("labctl.cli.schema", "Print the JSON Schema of a kind of file, for editors."),
+    "schema": ("labctl.cli.lint:schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
-    "exits": ("labctl.cli.exits", "Measure what VM exits cost on this host."),
+    "exits": ("labctl.cli.host:exits", "Measure what VM exits cost on this host."),
     "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),
     "collectors": ("labctl.cli.collectors", "List what trials collect, and what that costs here."),
-    "selftest": ("labctl.cli.selftest", "Try all of labctl on this host; bundle what it prints."),
+    "selftest": (
+        "labctl.cli.doctor:selftest",
+        "Try all of labctl on this host; bundle what it prints.",
+    ),
     "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),
     "help": ("labctl.cli.help", "Show the help of a command."),
-    "completion": ("labctl.cli.completion", "Print the completion script of a shell."),
+    "completion": ("labctl.cli.help:completion", "Print the completion script of a shell."),
 }
-"""Command to its module and its line in --help. Modules are loaded only when they run: numpy,
-lxml and libvirt together take longer than --help may."""
+"""Command to its module (with its name there, unless it is `command`) and its line in --help.
+Modules are loaded only when they run: numpy, lxml and libvirt together take longer than --help
+may."""
 
 _OLD_NAMES = {("domain",): "tuning", ("pin", "plan"): "pins", ("pin",): "pins"}
 """Words that name a command no longer, to its name now. Of two that fit, the first counts."""
@@ -112,11 +158,11 @@ class _Commands(Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module(_COMMANDS[name][0])
-        command = module.command
+        module, _, attribute = _COMMANDS[name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute or "command")
         assert isinstance(command, click.Command)
         if _COMPLETING in os.environ:
-            from labctl.cli.completion import offer_names
+            from labctl.cli.help import offer_names
 
             offer_names(command)
         return command
@@ -232,10 +278,9 @@ def _pending_note(journal: Path) -> str:
 
 def main() -> None:
     """Run the `labctl` script; exit with the codes of labctl.base.errors."""
-    from labctl.cli.streams import prepare
 
     prepare()
-    matrix_threads.take_none()
+    interpreter.take_no_matrix_threads()
     debug = "--debug" in sys.argv
     try:
         code = cli.main(prog_name="labctl", standalone_mode=False)

@@ -254,7 +254,7 @@ def _each(option: str, given: Sequence[str], metrics: Mapping[str, str]) -> dict
         return dict(zip(metrics, given, strict=True))
     for name in named:
         if name not in metrics:
-            from labctl.base.nearest import nearest
+            from labctl.base.errors import nearest
 
             raise UsageError(f"{option}: no metric '{name}'", hint=nearest(name, metrics))
     if len(named) < len(given):
@@ -366,7 +366,7 @@ def _ready(text: str) -> dict[str, Any]:
 
 def _parameters(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return a parameter for each K=V, whose one value it is."""
-    from labctl.cli.workload_facts import words_of
+    from labctl.cli.workload import words_of
 
     found: dict[str, dict[str, Any]] = {}
     for key, value in words_of(given, "--parameter").items():

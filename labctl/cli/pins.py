@@ -10,7 +10,7 @@ import click
 
 from labctl.base.tuning import Strategy
 from labctl.cli.common import print_json
-from labctl.cli.render_options import machine_options, topology_of
+from labctl.cli.tuning import machine_options, topology_of
 
 if TYPE_CHECKING:
     from labctl.domain.pinning.pin_plan import PinPlan

@@ -112,10 +112,9 @@ def command(
     if workloads and (chosen or html_file is not None or pictures is not None):
         raise click.UsageError("--workload narrows what a terminal shows: leave the formats out")
     from labctl.analysis.judge import judge
-    from labctl.store.fresh_runs import fresh_runs
     from labctl.store.jsonfile import check_folder, output_file
     from labctl.store.run_folder import PAGE
-    from labctl.store.run_places import find_run
+    from labctl.store.run_places import find_run, fresh_runs
 
     place = runs_folder(results)
     folder = find_run(place, run_name)
@@ -130,7 +129,7 @@ def command(
 
             print_metrics(console(), run, judgement, metrics, workloads)
         else:
-            from labctl.analysis.view import of_workloads
+            from labctl.analysis.answer.view import of_workloads
 
             page = folder.path / PAGE
             there = page if page.is_file() else None
@@ -160,7 +159,7 @@ def _picturing(judgement: Judgement, pair: str | None) -> Judgement:
     the run has none of that name."""
     if pair is None:
         return judgement
-    from labctl.analysis.contrasts import picturing
+    from labctl.analysis.factors import picturing
 
     return picturing(judgement, tuple(pair.split(",")))
 
@@ -192,11 +191,11 @@ def print_answer(
 
 def show_finished(folder: RunFolder, *, as_json: bool) -> Judgement:
     """Write a run's page into its folder, then print its answer or JSON; returns what it says."""
-    from labctl.analysis.answer_file import write_answer
+    from labctl.analysis.answer.json import write_answer
     from labctl.analysis.judge import judge
     from labctl.report.export.json_report import report_pieces
     from labctl.report.page.report_page import write_page
-    from labctl.store.fresh_runs import fresh_runs
+    from labctl.store.run_places import fresh_runs
 
     run = folder.load()
     judgement = judge(run, fresh_runs(folder))

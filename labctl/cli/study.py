@@ -30,7 +30,7 @@ def list_studies(*, as_json: bool) -> None:
     """Print each study's name and question."""
     from rich.text import Text
 
-    from labctl.study.studies import study_titles
+    from labctl.study.study import study_titles
 
     titles = study_titles()
     if as_json:
@@ -68,9 +68,9 @@ def show_command(name: str, as_json: bool) -> None:
 def facts_of(name: str) -> dict[str, Any]:
     """Return what a study compares, and how much it measures with and without --quick. `name`: of
     the study, or of its file. Raises UsageError for what is wrong with the file."""
-    from labctl.base.yamlfile import load_mapping
+    from labctl.base.yaml import load_mapping
     from labctl.study.load_study import load_study
-    from labctl.study.studies import study_path
+    from labctl.study.study import study_path
     from labctl.workloads.registry import checkers
 
     path, programs = study_path(name), checkers()
@@ -83,7 +83,7 @@ def facts_of(name: str) -> dict[str, Any]:
 
 def _size(study: Study) -> dict[str, Any]:
     """Return how much a study measures on a host that supports all of it."""
-    from labctl.analysis.wall_time import expected_time
+    from labctl.analysis.times import expected_time
     from labctl.study.make_plan import make_plan
     from labctl.study.tunings import load_tunings
 

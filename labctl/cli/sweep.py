@@ -2,29 +2,109 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.errors import ExitCode, UsageError
-from labctl.base.levels import Level
+from labctl.analysis.model import Judgement
+from labctl.base.errors import BrokenError, ExitCode, UsageError
+from labctl.base.events import Event, Listener, Note, RunBegun, Warned
+from labctl.base.json import parse_json
+from labctl.base.quantities import PERCENT, TIME, Kind
+from labctl.base.tuning import Level
+from labctl.base.wording import printable
 from labctl.cli.common import (
     MEMORY_OPTION,
     TIME_OPTION,
     console,
     levels_asked_for,
+    print_json,
     results_option,
     runs_folder,
     state_paths,
 )
 from labctl.cli.help import Sectioned
 from labctl.cli.own_program import one_program, own_program_options
-from labctl.cli.stopping import rule_asked_for, seconds_of, why_end
+from labctl.run.planning.planned import SweepRequest
+from labctl.store.jsonfile import canonical
+from labctl.store.restores import Checked, remember
+from labctl.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from labctl.run.planning.planned import SweepRequest
-    from labctl.store.run_folder import RunFolder
+    from labctl.base.stopping import Stopping
+
+
+# Define options for runs that may end early, and the judge that such a run asks.
+
+
+def rule_asked_for(
+    width: str | None, most_blocks: int | None, at: str | None, blocks: int | None
+) -> Stopping | None:
+    """Return the rule that --until-width, --max-blocks and --looks make; None without them.
+
+    Raises UsageError for a rule that can't be, and for two things at once.
+    """
+    from labctl.base.stopping import CAP, looks, until_width
+
+    given = {"--until-width": width, "--looks": at, "--blocks": blocks}
+    said = [option for option, value in given.items() if value is not None]
+    if len(said) > 1:
+        raise UsageError(
+            f"{' and '.join(said)} each say when the run ends",
+            hint="Give one of them: a width, looks, or a fixed number of blocks.",
+        )
+    if most_blocks is not None and width is None:
+        raise UsageError(
+            "--max-blocks is the cap of a run until a width",
+            hint="Name the width, such as '--until-width 2%'; --blocks is a fixed number.",
+        )
+    if width is not None:
+        return until_width(
+            _read(PERCENT, width, "--until-width") / 100,
+            CAP if most_blocks is None else most_blocks,
+        )
+    return None if at is None else looks(_numbers(at))
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds of a time such as "90", "90s", "10m" or "1h"; raises UsageError."""
+    seconds = _read(TIME, text, option)
+    if seconds < 0:
+        raise UsageError(f"{option}: expected a time from 0 on, got '{text}'")
+    return seconds
+
+
+def _read(kind: Kind, text: str, option: str) -> float:
+    try:
+        return kind.read(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise UsageError(
+            f"--looks is '{text}': it takes numbers of blocks", hint="Give, for example, 10,15,20."
+        ) from error
+
+
+def why_end(folder: RunFolder, blocks: int) -> str | None:
+    """Return why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
+    from labctl.analysis.verdicts.decide import decide
+    from labctl.analysis.verdicts.looks import stop_after, until
+
+    run = folder.load()
+    rule = run.plan.rule
+    stop = rule and stop_after(decide(until(run, blocks)), rule, blocks)
+    return stop.why if stop else None
 
 
 _SECTIONS = {
@@ -140,7 +220,6 @@ def command(
 
         list_studies(as_json=as_json)
         return ExitCode.USAGE
-    from labctl.cli.sweep_run import sweep_and_show, sweep_detached
 
     request = request_of(context)
     if plan_only:
@@ -236,3 +315,148 @@ def _refuse_changes(context: click.Context, option: str, does: str, free: frozen
             f"{option} {does} the run's own plan, which {', '.join(given)} would change",
             hint="Leave that out, or start a new run.",
         )
+
+
+# Run a sweep's work in a session of its own, which outlives the caller and its terminal.
+
+
+_MOST_SAID = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """Hold what is known of a run that goes on by itself."""
+
+    pid: int
+    folder: Path
+    progress: Path
+
+
+def detached(work: Callable[[Listener], None]) -> Detached | ExitCode:
+    """Run `work` in a child with a session of its own, until its listener hears that its run has
+    begun; then the child closes its standard streams and goes on alone.
+
+    What the child does after that returns to no caller: it exits. A child that ends before the run
+    has begun has said why on standard error: its exit status is returned.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    here, there = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(there)
+        return _waited_for(child, here)
+    os.close(here)
+    os.setsid()
+
+    def listen(event: Event) -> None:
+        match event:
+            case RunBegun():
+                _let_go(there, event)
+            case Note(text=text) | Warned(text=text):
+                click.echo(printable(text), err=True)
+
+    work(listen)
+    sys.exit(ExitCode.DONE)
+
+
+def _waited_for(child: int, pipe: int) -> Detached | ExitCode:
+    """Return what the child says on the pipe, or its exit status."""
+    said = b""
+    while True:
+        try:
+            piece = os.read(pipe, _MOST_SAID)
+        except KeyboardInterrupt:
+            os.kill(child, signal.SIGINT)  # it has a session of its own, and heard none
+            continue
+        if not piece:
+            break
+        said += piece
+    os.close(pipe)
+    if said:
+        begun = parse_json(said)
+        return Detached(child, Path(begun["folder"]), Path(begun["progress"]))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        raise BrokenError(f"the sweep was ended by {signal.Signals(-status).name}")
+    if status in set(ExitCode):
+        return ExitCode(status)
+    raise SystemExit(status)  # 130: it was interrupted
+
+
+def _let_go(pipe: int, begun: RunBegun) -> None:
+    """Close the standard streams, so that nobody waits for their end, then tell the caller."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+    told = {"folder": str(begun.folder), "progress": str(begun.progress)}
+    os.write(pipe, canonical(told).encode())
+    os.close(pipe)
+
+
+# Keep what a run has shown of this host for later runs.
+
+
+def remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
+    """Keep what the run has shown of restored guests for later runs (METHOD 8)."""
+    if judgement.restored:
+        remember(
+            request.places.restore_checks,
+            folder.name,
+            folder.read_run(),
+            folder.load().plan,
+            (Checked(c.name, c.workload, c.condition, c.passed) for c in judgement.restored),
+        )
+
+
+# Carry a sweep out: in front of the user, or detached.
+
+
+def sweep_and_show(request: SweepRequest, *, as_json: bool, quiet: bool) -> None:
+    """Carry the sweep out, print its report, and remember which restores it showed to work."""
+    from labctl.cli.report import show_finished
+
+    folder = swept(request, quiet=quiet)
+    remember_restores(request, folder, show_finished(folder, as_json=as_json))
+
+
+def sweep_detached(request: SweepRequest, *, as_json: bool) -> int | None:
+    """Start a sweep in a session of its own, as `detached_run`; it ends with its report."""
+    from labctl.cli.report import show_finished
+
+    def ended(folder: RunFolder) -> None:
+        remember_restores(request, folder, show_finished(folder, as_json=False))
+
+    return detached_run(request, ended, as_json=as_json)
+
+
+def detached_run(
+    request: SweepRequest, ended: Callable[[RunFolder], None], *, as_json: bool
+) -> int | None:
+    """Start a sweep in a session of its own, and print where its run is; returns the exit status
+    of one that ended before its run had begun. `ended` is called there at its end."""
+    from labctl.run.commands.sweep import sweep
+
+    def work(listener: Listener) -> None:
+        ended(sweep(request, listener, why_end))
+
+    begun = detached(work)
+    if not isinstance(begun, Detached):
+        return begun
+    if as_json:
+        print_json(
+            {
+                "schema": 1,
+                "run": begun.folder.name,
+                "path": str(begun.folder),
+                "progress": str(begun.progress),
+                "pid": begun.pid,
+            }
+        )
+    else:
+        click.echo(printable(f"Run '{begun.folder.name}' goes on as process {begun.pid}."))
+        click.echo(printable(f"Progress: {begun.progress}"))
+    return None

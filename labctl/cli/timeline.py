@@ -91,7 +91,7 @@ def _show(
         hint = error.hint or "Copy all of the trial's folder, or look at another trial."
         raise BrokenError(error.message, hint=hint) from error
     if as_json:
-        from labctl.report.timeline.timeline_json import timeline_json
+        from labctl.report.timeline.exports import timeline_json
 
         print_json(timeline_json(timeline, what))
     else:
@@ -118,7 +118,7 @@ def _show(
             write_perfetto(timeline, file)
         click.echo(f"Wrote {perfetto}", err=as_json)
     if trace_dat is not None:
-        from labctl.report.timeline.trace_cmd import write_trace_dat
+        from labctl.report.timeline.exports import write_trace_dat
 
         for text in write_trace_dat(trial, trace_dat):
             click.echo(printable(text), err=as_json)
@@ -130,7 +130,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
     """
     from rich.text import Text
 
-    from labctl.analysis.words import listed
+    from labctl.analysis.answer.words import listed
     from labctl.base.wording import place_in_words, printable
     from labctl.report.parts import bare_table
     from labctl.report.timeline.traced import traced, why_untraced, with_traces

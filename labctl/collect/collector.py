@@ -12,8 +12,7 @@ from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.cpus import CpuSet
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace.timeline.recordings import Traces

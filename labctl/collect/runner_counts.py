@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Collector, Target, reads
-from labctl.collect.proc_stat import cpu_ticks
+from labctl.collect.snapshots import cpu_ticks
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

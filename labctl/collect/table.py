@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import labctl.collect
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect.collector import Collector, Source
 
 

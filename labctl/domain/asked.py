@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.placed import said
+from labctl.base.placement import said
 from labctl.base.tuning import Policy, Sched, Tuning
 from labctl.domain.pinning.pin_plan import PinPlan, placement
 

@@ -1,16 +1,22 @@
-"""Read back what runs, from the kernel and from libvirt, and compare it with what was asked."""
+"""Read back what runs, from XML, libvirt and the kernel, and compare it with the request."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.base.cpus import CpuSet
-from labctl.base.placed import Placed, known_slice_ns, name_of, parse_placed, read_placed
+from lxml import etree
+
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.errors import BrokenError
+from labctl.base.placement import Placed, known_slice_ns, name_of, parse_placed, read_placed
 from labctl.base.process import thread_ids
 from labctl.base.tuning import Sched
+from labctl.base.xmldiff import parse, unit_bytes
 from labctl.domain.asked import (
     EMULATOR,
     IOTHREAD,
@@ -21,7 +27,168 @@ from labctl.domain.asked import (
     expected_workload,
     mismatches,
 )
-from labctl.domain.xmlfacts import facts, is_filled_in
+from labctl.domain.foreign.foreign_domain import memory_kib
+from labctl.domain.guestcpu import PAGE_KIB
+
+# Read what a domain's XML says about each thing that a tuning can change, as words to compare.
+
+
+Facts = dict[str, str]
+"""Map of names to values: `vcpupin of vCPU 0` to `1`."""
+
+_DISK = ("type", "cache", "io", "discard", "iothread", "queues", "packed")
+_CONTROLLER = ("iothread", "queues", "packed")
+_INTERFACE = ("name", "queues", "packed")
+
+_CPU = "CPU "
+_MODE, _MODEL = f"{_CPU}mode", f"{_CPU}model"
+
+_Named = Iterator[tuple[str, str]]
+
+
+def facts(xml: str, which: str) -> Facts:
+    """Return accelerator, vCPUs, memory with its backing and policy, CPU, KVM features, timers,
+    iothreads, pins, policies, and the drivers' options of disks, their controller, network card and
+    balloon. `which` names the XML in errors.
+
+    Raises BrokenError when it is no XML.
+    """
+    try:
+        root = etree.fromstring(xml.encode())
+    except etree.XMLSyntaxError as error:
+        raise BrokenError(f"the {which} domain XML cannot be read: {error.msg}") from error
+    found = {"accelerator": root.get("type", "none")}
+    for what, path in (("vCPUs", "vcpu"), ("iothreads", "iothreads")):
+        if (text := root.findtext(path)) is not None and text.strip() != "0":
+            found[what] = text.strip()
+    if (memory := root.find("memory")) is not None:
+        found["memory"] = f"{_kib(memory.text, memory)} KiB"
+    for part in (_memory, _cpu, _features, _cputune, _disks, _devices):
+        found.update(part(root))
+    return found
+
+
+def is_filled_in(what: str, asked: str | None, live: str | None) -> bool:
+    """Return whether a difference is libvirt's own writing down of what it took by default."""
+    if what == _MODE:
+        # A host-model becomes the model and the features that it stands for.
+        return asked is None or (asked == "host-model" and live == "custom")
+    return what.startswith(_CPU) and asked is None
+
+
+def _kib(number: str | None, element: etree._Element) -> int:
+    return int(number or "0") * unit_bytes(element) // 1024
+
+
+def _memory(root: etree._Element) -> _Named:
+    for page in root.iterfind("memoryBacking/hugepages/page"):
+        yield "huge pages", f"{_kib(page.get('size'), page)} KiB"
+    for what in ("locked", "nosharepages"):
+        if root.find(f"memoryBacking/{what}") is not None:
+            yield what, "yes"
+    for what, path, key in (
+        ("memory source", "memoryBacking/source", "type"),
+        ("memory access", "memoryBacking/access", "mode"),
+    ):
+        if (element := root.find(path)) is not None:
+            yield what, element.get(key, "none")
+    for element in root.iterfind("numatune/*"):
+        where = f" of cell {cell}" if (cell := element.get("cellid")) is not None else ""
+        nodes = format_cpus(parse_cpus(element.get("nodeset", "")))
+        yield f"memory policy{where}", f"{element.get('mode')} from nodes {nodes}"
+
+
+def _cpu(root: etree._Element) -> _Named:
+    cpu = root.find("cpu")
+    if cpu is None:
+        return
+    if (mode := cpu.get("mode")) is not None:
+        yield _MODE, mode
+    if model := cpu.findtext("model"):
+        yield _MODEL, model
+    if (topology := cpu.find("topology")) is not None:
+        # libvirt adds levels of its own (dies, clusters), one of each.
+        shape = (topology.get(key, "?") for key in ("sockets", "cores", "threads"))
+        yield f"{_CPU}sockets, cores, threads", ", ".join(shape)
+    if (cache := cpu.find("cache")) is not None:
+        yield f"{_CPU}cache", cache.get("mode", "none")
+    for feature in cpu.iterfind("feature"):
+        # libvirt writes what became of it: what is optional may be there or not.
+        policy = feature.get("policy", "require")
+        if policy != "optional":
+            policy = {"force": "require", "forbid": "disable"}.get(policy, policy)
+            yield f"{_CPU}feature {feature.get('name')}", policy
+    for number, cell in enumerate(cpu.iterfind("numa/cell")):
+        cpus = format_cpus(parse_cpus(cell.get("cpus", "")))
+        memory = _kib(cell.get("memory"), cell)
+        yield f"cell {cell.get('id', number)}", f"vCPUs {cpus}, {memory} KiB"
+
+
+def _features(root: etree._Element) -> _Named:
+    for feature in root.iterfind("features/kvm/*"):
+        yield f"KVM feature {feature.tag!s}", feature.get("state", "on")
+    for timer in root.iterfind("clock/timer"):
+        yield f"timer {timer.get('name')}", timer.get("present", "yes")
+
+
+def _cputune(root: etree._Element) -> _Named:
+    for element in root.iterfind("cputune/*"):
+        tag = str(element.tag)
+        cpus = format_cpus(parse_cpus(element.get("cpuset", "")))
+        policy = f"{element.get('scheduler')} {element.get('priority', '0')}"
+        if tag == "vcpupin":
+            yield f"vcpupin of vCPU {element.get('vcpu')}", cpus
+        elif tag == "iothreadpin":
+            yield f"iothreadpin of iothread {element.get('iothread')}", cpus
+        elif tag == "emulatorpin":
+            yield "emulatorpin", cpus
+        elif tag == "emulatorsched":
+            yield "emulatorsched", policy
+        elif tag in ("vcpusched", "iothreadsched"):
+            # libvirt is free to join or split the numbers of such an element.
+            key, name = ("vcpus", "vCPU") if tag == "vcpusched" else ("iothreads", "iothread")
+            for number in sorted(parse_cpus(element.get(key, ""))):
+                yield f"{tag} of {name} {number}", policy
+
+
+def _disks(root: etree._Element) -> _Named:
+    for disk in root.iterfind("devices/disk"):
+        target, source = disk.find("target"), disk.find("source")
+        name = f"disk {target.get('dev', '?') if target is not None else '?'}"
+        yield f"{name} file", source.get("file", "none") if source is not None else "none"
+        if target is not None and (bus := target.get("bus")) is not None:
+            yield f"{name} bus", bus
+        yield from _driver(name, disk, _DISK)
+        if mapped := [thread.get("id", "?") for thread in disk.iterfind("driver/iothreads/*")]:
+            yield f"{name} iothreads", ", ".join(mapped)
+
+
+def _devices(root: etree._Element) -> _Named:
+    for controller in root.iterfind("devices/controller[@type='scsi']"):
+        name = f"SCSI controller {controller.get('index', '0')}"
+        yield f"{name} model", controller.get("model", "none")
+        yield from _driver(name, controller, _CONTROLLER)
+    for number, card in enumerate(root.iterfind("devices/interface")):
+        name = f"network card {number}"
+        model = card.find("model")
+        yield f"{name} type", card.get("type", "none")
+        yield f"{name} model", model.get("type", "none") if model is not None else "none"
+        link = card.find("link")
+        yield f"{name} link", link.get("state", "up") if link is not None else "up"
+        yield from _driver(name, card, _INTERFACE)
+    if (balloon := root.find("devices/memballoon")) is not None:
+        yield "balloon", balloon.get("model", "none")
+
+
+def _driver(name: str, device: etree._Element, keys: tuple[str, ...]) -> _Named:
+    driver = device.find("driver")
+    for key in keys:
+        if driver is not None and (value := driver.get(key)) is not None:
+            yield f"{name} {key}", value
+
+
+# Read back what runs, from the kernel and from libvirt, and compare it with what was asked.
+
 
 _PROC = Path("/proc")
 
@@ -152,4 +319,117 @@ def live_mismatches(asked_xml: str, live_xml: str, *, is_whole: bool = True) -> 
         if asked.get(what) != live.get(what)
         and (is_whole or what in asked)
         and not is_filled_in(what, asked.get(what), live.get(what))
+    ]
+
+
+# Compare a guest's huge pages: those that its XML requests, and those that the kernel reports.
+
+
+KIB = 1024
+_SIZES = {kib: name for name, kib in PAGE_KIB.items()}
+
+_FIELD = re.compile(r"^(KernelPageSize|Shared_Hugetlb|Private_Hugetlb):\s+(\d+) kB$", re.M)
+
+
+def huge_page_kib(smaps: str) -> dict[int, int]:
+    """Return the KiB that a process really has in huge pages, by the size of a page in KiB, from
+    the text of its /proc/PID/smaps (proc(5))."""
+    found: Counter[int] = Counter()
+    size = 0
+    # Each mapping's page size comes before what it has of them.
+    for name, value in _FIELD.findall(smaps):
+        if name == "KernelPageSize":
+            size = int(value)
+        else:
+            found[size] += int(value)
+    return {size: kib for size, kib in found.items() if kib}
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Describe memory that a guest requests in huge pages. `size`: of a page, a key of PAGE_KIB;
+    `node`: the host's NUMA node that they must come from, None for any."""
+
+    size: str
+    node: int | None
+    size_bytes: int
+
+
+def default_page(meminfo: str) -> str | None:
+    """Return the size that `<hugepages/>` means where it names none, from the text of
+    /proc/meminfo; None where the kernel has no huge pages."""
+    found = re.search(r"^Hugepagesize:\s+(\d+) kB$", meminfo, re.M)
+    return _SIZES.get(int(found[1])) if found else None
+
+
+def pages_asked(xml: str, default: str | None) -> list[Pages]:
+    """Return the huge pages that a guest with this XML takes (formatdomain.html#memory-backing).
+
+    `default`: see default_page. A size that no host has asks for none: libvirt refuses it. Memory
+    that may come from several nodes is taken from each in equal shares.
+    """
+    root = parse(xml)
+    backing = root.find("memoryBacking/hugepages")
+    if backing is None:
+        return []
+    found: Counter[tuple[str, int | None]] = Counter()
+    for cell, size_kib in _cells(root):
+        if (size := _page_of(backing, cell, default)) is None:
+            continue
+        nodes = _host_nodes(root, cell)
+        for node in nodes:
+            found[size, node] += size_kib * KIB // len(nodes)
+    return [Pages(size, node, size_bytes) for (size, node), size_bytes in found.items()]
+
+
+def _cells(root: etree._Element) -> Iterator[tuple[int, int]]:
+    """Number of each of the guest's NUMA nodes, and its memory in KiB."""
+    cells = root.findall("cpu/numa/cell")
+    memory = root.find("memory")
+    if not cells and memory is not None:
+        yield 0, memory_kib(memory, "the domain XML")
+    for number, cell in enumerate(cells):
+        index = int(cell.get("id", number))
+        devices = root.iterfind("devices/memory[@model='dimm']/target")
+        plugged = [d.find("size") for d in devices if d.findtext("node", "0") == str(index)]
+        sizes = [memory_kib(size, "the domain XML") for size in plugged if size is not None]
+        yield index, memory_kib(cell, "the domain XML", "memory") + sum(sizes)
+
+
+def _page_of(backing: etree._Element, cell: int, default: str | None) -> str | None:
+    """Return the size of the pages that a NUMA node of the guest is in: its own, or everybody's."""
+    pages = backing.findall("page")
+    if not pages:
+        return default
+    own = [p for p in pages if cell in parse_cpus(p.get("nodeset", ""))]
+    everybodys = [p for p in pages if p.get("nodeset") is None]
+    for page in (*own, *everybodys):
+        return _SIZES.get(memory_kib(page, "the domain XML", "size"))
+    return None
+
+
+def _host_nodes(root: etree._Element, cell: int) -> list[int | None]:
+    own = root.find(f"numatune/memnode[@cellid='{cell}']")
+    policy = own if own is not None else root.find("numatune/memory")
+    nodes = parse_cpus(policy.get("nodeset", "")) if policy is not None else frozenset()
+    return [*sorted(nodes)] or [None]
+
+
+def memory_problems(asked: Iterable[Pages], pid: int) -> list[str]:
+    """Return what QEMU's memory is not that was asked, one sentence each. Raises BrokenError when
+    QEMU is gone."""
+    wanted: Counter[str] = Counter()
+    for pages in asked:
+        wanted[pages.size] += pages.size_bytes // KIB
+    if not wanted:
+        return []
+    try:
+        found = huge_page_kib(Path(f"/proc/{pid}/smaps").read_text())
+    except OSError as error:
+        raise BrokenError(f"/proc/{pid}/smaps can't be read: {error.strerror}") from error
+    return [
+        f"{found.get(PAGE_KIB[size], 0) // KIB} MiB of the guest's memory are in huge pages of "
+        f"{size}, asked were {kib // KIB}"
+        for size, kib in wanted.items()
+        if found.get(PAGE_KIB[size], 0) < kib
     ]

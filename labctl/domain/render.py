@@ -13,8 +13,7 @@ from jinja2.exceptions import TemplateError
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import UsageError
-from labctl.base.own_guests import mac_of
-from labctl.base.paths import data_folders
+from labctl.base.paths import data_folders, mac_of
 from labctl.base.placement import refuse, xml_problems
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import Disk, Kind, Policy, Sched, Tuning

@@ -8,8 +8,8 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.errors import HostError, UsageError
+from labctl.base.hostfacts import is_older
 from labctl.base.tuning import Tuning
-from labctl.base.versions import is_older
 
 SCHEMA_FOLDERS = (Path("/usr/share/libvirt/schemas"), Path("/usr/local/share/libvirt/schemas"))
 

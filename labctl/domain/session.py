@@ -19,31 +19,84 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import libvirt
 from lxml import etree
 
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.jsontext import parse_json
-from labctl.base.nearest import nearest
+from labctl.base.errors import BrokenError, HostError, UsageError, nearest
+from labctl.base.json import parse_json
+from labctl.base.process import run
 from labctl.base.xmldiff import parse
+from labctl.domain.calls import MEMORY_S, Calls
 from labctl.domain.orphans import adopt_orphans
-from labctl.domain.qemu_conf import qemu_conf
+
+# Write the qemu.conf of the embedded driver (docs/decisions/embedded-libvirt.md).
+
+
+_MOUNTINFO = Path("/proc/self/mountinfo")
+
+_TEXT = """\
+# Written by labctl at each start; changes are lost.
+user = "{user}"
+group = "{group}"
+# labctl gives QEMU's user what is its own, and nothing else.
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+seccomp_sandbox = 1
+{namespaces}# No "cpu" where RT_GROUP_SCHED would refuse SCHED_FIFO in a child cgroup.
+cgroup_controllers = [{controllers}]
+stdio_handler = "file"
+{hugetlbfs}save_image_format = "raw"
+"""
+
+
+def qemu_conf(
+    *,
+    user: str,
+    group: str,
+    controllers: Sequence[str],
+    hugetlbfs: Sequence[Path],
+    mountinfo: Path = _MOUNTINFO,
+) -> str:
+    """Return its text.
+
+    Left to itself, libvirt gives each QEMU a mount namespace with a /dev of its own where this
+    kernel has them. In a chroot that fails: "/" is no mount there, so it can't be made private.
+    """
+    mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
+    return _TEXT.format(
+        user=user,
+        group=group,
+        namespaces="" if _is_root_mounted(mountinfo) else "namespaces = []\n",
+        controllers=_quoted(controllers),
+        hugetlbfs=mounts,
+    )
+
+
+def _is_root_mounted(mountinfo: Path) -> bool:
+    """Tell whether "/" is a mount. proc_pid_mountinfo(5): the fifth field is where it is mounted,
+    as seen from our root."""
+    return any(line.split()[4] == "/" for line in mountinfo.read_text().splitlines())
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f'"{word}"' for word in words)
+
 
 # Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
 os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
 
-import libvirt
-
-from labctl.domain.calls import MEMORY_S, Calls
-from labctl.domain.known_qemu import find_out_without_kvm
 
 EMBEDDED = "qemu:///embed"
 """Prefix of the URI of the driver in this process."""
@@ -412,3 +465,59 @@ def _process_of(thread: int) -> int:
 
 def _version(number: int) -> str:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
+
+
+# Let a guest's threads move freely among some CPUs and no others. Pure.
+
+
+_PINS = ("vcpupin", "emulatorpin", "iothreadpin", "vcpusched", "iothreadsched", "emulatorsched")
+
+
+def confined_to(xml: str, cpus: CpuSet) -> str:
+    """Return a domain's XML whose threads have these CPUs and the usual policy, whatever it asked
+    for them: libvirt gives every thread that has no pin of its own the CPUs of <vcpu>."""
+    root = parse(xml)
+    vcpu = root.find("vcpu")
+    assert vcpu is not None  # every XML of labctl's has one
+    vcpu.set("cpuset", format_cpus(cpus))
+    for tune in root.findall("cputune"):
+        for element in [element for element in tune if element.tag in _PINS]:
+            tune.remove(element)
+        if len(tune) == 0:
+            root.remove(tune)
+    return etree.tostring(root, encoding="unicode")
+
+
+# Keep what libvirt knows of QEMU's abilities, probed where no process can open /dev/kvm.
+#
+# libvirt asks QEMU as the user that it is to run as, but with CAP_DAC_OVERRIDE, so that QEMU finds
+# KVM on a host whose /dev/kvm that user can't open. Then libvirt takes its answer for outdated and
+# asks again on every call, seconds each (virQEMUCapsIsValid). An answer without KVM stays true.
+
+
+_HIDDEN = """\
+mount --bind "$1" /dev/kvm
+exec "$2" -P -m labctl.domain.session "$3"
+"""
+
+
+def find_out_without_kvm(root: Path, uri: str) -> None:
+    """Have libvirt look at QEMU in a mount namespace of its own, unless what it has kept is true.
+    Where that fails its calls take longer, and nothing else is different."""
+    nothing = root / "no-kvm"
+    nothing.touch(mode=0o600)  # neither a device nor open to QEMU's user
+    shell = ("sh", "-e", "-c", _HIDDEN, "sh", str(nothing), sys.executable, uri)
+    run(
+        ["unshare", "--mount", "--propagation", "private", *shell],
+        deadline=Deadline.after(120, "asking QEMU what it can do"),
+        check=False,
+    )
+
+
+def _look(uri: str) -> None:
+    with Session.connected(uri) as session:
+        session.look_at_qemu()
+
+
+if __name__ == "__main__":
+    _look(sys.argv[1])

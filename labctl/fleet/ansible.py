@@ -6,6 +6,7 @@ it as another program.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -13,9 +14,11 @@ import shlex
 import shutil
 import stat
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +29,42 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import shipped_data
-from labctl.base.signals import ending_signals_call
-from labctl.fleet.private_folder import private_folder
+from labctl.base.process import ending_signals_call
+
+# Lend a folder for what ansible-runner writes: events, and an environment with its secrets.
+
+
+_PREFIX: Final = "labctl-fleet-"
+_YOUNG_S: Final = 60.0
+"""Age below which a folder's owner may not have locked it yet."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a folder that only this user can look into, and that is removed at the end. Those of
+    labctls that were killed are removed before: nobody holds their locks."""
+    _remove_left()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as made:
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield Path(made)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_left() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(descriptor)
+                if found.st_uid == os.geteuid() and time.time() - found.st_mtime > _YOUNG_S:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
 
 _INSTALL: Final = "Install it: pip install 'labctl[fleet]'."
 _LIST_S: Final = 300.0
@@ -196,3 +233,32 @@ def play(
     if runner.rc is None:
         raise BrokenError(f"ansible-playbook did not end: {runner.status}")
     return Ended(int(runner.rc), re.sub(r"\x1b\[[0-9;]*m", "", said))
+
+
+# Split hosts into batches, as Ansible's `serial` does.
+
+
+_SIZE = re.compile(r"([1-9][0-9]*)(%?)")
+
+
+def batches_of(hosts: Sequence[str], serial: str) -> tuple[tuple[str, ...], ...]:
+    """Return the hosts in batches of the sizes that `serial` lists ("1,10%"): numbers of hosts, or
+    shares of all of them, of which the last holds for the rest. Raises UsageError."""
+    sizes = [_size(word.strip(), len(hosts)) for word in serial.split(",")]
+    found: list[tuple[str, ...]] = []
+    begin = 0
+    while begin < len(hosts):
+        end = begin + sizes[min(len(found), len(sizes) - 1)]
+        found.append(tuple(hosts[begin:end]))
+        begin = end
+    return tuple(found)
+
+
+def _size(word: str, hosts: int) -> int:
+    match = _SIZE.fullmatch(word)
+    if match is None or (match[2] and int(match[1]) > 100):
+        raise UsageError(
+            f"--serial: '{word}' is neither a number of hosts nor a share of them",
+            hint="Write it as '10%', or as '1,10%' for one host first.",
+        )
+    return max(1, hosts * int(match[1]) // 100) if match[2] else int(match[1])

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.analysis.fleet.fleet_model import HostState
+from labctl.analysis.hosts.fleet import HostState
 from labctl.base.errors import BrokenError
-from labctl.base.held import open_regular
-from labctl.fleet.sweep_folder import (
+from labctl.base.trust import open_regular
+from labctl.fleet.sweep_hosts import (
     RUN,
     STATE,
     FleetSweep,

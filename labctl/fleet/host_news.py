@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.base.wording import printable
 
 MOST_SAID: Final = 600

@@ -10,7 +10,7 @@ from pathlib import Path
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import UsageError
-from labctl.base.places_inside import NOBODY
+from labctl.base.paths import NOBODY
 from labctl.guest import apt
 from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
 

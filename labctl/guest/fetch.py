@@ -2,19 +2,346 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import http.client
+import re
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from labctl.base import process
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.guest.download import download, read_small
-from labctl.guest.recipe import CloudImage
-from labctl.guest.signed import Checksum, checksum_of, verified
+from labctl.guest.recipe import CloudImage, url_problem
+
+# Download within limits of size and time; resume a broken download, never from elsewhere.
+#
+# What comes is not to be trusted yet: callers verify it.
+
+
+MAX_BYTES = 8 * 2**30
+"""Cloud images have half a gigabyte; more than this is none."""
+
+_STALL_S = 60.0
+"""A server that sends nothing for so long has gone."""
+_ATTEMPTS = 4
+_CHUNK = 1 << 20
+
+
+def read_small(url: str, deadline: Deadline, *, limit_bytes: int = 2**20) -> bytes:
+    """Return what is at a URL, all of it; raises HostError, and BrokenError past the limit."""
+    with _opened(url, 0, deadline) as response:
+        try:
+            data: bytes = response.read(limit_bytes + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(url, error) from error
+    if len(data) > limit_bytes:
+        raise BrokenError(
+            f"{url} is larger than {limit_bytes} bytes, too large for a checksum file"
+        )
+    return data
+
+
+def download(
+    url: str, target: Path, deadline: Deadline, listener: Listener, *, max_bytes: int = MAX_BYTES
+) -> None:
+    """Write what is at a URL to a file, telling the listener of each tenth.
+
+    Raises HostError when it can't be had, BrokenError when it ends early or is too large; the
+    caller removes what is there of `target` then.
+    """
+    progress = _Progress(url, listener)
+    with open(target, "wb") as file:
+        for _ in range(_ATTEMPTS):
+            with _opened(url, file.tell(), deadline) as response:
+                if response.status != http.HTTPStatus.PARTIAL_CONTENT:
+                    file.seek(0)
+                    file.truncate()
+                total = _total_bytes(response, file.tell())
+                _check_size(url, total or 0, file.tell(), target, max_bytes)
+                try:
+                    for data in _chunks(response, deadline):
+                        file.write(data)
+                        _check_size(url, file.tell(), file.tell(), target, max_bytes)
+                        progress.told(file.tell(), total)
+                except _InterruptedDownload as error:
+                    why = str(error)
+                else:
+                    if total in (None, file.tell()):
+                        return
+                    why = "the server closed the connection"
+        received = file.tell()
+    raise BrokenError(
+        f"{url} ended after {received} of {total} bytes, in {_ATTEMPTS} attempts: {why}",
+        hint="Try again later, or name another mirror in the recipe.",
+    )
+
+
+class _InterruptedDownload(Exception):
+    pass
+
+
+class _Progress:
+    def __init__(self, url: str, listener: Listener) -> None:
+        self._name = urlsplit(url).path.rsplit("/", 1)[-1]
+        self._listener = listener
+        self._next = 1
+
+    def told(self, received: int, total: int | None) -> None:
+        if total and received * 10 // total >= self._next:
+            self._next = received * 10 // total + 1
+            text = f"Downloading {self._name}: {received >> 20} of {total >> 20} MiB"
+            self._listener(Note(text=text))
+
+
+class _OnlyWhereAllowed(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        problem = url_problem(newurl)
+        if req.type == "https" and not newurl.startswith("https://"):
+            problem = "is not https:// any more"
+        if problem:
+            raise HostError(
+                f"{req.full_url} leads to {newurl}, which {problem}",
+                hint="Name a mirror in the recipe that stays with https://.",
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+@contextmanager
+def _opened(url: str, offset: int, deadline: Deadline) -> Iterator[http.client.HTTPResponse]:
+    if problem := url_problem(url):
+        raise UsageError(f"{url} {problem}")
+    handlers: list[urllib.request.BaseHandler] = [_OnlyWhereAllowed()]
+    if urlsplit(url).scheme == "http":
+        # On this machine itself, which a proxy would not reach.
+        handlers.append(urllib.request.ProxyHandler({}))
+    headers = {"User-Agent": "labctl", **({"Range": f"bytes={offset}-"} if offset else {})}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  # checked above
+    opener = urllib.request.build_opener(*handlers)
+    try:
+        response = opener.open(request, timeout=min(_STALL_S, deadline.remaining()))
+    except urllib.error.HTTPError as error:
+        raise HostError(
+            f"{url}: the server says {error.code} {error.reason}",
+            hint="Distributions remove old releases: compare the recipe's URLs with what is there.",
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _unreachable(url, error) from error
+    with response:
+        yield response
+
+
+def _chunks(response: http.client.HTTPResponse, deadline: Deadline) -> Iterator[bytes]:
+    while True:
+        try:
+            data = response.read(_CHUNK)
+        except (OSError, http.client.HTTPException) as error:
+            raise _InterruptedDownload(_said(error)) from error
+        if not data:
+            return
+        yield data
+        deadline.remaining()
+
+
+def _total_bytes(response: http.client.HTTPResponse, offset: int) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return offset + int(length) if length.isdecimal() else None
+
+
+def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int) -> None:
+    """Check the size. `size`: what the file will have or has; `present`: what of it is on the disk
+    already.
+    """
+    if size > max_bytes:
+        raise BrokenError(
+            f"{url} is larger than {max_bytes >> 20} MiB, too large for a cloud image",
+            hint="Compare 'url' in the recipe with what the distribution offers.",
+        )
+    free = shutil.disk_usage(target.parent).free
+    if size - present > free:
+        raise HostError(
+            f"{url} has {size >> 20} MiB, and {target.parent} has {free >> 20} MiB free",
+            hint="Free some space, or give a folder on a larger disk with --state-dir.",
+        )
+
+
+def _unreachable(url: str, error: Exception) -> HostError:
+    return HostError(
+        f"cannot download {url}: {_said(error)}",
+        hint="Building from a cloud image needs the network; one made of packages (debian-13) "
+        "needs the package sources of this host alone.",
+    )
+
+
+def _said(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    return str(reason) or type(error).__name__
+
+
+# Verify signed checksum files with gpgv, in the two formats that distributions publish.
+
+
+_ALGORITHMS = {64: "sha256", 128: "sha512"}
+"""Algorithms by the number of hexadecimal digits. Shorter ones (MD5, SHA-1) prove nothing."""
+
+_GNU = re.compile(r"(?P<hex>[0-9a-fA-F]{32,128}) [ *](?:\./)?(?P<name>.+)")
+"""A line of sha256sum(1): Debian, Ubuntu."""
+_BSD = re.compile(r"SHA(?:256|512) \((?P<name>.+)\) = (?P<hex>[0-9a-fA-F]{32,128})")
+"""A line of `sha256sum --tag`: Fedora."""
+
+_ARMOR = re.compile(rb"-----BEGIN PGP PUBLIC KEY BLOCK-----(.*?)-----END PGP", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    algorithm: str
+    hex: str
+
+    @classmethod
+    def of(cls, text: str) -> Checksum:
+        """Parse "sha256:…", as recipes write it."""
+        algorithm, _, digits = text.partition(":")
+        return cls(algorithm, digits)
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.hex}"
+
+
+def checksum_of(name: str, text: str) -> Checksum:
+    """Return what a checksum file says of the file `name`.
+
+    Raises BrokenError when it has no entry for it, or several that differ, or only weak ones.
+    """
+    found = {
+        match["hex"].lower()
+        for line in text.splitlines()
+        if (match := _GNU.fullmatch(line.strip()) or _BSD.fullmatch(line.strip()))
+        and match["name"] == name
+    }
+    strong = [Checksum(_ALGORITHMS[len(hex_)], hex_) for hex_ in found if len(hex_) in _ALGORITHMS]
+    if strong and len({checksum.algorithm for checksum in strong}) == len(strong):
+        return max(strong, key=lambda checksum: len(checksum.hex))
+    said = "contradicts itself about" if strong else "has no SHA-256 or SHA-512 of"
+    raise BrokenError(
+        f"the signed checksum file {said} '{name}'",
+        hint="Compare 'url' and 'checksums' in the recipe: both must be of the same release.",
+    )
+
+
+def verified(
+    signed: bytes, signature: bytes | None, keyring: Path, fingerprint: str | None
+) -> tuple[str, str]:
+    """Return the text that was signed, and the fingerprint of the primary key that signed it.
+
+    `signature`: detached; None when `signed` is clear-signed. Only the key of `fingerprint` will
+    do where one is given, else any of the keyring. Raises BrokenError when no such key signed it,
+    UsageError when the keyring can't be read.
+    """
+    deadline = Deadline.after(60, "verifying a signature")
+    with tempfile.TemporaryDirectory(prefix="labctl-gpgv-") as folder:
+        home = Path(folder)
+        (home / "keyring.gpg").write_bytes(binary_keyring(keyring))
+        (home / "signed").write_bytes(signed)
+        files = [home / "signed"]
+        output = ["--output", str(home / "text")]
+        if signature is not None:
+            (home / "signature").write_bytes(signature)
+            files, output = [home / "signature", home / "signed"], []
+        options = ["--homedir", folder, "--keyring", f"{folder}/keyring.gpg", "--status-fd", "1"]
+        told = process.run(
+            ["gpgv", *options, *output, *map(str, files)],
+            deadline=deadline,
+            check=False,
+            env={"LC_ALL": "C"},
+        )
+        signers = list(good_signers(told.stdout))
+        text = home / "signed" if signature is not None else home / "text"
+        wanted = [signer for signer in signers if fingerprint in (None, signer)]
+        # What gpgv took out of a clear-signed file is all that was signed of it.
+        if wanted and text.is_file():
+            return text.read_text(encoding="utf-8", errors="replace"), wanted[0]
+    raise _refused(told, signers, keyring, fingerprint)
+
+
+def good_signers(status: str) -> Iterator[str]:
+    """Return the fingerprints of the primary keys of good signatures, in gpgv's status lines; none
+    at all when one of the signatures is bad.
+
+    doc/DETAILS of GnuPG, "General status codes": a signature of a key that has expired or was
+    revoked has EXPKEYSIG or REVKEYSIG in place of GOODSIG.
+    """
+    words = [line.split()[1:] for line in status.splitlines() if line.startswith("[GNUPG:] ")]
+    if any(line[:1] == ["BADSIG"] for line in words):
+        return
+    is_good = False
+    for line in words:
+        match line:
+            case ["NEWSIG", *_]:
+                is_good = False
+            case ["GOODSIG", *_]:
+                is_good = True
+            case ["VALIDSIG", *rest] if is_good and rest:
+                yield rest[-1]
+
+
+def binary_keyring(path: Path) -> bytes:
+    """Return a keyring as gpgv reads it; ASCII-armored ones are decoded. Raises UsageError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read the keyring {path}: {error.strerror}") from error
+    blocks = _ARMOR.findall(data)
+    if not blocks:
+        return data
+    decoded = b""
+    for block in blocks:
+        # RFC 9580, 6.2: headers, an empty line, the data, a checksum that begins with "=".
+        _, _, body = block.replace(b"\r\n", b"\n").partition(b"\n\n")
+        lines = [line.strip() for line in body.splitlines() if not line.startswith(b"=")]
+        try:
+            decoded += base64.b64decode(b"".join(lines), validate=True)
+        except ValueError as error:
+            raise UsageError(f"{path} is not a keyring: {error}") from error
+    return decoded
+
+
+def _refused(
+    told: process.Completed, signers: list[str], keyring: Path, fingerprint: str | None
+) -> BrokenError:
+    if signers and fingerprint not in (None, *signers):
+        why = f"the key {signers[0]} signed it, not {fingerprint}"
+    elif reason := _reason(told.stdout):
+        why = reason
+    else:
+        why = (told.stderr.strip().splitlines() or ["gpgv found no signature"])[-1]
+    return BrokenError(
+        f"the checksum file is not signed by a key that the recipe trusts ({keyring}): {why}",
+        hint="Nothing of it was used. If the distribution has a new key, get its new keyring.",
+    )
+
+
+def _reason(status: str) -> str | None:
+    reasons = {
+        "BADSIG": "its signature is wrong: it is not the text that was signed",
+        "REVKEYSIG": "its key was revoked",
+        "EXPKEYSIG": "its key has expired",
+        "EXPSIG": "its signature has expired",
+        "NO_PUBKEY": "its key is not in the keyring",
+        "NODATA": "it holds no signature",
+    }
+    return next((text for word, text in reasons.items() if f"[GNUPG:] {word}" in status), None)
+
 
 DEADLINE_S = 2 * 3600.0
 """Half a gigabyte over a slow line."""

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import BrokenError, BusyError, HostError, UsageError
-from labctl.base.nearest import nearest
-from labctl.base.paths import StatePaths
-from labctl.base.places_inside import brought_folder
+from labctl.base.errors import BrokenError, BusyError, HostError, UsageError, nearest
+from labctl.base.paths import StatePaths, brought_folder
 from labctl.guest.recipe import Recipe, load_recipe, recipe_names
 from labctl.store.jsonfile import canonical, read_json
 

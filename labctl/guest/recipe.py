@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from labctl.base import paths, yamlfile
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base import paths, yaml
+from labctl.base.errors import UsageError, nearest
 from labctl.base.quantities import SIZE
 from labctl.base.yamltext import YamlMapping
 from labctl.guest.kernels import GivenKernel, read_kernel
@@ -72,7 +71,7 @@ Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9A-F]{40}$")]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$")]
 
 
-class CloudImage(yamlfile.FileModel):
+class CloudImage(yaml.FileModel):
     """Identify an official cloud image.
 
     Either `digest`, or `checksums` signed by a key in the keyring file `signed_by` (by the key of
@@ -92,7 +91,7 @@ class CloudImage(yamlfile.FileModel):
     """Tool that installs packages in it."""
 
 
-class RecipeFile(yamlfile.FileModel):
+class RecipeFile(yaml.FileModel):
     """Hold what a recipe file may say: an image made of a suite's packages (`suite`, `kernel`), or
     a `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
 
@@ -178,7 +177,7 @@ def recipe_in(path: Path) -> Recipe:
 
 def _loaded(name: str, files: Mapping[str, Path]) -> Recipe:
     path = files[name]
-    spec = yamlfile.validate(RecipeFile, _whole(path, files), path)
+    spec = yaml.validate(RecipeFile, _whole(path, files), path)
     if problems := list(_problems(spec)):
         raise UsageError("\n".join(f"{path}: {problem}" for problem in problems))
     if spec.cloud_image is not None and spec.cloud_image.signed_by is not None:
@@ -196,7 +195,7 @@ def _loaded(name: str, files: Mapping[str, Path]) -> Recipe:
 def _whole(path: Path, files: Mapping[str, Path], below: tuple[Path, ...] = ()) -> YamlMapping:
     """Return a recipe's mapping with what it `extends` filled in: its own keys win, and those of
     `binaries` and `files` one by one. `below`: the recipes that extend it."""
-    mapping = yamlfile.load_mapping(path)
+    mapping = yaml.load_mapping(path)
     name = mapping.pop("extends", None)
     if name is None:
         return mapping

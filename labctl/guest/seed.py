@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.base.templates import lab_template_environment
 
 RUNNER_PATH = "/usr/local/lib/labctl/runner.pyz"

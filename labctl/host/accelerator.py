@@ -20,7 +20,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import StatePaths
 from labctl.base.process import running
 from labctl.host.facts import QEMU
-from labctl.host.processes import boot_id
+from labctl.host.machines import boot_id
 from labctl.store.jsonfile import read_json, write_json
 
 Requested = Literal["auto", "kvm", "tcg"]

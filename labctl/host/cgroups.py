@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.kernel_config import config_value, read_config
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import CgroupControllers
+from labctl.host.tracers import config_value, read_config
 
 _LIBVIRT_CONTROLLERS = ("cpuset", "memory", "devices")
 """Controllers for `cgroup_controllers` of qemu.conf beside "cpu". Not "cpuset" alone: on a hybrid

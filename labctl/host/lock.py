@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from labctl.base.errors import BusyError, HostError
-from labctl.base.held import held
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
+from labctl.base.trust import held
 
 WAIT_S: Final = 600.0
 """Longest wait for the host's lock."""

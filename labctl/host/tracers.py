@@ -6,14 +6,47 @@ A tracer is there if its option is (kernel/trace/Kconfig): none of them is a mod
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import os
+import re
 from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
+from labctl.base.kernel import TRACEFS, with_tracefs
 from labctl.base.process import run
-from labctl.base.tracefs import TRACEFS, with_tracefs
-from labctl.host.kernel_config import config_value, read_config
+
+# Read the configuration that a kernel was built with.
+
+
+def config_paths(release: str) -> list[str]:
+    """Return where a kernel's configuration may be: its own copy, then the distribution's."""
+    return ["/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config"]
+
+
+def read_config(release: str, root: Path = Path("/")) -> str | None:
+    """Return the configuration of the kernel of that release as text, None where there is none."""
+    for path in config_paths(release):
+        try:
+            data = (root / path.lstrip("/")).read_bytes()
+            return (gzip.decompress(data) if path.endswith(".gz") else data).decode()
+        except (OSError, EOFError, UnicodeDecodeError):
+            continue
+    return None
+
+
+def config_digest(config: str) -> str:
+    """Return SHA-256 of what a configuration sets, its comments (they may hold paths) left out."""
+    options = re.findall(r"^(?:CONFIG_\w+=.*|# CONFIG_\w+ is not set)$", config, re.MULTILINE)
+    return hashlib.sha256("\n".join(sorted(options)).encode()).hexdigest()
+
+
+def config_value(config: str, option: str) -> str:
+    """Return the value of an option ("y", "m", "250"); "n" when it isn't set."""
+    found = re.search(rf"^{re.escape(option)}=(.*)$", config, re.MULTILINE)
+    return found.group(1).strip('"') if found else "n"
+
 
 OPTIONS = {
     "hwlat": "CONFIG_HWLAT_TRACER",
@@ -59,3 +92,25 @@ def _has_privately(tracer: str) -> bool | None:
     except LabctlError:
         return None
     return tracer in listed.stdout.split()
+
+
+# Find which of TCP's congestion controls this host's kernel has, built in or as a module.
+
+
+_ALGORITHMS = "proc/sys/net/ipv4/tcp_available_congestion_control"
+_RELEASE = "proc/sys/kernel/osrelease"
+_FOLDER = "kernel/net/ipv4"
+
+
+def has_congestion_control(name: str, root: Path = Path("/")) -> bool | None:
+    """Return whether programs of root can have it: the kernel loads the module `tcp_NAME` when one
+    asks for it (tcp_set_congestion_control in net/ipv4/tcp_cong.c). None where nothing tells."""
+    try:
+        listed = (root / _ALGORITHMS).read_text(encoding="ascii")
+        release = (root / _RELEASE).read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    if name in listed.split():
+        return True
+    modules = root / "lib/modules" / release
+    return any((modules / _FOLDER).glob(f"tcp_{name}.ko*")) if modules.is_dir() else None

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import MetricColumn, View, primary_column
+from labctl.analysis.answer.words import shown
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind, Level, Role
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import MetricColumn, View, primary_column
-from labctl.analysis.words import shown
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.metrics.table import beside_primary
 from labctl.base.notation import TIMES, quantity, significant
 from labctl.base.units import Better

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from labctl.analysis.answer.words import listed
 from labctl.analysis.density import Density, Fitting, SignTest
-from labctl.analysis.words import listed
 from labctl.base.notation import share
 from labctl.base.wording import counted, without_logs
 from labctl.store.density_record import OTHER_CPUS, DensityRecord

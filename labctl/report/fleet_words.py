@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labctl.analysis.effects import ratio_of
-from labctl.analysis.fleet.fleet_model import (
+from labctl.analysis.effects.effects import ratio_of
+from labctl.analysis.hosts.fleet import (
     ALL_HOSTS,
+    LEVEL,
     FactSplit,
     FleetEffect,
     FleetJudgement,
@@ -18,8 +19,7 @@ from labctl.analysis.fleet.fleet_model import (
     Point,
     Take,
 )
-from labctl.analysis.fleet.host_effects import LEVEL
-from labctl.analysis.hosts import Pooled
+from labctl.analysis.hosts.pool import Pooled
 from labctl.base.notation import NOT_AVAILABLE, Shown, changes, differences, quantity, share, size
 from labctl.base.units import Unit
 from labctl.base.wording import counted, metric_title, place_in_words

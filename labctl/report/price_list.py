@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
-from labctl.analysis.cells import Scenario
-from labctl.analysis.exit_cost import ExitCost, exit_cost
+from labctl.analysis.answer.view import View, only_label, primary_column
+from labctl.analysis.answer.words import listed
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import EffectKind
-from labctl.analysis.view import View, only_label, primary_column
-from labctl.analysis.words import listed
+from labctl.analysis.times import ExitCost, exit_cost
 from labctl.base.notation import NOT_AVAILABLE, TO, quantity, shares, significant
 from labctl.base.units import Better, Unit
 from labctl.base.wording import metric_title

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from labctl.analysis.published import Agreement, Published, Repeated, published
-from labctl.analysis.words import capital
+from labctl.analysis.answer.words import capital
+from labctl.analysis.studies import Agreement, Published, Repeated, published
 from labctl.base.notation import change, changes
 from labctl.base.wording import counted, metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from labctl.analysis.cells import Scenario, scenario_of
-from labctl.analysis.inconclusive import why_inconclusive
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import capital, listed, size_text, why_inconclusive
+from labctl.analysis.effects.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind, Precision
-from labctl.analysis.view import View
-from labctl.analysis.wall_time import wall_time
-from labctl.analysis.words import capital, listed, size_text
+from labctl.analysis.times import wall_time
 from labctl.base.notation import share, size
 from labctl.base.wording import counted, duration
 from labctl.store.run_folder import LoadedRun

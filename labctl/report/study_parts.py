@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from labctl.analysis.own_numbers import Own
-from labctl.analysis.study_tables import FilledTable, TableCell, TableRow, study_tables
+from labctl.analysis.caveats.run import Own
+from labctl.analysis.studies import FilledTable, TableCell, TableRow, study_tables
 from labctl.base.notation import NOT_AVAILABLE, Shown, changes, quantities
 from labctl.base.wording import metric_title, place_in_words
 from labctl.report.parts import bare_table, small, text

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
-from labctl.analysis.verdict_table import Tone, classes_of
+from labctl.analysis.verdicts.table import Tone, classes_of
 from labctl.base.notation import share
 from labctl.base.templates import template_environment
 from labctl.base.wording import counted, printable

@@ -1,8 +1,8 @@
 """Advise what to roll out and what to leave, in order of effect, with costs and steps.
 
-Advised is what the run's answer recommends (`analysis/standing.py`), with the grade that says how
-sure that is (`analysis/grade.py`). Everything else is left, with the reason. Tunings are judged one
-by one, each against baseline.
+Advised is what the run's answer recommends (`analysis/answer/standing.py`), with the grade that
+says how sure that is (`analysis/answer/grade.py`). Everything else is left, with the reason.
+Tunings are judged one by one, each against baseline.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labctl.analysis.answer_record import AnswerRecord, Grade
-from labctl.analysis.cells import scenario_of
-from labctl.analysis.inconclusive import why_inconclusive
+from labctl.analysis.answer.record import AnswerRecord, Grade
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import listed, why_inconclusive
+from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.model import AnswerCode, Comparison, Judgement, Standing, Unshown
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View
-from labctl.analysis.words import listed
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import UsageError
 from labctl.base.wording import counted
 from labctl.rollout.card import Card, card

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.analysis.cells import scenario_of
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import shown, size_text
+from labctl.analysis.compare.two_runs import fact_words
+from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.model import Comparison
-from labctl.analysis.run_compare.run_facts import fact_words
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View
-from labctl.analysis.words import shown, size_text
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.notation import share
 from labctl.base.wording import metric_title

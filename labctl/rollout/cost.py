@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labctl.analysis.answer_record import Basis, Worse
-from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.answer.record import Basis, Worse
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import shown
+from labctl.analysis.answer.worse import neighbour_columns, side_costs_of, surely_worse, worse_of
+from labctl.analysis.effects.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.side_costs import neighbour_columns, side_costs_of
-from labctl.analysis.view import View
-from labctl.analysis.words import shown
-from labctl.analysis.worse import surely_worse, worse_of
 from labctl.base.wording import metric_title
 from labctl.base.xmldiff import parse
 

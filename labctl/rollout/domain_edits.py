@@ -17,8 +17,7 @@ from lxml import etree
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.xmldiff import XmlChange, changes, children, parse, unit_bytes
 from labctl.rollout.steps import DISK, DOMAIN, Command, Done, InForce, Machine, Step
-from labctl.store.run_folder import LoadedRun
-from labctl.store.stored_xml import stored_xml
+from labctl.store.run_folder import LoadedRun, stored_xml
 
 _LABS_OWN = re.compile(r"(name|uuid|title|description|metadata|memory|currentMemory|vcpu|os)(/.*)?")
 """Elements of the measured guest, not of a tuning. A tuning's words on its kernel's command line

@@ -10,7 +10,7 @@ from shlex import quote
 from jinja2.exceptions import TemplateNotFound
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.kernel_line import in_full
+from labctl.base.kernel import in_full
 from labctl.base.templates import lab_template_environment
 from labctl.rollout.steps import Command, Done, InForce, Machine, Step, TextFile
 from labctl.store.records.run_record import RecordedGuest

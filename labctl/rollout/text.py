@@ -11,17 +11,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.answer_record import Grade
-from labctl.analysis.cells import scenario_of
+from labctl.analysis.answer.answer import step_text
+from labctl.analysis.answer.record import Grade
+from labctl.analysis.answer.words import capital, shown
+from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.model import Comparison
-from labctl.analysis.next_steps import step_text
-from labctl.analysis.verdict_table import verdict_text
-from labctl.analysis.words import capital, shown
+from labctl.analysis.verdicts.table import verdict_text
 from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import RULE, Advice, Advised
-from labctl.rollout.advice_files import UNNAMED, Names
 from labctl.rollout.card import NOT_RECORDED
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
+from labctl.rollout.files import UNNAMED, Names
 from labctl.rollout.rollout_steps import RolloutSteps
 from labctl.rollout.steps import Command, Machine, Step, backup_path
 

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.answer_record import FEWEST_BOOTS
-from labctl.analysis.cells import scenario_of
-from labctl.analysis.comparison_json import comparison_json
-from labctl.analysis.confirmation import Pair, not_again, pairs_of
+from labctl.analysis.answer.grade import Pair, not_again, pairs_of
+from labctl.analysis.answer.json import comparison_json
+from labctl.analysis.answer.record import FEWEST_BOOTS
+from labctl.analysis.answer.words import effect_text, shown
+from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.model import Comparison, Judgement
-from labctl.analysis.verdict_table import Verdict, verdict_text
-from labctl.analysis.words import effect_text, shown
+from labctl.analysis.verdicts.table import Verdict, verdict_text
 from labctl.base.wording import counted, metric_title, printable
 from labctl.rollout.advice import Advised
 from labctl.rollout.card import NOT_RECORDED, CardFact, holds_while

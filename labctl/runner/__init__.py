@@ -2,6 +2,6 @@
 
 It runs inside the machine (in the guest on a virtio-serial port, natively in the image's tree on
 an inherited socket), so both sides start, time and count a workload with the very same code.
-It is put there as one archive (`base/runner_archive.py`), which Python runs as it is: standard
+It is put there as one archive (`base/runner_messages.py`), which Python runs as it is: standard
 library only, Python 3.9 or later, nothing of labctl but this package.
 """

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, UsageError, nearest
 from labctl.base.limit import Bound, Limit
-from labctl.base.nearest import nearest
 from labctl.base.units import Unit
 from labctl.store.jsonfile import newer, read_json, write_json
 from labctl.store.records.as_made import whole

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import BrokenError
-from labctl.base.held import open_regular
+from labctl.base.trust import open_regular
 from labctl.store.records.tolerant import Text
 
 RECORD, SAMPLES = "trial.json", "samples.json"

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labctl.base.errors import HostError, UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import HostError, UsageError, nearest
 from labctl.store.archive import RunArchive
 from labctl.store.jsonfile import canonical, write_bytes
 from labctl.store.records.factor_record import FactorCell, Factorial, PlannedFactor, base_of

@@ -17,10 +17,9 @@ from typing import Any
 
 from labctl import __version__
 from labctl.base.errors import HostError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.store.jsonfile import canonical, replacing
-from labctl.store.readings import Kind, Kinds, Readings
-from labctl.store.samples import Unavailable
+from labctl.store.samples import Kind, Kinds, Readings, Unavailable
 from labctl.store.trial import TrialRecord
 
 NAME = "index.parquet"

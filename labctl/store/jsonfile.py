@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.garbage import collection_paused
-from labctl.base.held import held, open_regular
-from labctl.base.jsontext import check_size, parse_json
-from labctl.base.trust import believed_owners
+from labctl.base.interpreter import collection_paused
+from labctl.base.json import check_size, parse_json
+from labctl.base.trust import believed_owners, held, open_regular
 
 
 def canonical(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,13 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.held import held
+from labctl.base.trust import held
+from labctl.base.wording import counted
 from labctl.store.archive import RunArchive
-from labctl.store.extended import carried_out, unlike
-from labctl.store.fitting_plan import Fits, without_digests
 from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.jsonfile import read_json, reading_many, write_json
-from labctl.store.readings import Kinds
 from labctl.store.records.as_made import (
     PLAN_SCHEMA,
     SCHEMA,
@@ -31,11 +29,171 @@ from labctl.store.records.as_made import (
     run_data,
     whole,
 )
-from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.plan_record import AddedBlocks, ExtensionRecord, PlannedTrial, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import as_far_as_whole
-from labctl.store.samples import Reading
+from labctl.store.samples import Kinds, Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+
+# Describe a plan as a run carried it out: ended early, with spares, or extended. Pure.
+
+
+def carried_out(
+    plan: PlanRecord,
+    run: RunRecord,
+    extensions: Sequence[ExtensionRecord | None],
+    begun: Collection[int],
+) -> PlanRecord:
+    """Return the plan with the trials that the run had to carry out, those of its spares that ran
+    included, and with `extensions`: first and last block of each. None: one that can't be read.
+
+    `begun`: blocks of which a trial was tried. A run that its rule ended has no spares: it may have
+    been extended over their numbers.
+    """
+    stopped = run.stopped
+    whole = [extension for extension in extensions if extension]
+    if plan.is_lost or not (stopped or plan.spares or whole):
+        return plan
+    trials, spares = plan.trials, plan.spares
+    if stopped:
+        trials = tuple(trial for trial in trials if trial.block <= stopped.blocks)
+        spares = ()
+    trials += tuple(trial for trial in spares if trial.block in begun)
+    for extension in whole:
+        trials += extension.trials
+    added = tuple(
+        AddedBlocks(first_block=one.first_block, last_block=one.last_block) for one in whole
+    )
+    return plan.but(trials=trials, spares=spares, extensions=added)
+
+
+def unlike(plan: PlanRecord, extensions: Sequence[ExtensionRecord | None]) -> Iterator[str]:
+    """Yield a sentence for each extension that was made for something else than what is before
+    it."""
+    before = plan.digest
+    for number, extension in enumerate(extensions, start=2):
+        extends = extension.extends if extension else None
+        if None not in (before, extends) and extends != before:
+            yield (
+                f"plan.{number}.json extends another plan than the one before it: the blocks that "
+                "it adds need not be what was planned"
+            )
+        before = extension.digest if extension else None
+
+
+# Decide which of a run's trials are those that its plan has. Pure.
+
+
+_GUEST, _NATIVE = "guest", "native"
+
+_SHOWN = 10
+"""Numbers of trials in one sentence."""
+
+
+class Fits:
+    """Check trials against the plan, its spares and its extensions.
+
+    A run that its rule ended has no spares: it may have been extended over their numbers. Of an
+    imported run the plan may be that of the run which its trials were exported from: a file without
+    their numbers and positions is whole, and cell and block are all that it is held against.
+    """
+
+    def __init__(
+        self,
+        plan: PlanRecord,
+        run: RunRecord,
+        extensions: Sequence[ExtensionRecord | None],
+    ) -> None:
+        self._tunings = plan.tunings
+        self._imported = bool(run.imported)
+        trials = list(plan.trials)
+        if stopped := run.stopped:
+            trials = [one for one in trials if one.block <= stopped.blocks]
+        else:
+            trials += plan.spares
+        for extension in extensions:
+            trials += extension.trials if extension else ()
+        # Without a plan, which is a problem of its own, nothing can be told from anything.
+        self._is_known = bool(plan.trials)
+        self._planned = {one.number or at: one for at, one in enumerate(trials, start=1)}
+        self._places = {(_cell(one.cell), one.block) for one in trials}
+        self._done: set[int] = set()
+        self._boots: dict[int, Any] = {}
+
+    def problem(self, folder: str, record: TrialRecord) -> str | None:
+        """Return why the trial in `folder` is not one of the plan's; None when it is. To be asked
+        in the order of the trials: of two that can't both be, the second is the one too many."""
+        if not self._is_known:
+            return None
+        suffix = "" if record.attempt == 1 else f".{record.attempt}"
+        if folder != (own := f"{record.number:04d}{suffix}"):
+            return f"it says that it is {own}"
+        if self._imported:
+            known = (_cell(record.cell), record.block) in self._places
+            return None if known else "the plan has no such cell in that block"
+        planned = self._planned.get(record.number)
+        if planned is None:
+            return "the plan has no trial of that number"
+        for key, found, wanted in (
+            ("cell", dict(record.cell), planned.cell),
+            ("block", record.block, planned.block),
+            ("position", record.position, planned.position),
+        ):
+            if wanted and found != wanted:
+                return f"its {key} is {_shown(found)}, and the plan's is {_shown(wanted)}"
+        if record.status is TrialStatus.DONE and record.number in self._done:
+            return "another attempt at it was done before, and what is done is not repeated"
+        if (wrong := self._boot_problem(record, planned)) is not None:
+            return wrong
+        if record.status is TrialStatus.DONE:
+            self._done.add(record.number)
+        return None
+
+    def _boot_problem(self, record: TrialRecord, planned: PlannedTrial) -> str | None:
+        """Number a guest's boots by those that were made: a resumed run makes the plan's anew, and
+        tunings that boot for themselves are between them. But no boot stands for two of the plan's.
+        """
+        wanted = planned.boot
+        if not wanted or record.status is not TrialStatus.DONE:
+            return None
+        arm = self._tunings.get(record.cell.get("tuning", ""))
+        kind = arm.kind if arm else _GUEST
+        if kind == _NATIVE and record.boot != wanted:
+            return f"its boot is {record.boot}, and the plan's is {wanted}"
+        if kind == _GUEST and record.restored:
+            first = self._boots.setdefault(record.boot, wanted)
+            if first != wanted:
+                return (
+                    f"its boot, {record.boot}, is that of trials of the plan's boot {first}, and "
+                    f"the plan has it in boot {wanted}"
+                )
+        return None
+
+
+def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
+    """Name the trials whose samples can't be checked although labctl took digests by then. A run
+    that an older labctl began and a newer one went on with has others before them."""
+    done = [one for one in records if one.status is TrialStatus.DONE and one.started_at]
+    first = min(
+        (str(one.started_at) for one in done if one.digests and not one.reparsed), default=""
+    )
+    bare = [one.number for one in done if not one.digests and str(one.started_at) > first]
+    if first and bare:
+        shown = ", ".join(map(str, bare[:_SHOWN])) + (", …" if len(bare) > _SHOWN else "")
+        yield (
+            f"labctl can't tell whether the samples of {counted(len(bare), 'trial')} were changed "
+            f"({shown}): the digests that labctl took were removed"
+        )
+
+
+def _cell(cell: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    # A file of trials may have no conditions.
+    return frozenset((k, v) for k, v in cell.items() if k in ("tuning", "workload"))
+
+
+def _shown(value: object) -> str:
+    return " · ".join(value.values()) if isinstance(value, dict) else str(value)
+
 
 PAGE = "report.html"
 """Name of a run's own page in its folder."""
@@ -386,3 +544,26 @@ def _accelerator(records: Iterable[TrialRecord]) -> str | None:
     says otherwise: emulation must not pass for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
+
+
+# Keep domain XML in a run's folder.
+
+
+_LARGEST_XML_BYTES = 256 * 1024
+
+
+def stored_xml(folder: Path, place: str) -> str:
+    """Return the domain XML that a run stored at `place` in its folder.
+
+    Raises BrokenError for a file that isn't there, isn't text, or isn't the run's own: a run
+    folder that came from elsewhere must not make its reader publish /etc/shadow.
+    """
+    path = (folder / place).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise BrokenError(f"{place} lies outside of the run's folder")
+    try:
+        if path.stat().st_size > _LARGEST_XML_BYTES:
+            raise BrokenError(f"{place} is too large for a domain XML")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BrokenError(f"{place} cannot be read: {error}") from error

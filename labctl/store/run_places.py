@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from labctl.base.errors import LabctlError, UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import LabctlError, UsageError, nearest
+from labctl.base.json import check_size
 from labctl.base.paths import recorded_runs
+from labctl.base.trust import open_regular
 from labctl.store.archive import SUFFIX
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import LoadedRun, RunFolder
 
 LATEST = "latest"
 """Name by which every command takes the newest run."""
@@ -142,3 +144,47 @@ def _not_found(
     elif Path(name).is_file():
         hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
     return UsageError(f"no run named '{name}' in {results}", hint=hint)
+
+
+# Find the runs that measured a run's advice once more (`labctl advise RUN --verify`).
+
+
+_MARK = b'"verifies"'
+"""Bytes that run.json of such a run holds: without them it need not be parsed."""
+_NONE = b'"verifies": null'
+"""Bytes that labctl writes into that of any other run."""
+
+
+def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
+    """Return the runs that say that they verify the run's advice, beside it and in `places`, in
+    the order of their names. Whether they do is for `analysis/answer/grade.py` to say; a folder
+    that can't be read is none of them."""
+    found: dict[Path, LoadedRun] = {}
+    for place in dict.fromkeys((folder.path.parent, *places)):
+        for other in all_runs(place):
+            path = other.path.resolve()
+            if path not in found and path != folder.path and _verifies(other, folder.name):
+                found[path] = other.load()
+    return sorted(found.values(), key=lambda run: run.name)
+
+
+def _verifies(other: RunFolder, name: str) -> bool:
+    try:
+        if not _has_mark(other):
+            return False
+        verifies = other.read_run().verifies
+    except (OSError, ValueError, LabctlError):
+        return False
+    return verifies is not None and verifies.run == name
+
+
+def _has_mark(run: RunFolder) -> bool:
+    return _MARK in _run_json(run).replace(_NONE, b"")
+
+
+def _run_json(run: RunFolder) -> bytes:
+    if run.archive is not None:
+        return run.archive.run_json()
+    with open(open_regular(run.path / "run.json"), "rb") as file:
+        check_size(os.fstat(file.fileno()).st_size)
+        return file.read()

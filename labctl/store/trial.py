@@ -14,13 +14,12 @@ from typing import Any
 from pydantic import ConfigDict, with_config
 
 from labctl.base.errors import BrokenError
-from labctl.base.held import open_regular
+from labctl.base.trust import open_regular
 from labctl.store.archive import RunArchive
 from labctl.store.digests import Digests, digests_from, digests_of
 from labctl.store.jsonfile import newer, read_json_and_digest, write_bytes, write_json
-from labctl.store.readings import Kinds, Readings
 from labctl.store.records.tolerant import Flag, Number, Text, Whole, adapter, as_far_as_whole
-from labctl.store.samples import Reading, Sample, SamplesRecord, Unavailable
+from labctl.store.samples import Kinds, Reading, Readings, Sample, SamplesRecord, Unavailable
 
 _ANEW = "'labctl run reparse RUN' makes it anew from the raw files."
 

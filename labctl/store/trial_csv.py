@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import UsageError, nearest
 from labctl.base.units import Better, Unit
 from labctl.store.records.factor_record import Place, base_of, cell_name
 from labctl.store.samples import Reading, Sample, Unavailable

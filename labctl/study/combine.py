@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import UsageError, nearest
+from labctl.base.hostfacts import is_older
 from labctl.base.tuning import Kind, Policy, Requires, Tuning
-from labctl.base.versions import is_older
 from labctl.study.changes import Key, changes, dotted, with_changes, word
 from labctl.study.contradictions import contradictions
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from labctl.base.hostfacts import is_version
 from labctl.base.tuning import PLAN, Kind, Policy, Strategy, Tuning
-from labctl.base.versions import is_version
 from labctl.study.changes import Key, dotted, values
 
 TIMERS = ("hpet", "kvmclock")

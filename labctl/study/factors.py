@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import UsageError, nearest
 from labctl.base.tuning import Tuning
 from labctl.store.records.factor_record import (
     FactorCell,

@@ -16,10 +16,10 @@ from labctl.store.records.plan_record import (
     ReportTable,
 )
 from labctl.study.factors import with_boots
+from labctl.study.order import boot_of, cells_of
 from labctl.study.plan import MOST_TRIALS, Plan, PlannedTuning
 from labctl.study.study import Roles, Study
-from labctl.study.tuning_digest import does, tuning_digest
-from labctl.study.williams import boot_of, cells_of
+from labctl.study.tunings import does, tuning_digest
 
 
 def make_plan(

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
 from labctl.base.stopping import Stopping
-from labctl.base.tuning import Kind, Tuning
+from labctl.base.tuning import Kind, Level, Tuning
 from labctl.store.jsonfile import canonical
 from labctl.store.records.as_made import PLAN_SCHEMA
 from labctl.store.records.factor_record import Factorial, Place, PlannedHeatmap
@@ -22,10 +21,10 @@ from labctl.store.records.plan_record import (
     PublishedSource,
     ReportTable,
 )
-from labctl.study.condition import Condition
+from labctl.study.conditions import Condition
+from labctl.study.order import FACTORS, boot_of
 from labctl.study.study import GuestShape, Limits, Roles, StudyWorkload
-from labctl.study.tuning_digest import listed, tuning_digest
-from labctl.study.williams import FACTORS, boot_of
+from labctl.study.tunings import listed, tuning_digest
 
 T = TypeVar("T")
 

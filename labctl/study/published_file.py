@@ -12,9 +12,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
-from labctl.base.yamlfile import FileModel, line_of, load_mapping, validate
+from labctl.base.errors import UsageError, nearest
+from labctl.base.yaml import FileModel, line_of, load_mapping, validate
 from labctl.store.records.factor_record import base_of
 from labctl.store.records.plan_record import PublishedResult, PublishedSource
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import HostError
-from labctl.base.levels import Level
+from labctl.base.errors import HostError, UsageError, nearest
+from labctl.base.paths import data_files
 from labctl.base.stopping import Stopping
-from labctl.base.tuning import Requires, Tuning
+from labctl.base.tuning import Level, Requires, Tuning
+from labctl.base.yaml import load_mapping
 from labctl.store.jsonfile import canonical
 from labctl.store.records.factor_record import Factorial, PlannedHeatmap
 from labctl.store.records.plan_record import PublishedSource, ReportTable
-from labctl.study.condition import Condition
+from labctl.study.conditions import Condition
 from labctl.study.factors import Declared
 from labctl.study.programs import Parameter
 
@@ -193,3 +195,29 @@ class Study:
         if named is None:
             return tuple(w for w in workloads if workloads[w].program in tuning.exercised_by)
         return tuple(w for w in named if w in workloads)
+
+
+# Find studies by name: labctl's own, and those of the lab folder.
+
+
+def study_names() -> list[str]:
+    return list(data_files("benchmarks"))
+
+
+def study_titles() -> list[tuple[str, str]]:
+    """Return each study's name and title; the title is "" where its file has none. Whether the rest
+    of a file is right shows when the study is loaded."""
+    return [
+        (name, str(load_mapping(path).get("title", "")))
+        for name, path in data_files("benchmarks").items()
+    ]
+
+
+def study_path(name: str) -> Path:
+    """Return the file of the study of that name, or the one at that path; raises UsageError."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    files = data_files("benchmarks")
+    if name not in files:
+        raise UsageError(f"no study '{name}'", hint=nearest(name, files))
+    return files[name]

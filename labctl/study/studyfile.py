@@ -6,17 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
-from labctl.base.levels import Level
 from labctl.base.quantities import PERCENT, SIZE, TIME
 from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
-from labctl.base.yamlfile import FileModel
-from labctl.study.conditionfile import ConditionFile
-from labctl.study.factorcheck import declared_factors
-from labctl.study.factorfile import Chosen, Exclude, Factors, Interactions, level_name
+from labctl.base.tuning import Level
+from labctl.base.yaml import FileModel
+from labctl.study.conditions import ConditionFile
+from labctl.study.factorfile import (
+    Chosen,
+    Exclude,
+    Factors,
+    Interactions,
+    declared_factors,
+    level_name,
+)
 from labctl.study.factors import Declared
 from labctl.study.published_file import METRIC
-from labctl.study.tuningfile import RequiresFile
-from labctl.study.tunings import tuning_names
+from labctl.study.tunings import RequiresFile, tuning_names
 
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$", max_length=150)]
 _MOST = 1000

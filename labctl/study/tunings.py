@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from labctl.base.cpus import CpuSet
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from pydantic import BeforeValidator, Field
+
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.errors import UsageError, nearest
 from labctl.base.paths import data_files
+from labctl.base.quantities import DELAY, PERCENT
 from labctl.base.tuning import (
+    PLAN,
     Cpu,
     Disk,
     GuestSide,
@@ -27,11 +32,179 @@ from labctl.base.tuning import (
     Strategy,
     Tuning,
 )
-from labctl.base.yamlfile import line_of, load_mapping, validate
+from labctl.base.yaml import FileModel, line_of, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
+from labctl.store.jsonfile import canonical
+from labctl.study.changes import GROUPS, changes, dotted, group, word
 from labctl.study.combine import JOINT, combined, split
 from labctl.study.contradictions import contradictions
-from labctl.study.tuningfile import TuningFile
+
+# Check tuning files as they are written: keys and types, before `extends:` is followed.
+
+
+def _cpus(value: object) -> object:
+    """Return a CPU list as YAML gives it: `2` is a number there, `2-3` a text."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("give a CPU list, such as 2 or '2-3,6'")
+    cpus = parse_cpus(str(value))
+    if not cpus:
+        raise ValueError("give at least one CPU")
+    return cpus
+
+
+def _one_pin(value: object) -> object:
+    return value if value is None or value == PLAN else _cpus(value)
+
+
+def _numbered_pins(value: object) -> object:
+    if value is None or value == PLAN:
+        return value
+    if not isinstance(value, Mapping) or not all(type(key) is int for key in value):
+        raise ValueError("give 'plan', or a mapping of numbers to CPU lists, such as {0: '2-3'}")
+    return {number: None if cpus is None else _cpus(cpus) for number, cpus in value.items()}
+
+
+def _knob_value(value: object) -> object:
+    """Return a knob's value as text: `swappiness: 10` is a number in YAML, and a program a mapping
+    of its keys to commands."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value))
+    return str(value) if type(value) is int else value
+
+
+class PinFile(FileModel):
+    vcpus: Annotated[Any, BeforeValidator(_numbered_pins)] = None
+    emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
+    iothreads: Annotated[Any, BeforeValidator(_numbered_pins)] = None
+    strategy: Literal["compact", "spread", "node", "siblings"] | None = None
+
+
+class SchedFile(FileModel):
+    policy: Literal["other", "fifo", "rr", "batch", "idle"] | None = None
+    priority: Annotated[int, Field(ge=0, le=99)] | None = None
+
+
+class CpuFile(FileModel):
+    mode: Literal["host-passthrough", "host-model", "maximum", "custom"] | None = None
+    model: str | None = None
+    topology: bool | None = None
+    cache: Literal["passthrough", "emulate", "disable"] | None = None
+    features: (
+        dict[str, Literal["force", "require", "optional", "disable", "forbid"] | None] | None
+    ) = None
+
+
+class KvmFile(FileModel):
+    hint_dedicated: bool | None = None
+    poll_control: bool | None = None
+    pv_ipi: bool | None = None
+
+
+class MemoryFile(FileModel):
+    hugepages: Literal["2M", "1G"] | None = None
+    locked: bool | None = None
+    nosharepages: bool | None = None
+    source: Literal["anonymous", "file", "memfd"] | None = None
+    access: Literal["shared", "private"] | None = None
+    numa: Literal["strict", "preferred", "interleave"] | None = None
+    cells: bool | None = None
+    balloon: bool | None = None
+
+
+class DiskFile(FileModel):
+    cache: Literal["none", "writeback", "writethrough", "directsync", "unsafe"] | None = None
+    io: Literal["threads", "native", "io_uring"] | None = None
+    iothread: bool | None = None
+    iothread_mapping: bool | None = None
+    bus: Literal["virtio", "scsi"] | None = None
+    format: Literal["raw", "qcow2"] | None = None
+    queues: Annotated[int, Field(ge=1, le=64)] | None = None
+    packed: bool | None = None
+    discard: Literal["unmap", "ignore"] | None = None
+
+
+class NetworkFile(FileModel):
+    model: Literal["virtio", "e1000e"] | None = None
+    vhost: bool | None = None
+    queues: Annotated[int, Field(ge=1, le=64)] | None = None
+    packed: bool | None = None
+
+
+class GuestSideFile(FileModel):
+    command_line: list[str] | None = None
+    tuned: str | None = None
+    elevator: str | None = None
+    sysfs: dict[str, str | None] | None = None
+
+
+class RequiresFile(FileModel):
+    accelerator: Literal["kvm", "tcg"] | None = None
+    """Accelerator of the guests."""
+    libvirt: str | None = None
+    """The oldest version, such as `"10.0"`."""
+    qemu: str | None = None
+    """The oldest version."""
+    kernel: str | None = None
+    """The oldest version of the host's."""
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    """Number of usable CPUs."""
+    nodes: Annotated[int, Field(ge=1)] | None = None
+    """Number of NUMA nodes with memory and usable CPUs."""
+    smt: bool | None = None
+    """Cores with two usable hardware threads."""
+    cpu_flags: list[str] | None = None
+    """Flags of /proc/cpuinfo."""
+    paths: list[str] | None = None
+    """Paths that must exist."""
+    programs: list[str] | None = None
+    """Programs in the host's PATH."""
+    command_line: list[str] | None = None
+    """Words that the host's kernel was booted with."""
+    hugepages: Literal["2M", "1G"] | None = None
+    """Size of which enough pages are free for the guest, or can be made."""
+
+
+class TuningFile(FileModel):
+    """Model one file before its `extends` is merged in: every key may be absent, null resets it."""
+
+    extends: str | None = None
+    description: Annotated[str, Field(min_length=1)]
+    kind: Literal["guest", "native"] | None = None
+    sources: list[str] | None = None
+    needs: list[str] | None = None
+    risks: list[str] | None = None
+    exercised_by: list[str] | None = None
+    requires: RequiresFile | None = None
+    restore: bool | None = None
+    twin: str | None = None
+    pin: PinFile | None = None
+    vcpu_sched: SchedFile | None = None
+    vcpu_slice_ms: Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False), DELAY] | None = None
+    """Time slice of the vCPUs under the fair scheduler, such as `3 ms` (Linux 6.12)."""
+    emulator_sched: SchedFile | None = None
+    iothread_sched: SchedFile | None = None
+    iothreads: Annotated[int, Field(ge=0, le=16)] | None = None
+    cpu: CpuFile | None = None
+    kvm: KvmFile | None = None
+    timers: dict[str, bool | None] | None = None
+    memory: MemoryFile | None = None
+    disk: DiskFile | None = None
+    network: NetworkFile | None = None
+    host: (
+        dict[
+            str,
+            Annotated[
+                str | None,
+                BeforeValidator(
+                    _knob_value, json_schema_input_type=str | int | dict[str, str] | None
+                ),
+            ],
+        ]
+        | None
+    ) = None
+    guest: GuestSideFile | None = None
+    handicap_percent: Annotated[float, Field(ge=0, lt=100), PERCENT] | None = None
+
 
 FOLDER = "domains"
 BASELINE = "baseline"
@@ -280,3 +453,108 @@ def _check_twin(source: _Source, twin: str, files: _Files) -> None:
         )
     if _merged(twin, files)[1].get("kind") != Kind.NATIVE:
         raise source.error(("twin",), f"'twin' is '{twin}', which is no native tuning.")
+
+
+# Write a tuning as JSON, and as digests that show whether two of them do the same. Pure.
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """Return a whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
+    recorded: dict[str, Any] = listed(asdict(tuning))
+    return recorded
+
+
+def tuning_digest(tuning: Tuning) -> str:
+    """Return SHA-256 of what a tuning does; its name, its words and its needs stay out.
+
+    So does what it leaves as it is: a labctl that knows more settings gives the same digest, and
+    its runs can be compared with older ones.
+    """
+    plain = Tuning(name="", description="", kind=tuning.kind)
+    done = _set(replace(does(tuning), restore=tuning.restore), plain)
+    return hashlib.sha256(canonical({"kind": tuning.kind, **listed(done)}).encode()).hexdigest()
+
+
+def _set(value: Any, plain: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from those of `plain`, level by level."""
+    found: dict[str, Any] = {}
+    for name in (own.name for own in fields(value)):
+        ours, theirs = getattr(value, name), getattr(plain, name)
+        if ours == theirs:
+            continue
+        nested = is_dataclass(ours) and type(ours) is type(theirs)
+        found[name] = _set(ours, theirs) if nested else _plain(ours)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def does(tuning: Tuning) -> Tuning:
+    """Return what a tuning does, without its name, its words, its needs and how its guest comes
+    about."""
+    said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
+    said["exercised_by"] = ()
+    return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
+
+
+def listed(value: Any) -> Any:
+    """Return the same in JSON's types; a CPU set becomes its list format."""
+    if isinstance(value, Mapping):
+        return {str(key): listed(item) for key, item in value.items()}
+    if isinstance(value, frozenset):
+        return format_cpus(value)
+    if isinstance(value, (list, tuple)):
+        return [listed(item) for item in value]
+    return value
+
+
+# Write the reference of all tunings as Markdown, for `docs/tunings.md`.
+
+
+COMMAND = "labctl tuning list --markdown > docs/tunings.md"
+"""Command that writes the file again."""
+
+_HEAD = f"""\
+# Tunings
+
+Each tuning is a file in `domains/`, listed here with the keys that differ from the baseline.
+
+<!-- Written by '{COMMAND}': change the files in domains/ instead. -->
+
+Combine tunings with `+` (`vcpupin+cache-none`). A sweep skips a tuning that the host does not \
+support and says why; naming it with `--tuning` is an error. With [workloads](workloads.md) other \
+than those in *Exercised by* a tuning may be equivalent to the baseline.
+
+A *restored* tuning starts from the boot that its block shares. A *booted* one boots in each \
+block, because a restored guest would differ from a booted one; compare it with `booted`, the \
+baseline that boots too.
+"""
+
+
+def reference(tunings: Mapping[str, Tuning], baseline: Tuning) -> str:
+    """Return all of `tunings`, by group."""
+    parts = [_HEAD]
+    for heading in GROUPS:
+        members = [t for t in tunings.values() if group(t, baseline) == heading]
+        if members:
+            parts.append(f"\n## {heading}\n\n")
+            parts += [f"{line}\n" for tuning in members for line in _lines(tuning, baseline)]
+    return "".join(parts)
+
+
+def _lines(tuning: Tuning, baseline: Tuning) -> Iterator[str]:
+    changed = changes(tuning, baseline).items()
+    keys = ", ".join(f"`{dotted(key)}: {word(value)}`" for key, value in changed)
+    start = "" if tuning.kind is Kind.NATIVE else "restored" if tuning.restore else "booted"
+    marks = "; ".join(filter(None, (start, keys)))
+    yield f"- **`{tuning.name}`**{f' ({marks})' if marks else ''}: {tuning.description}"
+    for heading, texts in (
+        ("Needs", tuning.needs),
+        ("Risks", tuning.risks),
+        ("Exercised by", tuning.exercised_by),
+        ("Sources", tuning.sources),
+    ):
+        if texts:
+            yield f"  - {heading}: {'; '.join(texts)}."

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from labctl.base.channel import ClockReading
-from labctl.base.clock_discipline import ClockDiscipline
 from labctl.base.errors import BrokenError
+from labctl.base.kernel import ClockDiscipline
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.model import Nanoseconds

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labctl.base.percentiles import TENTH, bears_unseen
+from labctl.base.units import TENTH, bears_unseen
 from labctl.trace.model import Nanoseconds
 
 QUANTILE = 0.95

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import Mask, Numbering
-from labctl.trace.tracepoints import STOPPED, SWITCH, WAKEUPS
+from labctl.trace.model import STOPPED, SWITCH, WAKEUPS, Nanoseconds, Numbers, Trace
+from labctl.trace.threads import Mask, Numbering
 
 BATCH = 30_000
 """Switches that are worked on at a time: it bounds the memory."""

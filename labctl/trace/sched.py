@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.base.percentiles import samples_needed
-from labctl.trace.model import Events, Nanoseconds, Trace
-from labctl.trace.numbering import Numbering
+from labctl.base.units import samples_needed
+from labctl.trace.model import MIGRATE, SWITCH, Events, Nanoseconds, Trace
 from labctl.trace.preemption import Preemptors
 from labctl.trace.spans import Kind, Spans, spans_of
-from labctl.trace.tracepoints import MIGRATE, SWITCH
+from labctl.trace.threads import Numbering
 
 _PART = 1 << 20
 """Switches that are counted at a time: it bounds the memory."""

@@ -15,8 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Gap, Nanoseconds, Numbers, Trace
-from labctl.trace.numbering import Mask, Numbering
+from labctl.trace.model import SWITCH, Gap, Nanoseconds, Numbers, Trace
 from labctl.trace.records import (
     BATCH,
     IN,
@@ -29,7 +28,7 @@ from labctl.trace.records import (
     by_thread,
     joined,
 )
-from labctl.trace.tracepoints import SWITCH
+from labctl.trace.threads import Mask, Numbering
 
 
 class Kind(IntEnum):

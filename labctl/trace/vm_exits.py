@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Nanoseconds, Numbers, Trace
-from labctl.trace.tracepoints import ENTRY, EXIT
+from labctl.trace.model import ENTRY, EXIT, Nanoseconds, Numbers, Trace
 
 WANTED = {EXIT: ("exit_reason", "isa"), ENTRY: ()}
 """Events that a trace must have been read for."""

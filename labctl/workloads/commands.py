@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.bottleneck import CLIENT, COMPETITOR, Bottleneck
 from labctl.base.command import Command, CommandCgroup, FileSystem, Ready, Server, User
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import UsageError
-from labctl.base.expressions import evaluate, fill_in, plain
-from labctl.base.places_inside import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
+from labctl.base.link import CLIENT, COMPETITOR, Bottleneck
+from labctl.base.paths import CWD, DATA_DISK_BYTES, DISK, NOBODY, WORK, brought_folder
+from labctl.base.templates import evaluate, fill_in, plain
 from labctl.base.tuning import Policy, Sched
 from labctl.workloads.setting import Parameters, Peer, Setting, peer_of
 from labctl.workloads.workload_file import ConditionalFile, DeclaredFile, ReadyFile, ServeFile

@@ -2,25 +2,368 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import UsageError
-from labctl.base.latencies import LARGEST
-from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import line_of, load_mapping, validate
+from labctl.base.errors import UsageError, nearest
+from labctl.base.paths import brought_folder
+from labctl.base.templates import fill_in, names_in
+from labctl.base.tuning import Policy
+from labctl.base.units import LARGEST, Better, Unit
+from labctl.base.yaml import Placing, line_of, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
-from labctl.workloads.declaration_checks import OWN_METRICS, Checked, binaries_of
+from labctl.workloads.commands import TIMEOUT
+from labctl.workloads.loops import SHELL
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.names import names_of
+from labctl.workloads.setting import (
+    BooleanParameter,
+    ChoiceParameter,
+    IntegerParameter,
+    NumberParameter,
+    Parameter,
+)
 from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (
     MOST_TEXT,
+    ConditionalFile,
     DeclaredFile,
+    ParameterFile,
     path_of,
 )
+
+# Check what the types of a workload's declaration alone don't say: names, what goes together.
+
+
+OWN_VARIABLES = frozenset(
+    {
+        *("vcpus", "threads", "cpus", "first_cpu", "duration", "operations", "window"),
+        *("work", "cwd", "files", "data_path", "data_paths", "server", "peer", "skip_s"),
+        "competitor_address",
+    }
+)
+"""Names that labctl fills in."""
+
+OWN_METRICS = ("elapsed", "user_s", "system_s", "cpu_use", "work_per_s")
+"""Metrics that labctl takes itself of any declared workload, and that may be primary."""
+
+_MOST_INTEGER = 2**62
+
+
+class Checked(Placing):
+    """Check what a declaration's types alone don't say."""
+
+    def __init__(
+        self, path: Path, mapping: Mapping[str, Any], file: DeclaredFile, name: str
+    ) -> None:
+        self.path, self.mapping, self._file, self._name = path, mapping, file, name
+
+    def check(self) -> None:
+        file = self._file
+        for name in file.parameters:
+            if name in OWN_VARIABLES:
+                self._fail(f"'{name}' is labctl's own name", "parameters", name)
+        self._check_variables()
+        self._check_serve()
+        self._check_kind()
+        self._check_surroundings()
+        self._check_path()
+        for key, patterns in (("absent", file.absent), ("explain", file.explain)):
+            for pattern in patterns:
+                self._check_pattern(pattern, key)
+        known = metric_names(file.metrics)
+        choices = {*known, *(OWN_METRICS if file.times else ())}
+        self._known(file.primary, choices, "primary")
+        if file.rate is not None:
+            self._known(file.rate, choices, "rate")
+        if "work_per_s" in (file.primary, file.rate) and file.trial.work is None:
+            self._fail("'work_per_s' needs 'work', the operations of a run", "trial")
+        is_latency = any(
+            metric.as_ == "percentiles" and file.primary in names_of(name, metric)
+            for name, metric in file.metrics.items()
+        )
+        if is_latency and file.trial.loop == "closed":
+            self._fail(
+                f"'{file.primary}' is a closed loop's latency, which leaves out what a stall hid",
+                "primary",
+                hint="Take a rate, or say 'loop: open' or 'loop: paced' in 'trial' where the "
+                "program keeps a schedule.",
+            )
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Yield the declared parameters. Raises UsageError, for a warm-up with others, too."""
+        declared = {name: self._declared(name, one) for name, one in self._file.parameters.items()}
+        for name, value in self._file.trial.warm_up.parameters.items():
+            place = ("trial", "warm_up", "parameters", name)
+            if name not in declared:
+                self._fail(f"there is no parameter '{name}'", *place, hint=nearest(name, declared))
+            if not isinstance(value, str):
+                with self._placed(*place):
+                    declared[name].check(self._name, value)
+        yield from declared.values()
+
+    def _declared(self, name: str, one: ParameterFile) -> Parameter:
+        kinds = [
+            kind
+            for kind in ("integer", "number", "choice", "boolean")
+            if getattr(one, kind) is not None
+        ]
+        place = ("parameters", name)
+        if len(kinds) != 1:
+            self._fail(
+                f"'{name}' needs exactly one of 'integer', 'number', 'choice' and 'boolean', its "
+                "default",
+                *place,
+            )
+        found = self._parameter(name, one, *place)
+        with self._placed(*place):
+            default = getattr(one, kinds[0])
+            found.check(self._name, default)
+        return found
+
+    def _parameter(self, name: str, one: ParameterFile, *place: str) -> Parameter:
+        about = one.description
+        if one.boolean is not None:
+            return BooleanParameter(name=name, default=one.boolean, description=about)
+        if one.choice is not None:
+            if one.of is None:
+                self._fail(f"'{name}' needs 'of', the values of the choice", *place)
+            assert one.of is not None
+            return ChoiceParameter(
+                name=name, default=one.choice, choices=tuple(one.of), description=about
+            )
+        if one.least is None or one.most is None:
+            self._fail(f"'{name}' needs 'from' and 'to', its limits", *place)
+        assert one.least is not None
+        assert one.most is not None
+        if one.integer is not None:
+            return IntegerParameter(
+                name=name,
+                default=one.integer,
+                minimum=int(max(one.least, -_MOST_INTEGER)),
+                maximum=int(min(one.most, _MOST_INTEGER)),
+                description=about,
+                power_of_two=one.power_of_two,
+            )
+        assert one.number is not None
+        return NumberParameter(
+            name=name, default=one.number, minimum=one.least, maximum=one.most, description=about
+        )
+
+    def _check_variables(self) -> None:
+        file = self._file
+        known = {*file.parameters, *OWN_VARIABLES}
+        for keys, text in _templates(file):
+            self._names(names_in_text(text, self._place(*keys)), known, keys)
+        for keys, text in _expressions(file):
+            self._names(names_in_text(text, self._place(*keys), bare=True), known, keys)
+        for keys, text in _conditions(file):
+            used = names_in_text(text, self._place(*keys), bare=True)
+            self._names(used, file.parameters, keys)
+        for name, metric in file.metrics.items():
+            keys = ("metrics", name, "arguments")
+            for value in metric.arguments.values():
+                if isinstance(value, str):
+                    used = names_in_text(value, self._place(*keys))
+                    self._names(used, file.parameters, keys)
+
+    def _names(self, used: Iterable[str], known: Collection[str], keys: tuple[Any, ...]) -> None:
+        for name in sorted(used):
+            if name not in known:
+                key = ".".join(str(k) for k in keys)
+                self._fail(f"'{key}': there is no '{name}'", *keys, hint=nearest(name, known))
+
+    def _check_serve(self) -> None:
+        peers = {"peer": 0, "competitor": 0}
+        for number, one in enumerate(self._file.serve):
+            ready = one.ready
+            kinds = ("tcp", "udp", "unix", "log", "command")
+            given = [kind for kind in kinds if getattr(ready, kind) is not None]
+            if len(given) != 1:
+                self._fail(
+                    f"'serve.{number}.ready' needs exactly one of tcp, udp, unix, log and command",
+                    *("serve", number, "ready"),
+                )
+            if one.on != "machine":
+                peers[one.on] += one.when is None
+                if given[0] not in ("tcp", "udp"):
+                    self._fail(f"a {one.on}'s server is ready by 'tcp' or 'udp'", "serve", number)
+        for on, count in peers.items():
+            if count > 1:
+                self._fail(f"one server may run on the {on}", "serve")
+        self._check_link()
+
+    def _check_link(self) -> None:
+        places = {one.on for one in self._file.serve}
+        if self._file.link is None and "competitor" in places:
+            self._fail("a competitor needs 'link', whose bottleneck it shares", "serve")
+        if self._file.link is not None and "peer" not in places:
+            self._fail("'link' narrows the way to a peer, and no server is 'on: peer'", "link")
+
+    def _check_kind(self) -> None:
+        trial = self._file.trial
+        if trial.kind == "repeat" and (self._file.setup or self._file.after):
+            self._fail(
+                "'setup' and 'after' surround a trial, not each run of a program that is repeated",
+                *("trial", "kind"),
+                hint="Take 'kind: once', or leave them out.",
+            )
+        if trial.kind == "repeat" and self._file.exit_status != [0]:
+            self._fail(
+                "a program that is repeated ends with 0, or it is not run again",
+                "exit_status",
+                hint="Take 'kind: once', or sh -c '… || true'.",
+            )
+        disk = self._file.data_disk
+        if self._file.prepare and (disk is None or disk.use != "filesystem"):
+            self._fail(
+                "'prepare' fills a file system, and there is none",
+                "prepare",
+                hint="Say 'data_disk: {use: filesystem}'.",
+            )
+
+    def _check_surroundings(self) -> None:
+        """Check what the command runs under: its policy and its cgroup."""
+        sched, cgroup, parameters = self._file.sched, self._file.cgroup, self._file.parameters
+        if sched is not None:
+            used = names_in_text(sched.policy, self._place("sched", "policy"))
+            self._names(used, parameters, ("sched", "policy"))
+            if not used and sched.policy not in [*Policy]:
+                policies = ", ".join(Policy)
+                self._fail(f"'{sched.policy}' is none of {policies}", "sched", "policy")
+            if self._file.schedules_itself:
+                self._fail(
+                    "'schedules_itself' says that it sets its policy, and 'sched' sets one",
+                    "sched",
+                    hint="Leave one of them out.",
+                )
+        if cgroup is not None:
+            limits = (cgroup.weight, cgroup.quota_percent, cgroup.memory_mib, cgroup.cpus)
+            if all(limit is None for limit in limits):
+                self._fail(
+                    "a cgroup without a limit does nothing",
+                    "cgroup",
+                    hint="Give it weight, quota_percent, memory_mib or cpus.",
+                )
+
+    def _check_path(self) -> None:
+        if "PATH" not in self._file.env:
+            return
+        for name in binaries_of(self._file, self._name):
+            if "/" not in name:
+                self._fail(
+                    f"'env' sets PATH, and '{name}' has no path: which file it is can't be told, "
+                    "nor whether both sides have the same",
+                    *("env", "PATH"),
+                    hint=f"Write where it lies, as '/usr/bin/{name}'.",
+                )
+
+    def _check_pattern(self, pattern: str, key: str) -> None:
+        try:
+            re.compile(pattern, re.M)
+        except re.error as error:
+            self._fail(f"'{key}': '{pattern}' is no regular expression: {error}", key)
+
+    def _known(self, name: str, choices: Collection[str], key: str) -> None:
+        if name not in choices:
+            self._fail(f"'{key}': no metric '{name}'", key, hint=nearest(name, choices))
+
+
+def names_in_text(text: str, place: str, *, bare: bool = False) -> set[str]:
+    """Return the variables that a text uses; raises UsageError that begins with `place`."""
+    try:
+        return names_in(text, bare=bare)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of all that is filled in."""
+    for number, item in enumerate(file.command):
+        if isinstance(item, ConditionalFile):
+            for text in item.argv:
+                yield ("command", number), text
+        else:
+            yield ("command", number), item
+    for key in ("prepare", "setup", "after"):
+        for number, argv in enumerate(getattr(file, key)):
+            for text in argv:
+                yield (key, number), text
+    for number, server in enumerate(file.serve):
+        for text in server.argv:
+            yield ("serve", number, "argv"), text
+        for text in [
+            *(server.ready.command or ()),
+            server.ready.unix or "",
+            server.ready.log or "",
+        ]:
+            yield ("serve", number, "ready"), text
+    for name, text in file.env.items():
+        yield ("env", name), text
+    if file.cgroup is not None and file.cgroup.cpus is not None:
+        yield ("cgroup", "cpus"), file.cgroup.cpus
+    for name, value in file.trial.warm_up.parameters.items():
+        if isinstance(value, str):
+            yield ("trial", "warm_up", "parameters", name), value
+    for number, refusal in enumerate(file.refuse):
+        yield ("refuse", number, "message"), refusal.message
+
+
+def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of bare expressions over parameters and what is filled in."""
+    for number, item in enumerate(file.command):
+        if isinstance(item, ConditionalFile):
+            yield ("command", number, "when"), item.when
+    if file.cgroup is not None:
+        for key in ("weight", "quota_percent", "memory_mib"):
+            if isinstance(found := getattr(file.cgroup, key), str):
+                yield ("cgroup", key), found
+    if isinstance(file.trial.first_operations, str):
+        yield ("trial", "first_operations"), file.trial.first_operations
+
+
+def _conditions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield the place and the text of bare expressions over parameters alone: what they decide is
+    known before a machine is."""
+    for number, refusal in enumerate(file.refuse):
+        yield ("refuse", number, "when"), refusal.when
+    for number, server in enumerate(file.serve):
+        if server.when is not None:
+            yield ("serve", number, "when"), server.when
+    for number, side in enumerate(file.sides):
+        if side.when is not None:
+            yield ("sides", number, "when"), side.when
+    if file.cgroup is not None and file.cgroup.when is not None:
+        yield ("cgroup", "when"), file.cgroup.when
+    if isinstance(file.trial.work, str):
+        yield ("trial", "work"), file.trial.work
+    if file.data_disk is not None and isinstance(file.data_disk.writes, str):
+        yield ("data_disk", "writes"), file.data_disk.writes
+    if file.needs.congestion_control is not None:
+        yield ("needs", "congestion_control"), file.needs.congestion_control
+    for key in ("rate_mbit", "queue_bdp", "delay_ms"):
+        if isinstance(found := getattr(file.link, key, None), str):
+            yield ("link", key), found
+
+
+def binaries_of(file: DeclaredFile, workload: str) -> Iterator[str]:
+    """Yield the programs that its commands name, as they name them."""
+    if file.trial.kind == "repeat":
+        yield SHELL
+    if file.trial.kind == "until-stopped":
+        yield TIMEOUT
+    first = file.command[0]
+    named = [first if not isinstance(first, ConditionalFile) else ""]
+    named += [server.argv[0] for server in file.serve]
+    named += [argv[0] for argv in (*file.prepare, *file.setup, *file.after)]
+    for name in named:
+        if name and names_in(name) <= {"files"}:
+            yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}'")
+    for name in file.binaries:
+        yield fill_in(name, {"files": brought_folder(workload)}, f"workload '{workload}': binaries")
 
 
 def load_declaration(path: Path, name: str | None = None) -> Workload:

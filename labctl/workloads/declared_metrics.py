@@ -7,27 +7,26 @@ from functools import cached_property
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.expressions import evaluate
+from labctl.base.templates import evaluate
 from labctl.store.samples import Reading, sample
 from labctl.store.trial import TrialFolder
 from labctl.workloads import loops
 from labctl.workloads.metric_file import (
-    Output,
-    ReadingFile,
-    Values,
     combine,
-    decoded,
     matches_in,
     needed_for,
     operations_of,
     read_runs,
     readings,
-    source_of,
     told_rates,
     told_with,
     total_operations,
     windows_in,
 )
+from labctl.workloads.readers.declaration import ReadingFile
+from labctl.workloads.readers.output import Output, decoded
+from labctl.workloads.readers.run import source_of
+from labctl.workloads.readers.value import Values
 from labctl.workloads.windows import RateWindow, batch_errors
 from labctl.workloads.workload_file import DeclaredFile
 

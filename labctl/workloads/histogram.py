@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from labctl.base.latencies import CLOSED
-from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
+from labctl.base.units import CLOSED, SAMPLES_BEYOND, samples_needed
 from labctl.store.samples import Reading, Sample, Unavailable, sample, sample_key
 
 PERCENTILES: Mapping[str, float] = {"p50": 0.50, "p95": 0.95, "p99": 0.99, "p999": 0.999}

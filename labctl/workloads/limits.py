@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import UsageError, nearest
 from labctl.base.limit import Bound, Limit
-from labctl.base.nearest import nearest
 from labctl.base.quantities import SCALES, quantity
 from labctl.base.units import Better, Unit
 from labctl.workloads.metric_file import metric_names

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from labctl.base.errors import BrokenError
-from labctl.base.last_words import MARK
+from labctl.base.process import MARK
 
 SHELL = "/usr/bin/dash"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from labctl.base.errors import BrokenError
-from labctl.base.latencies import OPEN, OPEN_MEAN
+from labctl.base.units import OPEN, OPEN_MEAN
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.workloads.histogram import PERCENTILES, Bin, bin_width, histogram, percentiles
 

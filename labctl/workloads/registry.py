@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import UsageError, nearest
 from labctl.base.paths import data_files, shipped_data
 from labctl.base.yamltext import YamlMapping
 from labctl.store.jsonfile import canonical

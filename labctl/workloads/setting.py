@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from labctl.base.command import Command
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.base.errors import UsageError, nearest
 
 Value = int | float | str
 Parameters = Mapping[str, Value]

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labctl.base.bottleneck import Bottleneck
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
-from labctl.base.expressions import evaluate, fill_in
-from labctl.base.last_words import last_words
+from labctl.base.link import Bottleneck
+from labctl.base.process import last_words
+from labctl.base.templates import evaluate, fill_in
 from labctl.base.tuning import Policy
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder

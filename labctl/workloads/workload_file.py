@@ -11,8 +11,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 
 from labctl.base.quantities import BIT_RATE, DELAY, PERCENT, SIZE, TIME
-from labctl.base.yamlfile import FileModel
-from labctl.workloads.metric_file import MetricsFile, ReadingFile
+from labctl.base.yaml import FileModel
+from labctl.workloads.metric_file import MetricsFile
+from labctl.workloads.readers.declaration import ReadingFile
 
 MOST_TEXT = 1 << 20
 """Bytes of one file that a workload brings."""

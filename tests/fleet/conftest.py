@@ -26,8 +26,7 @@ import pytest
 
 from labctl import __version__
 from labctl.base.paths import host_lock
-from labctl.store.archive import RunArchive, pack
-from labctl.store.content_digest import archive_digest
+from labctl.store.archive import RunArchive, archive_digest, pack
 from labctl.store.jsonfile import canonical
 from labctl.study.load_study import load_study
 from labctl.workloads.registry import checkers

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.confirmation import evidence
+from labctl.analysis.answer.grade import evidence
 from labctl.base.errors import ExitCode
 from labctl.host.facts import read_host_files
-from labctl.host.machine_facts import machine_facts
-from labctl.store.archive import RunArchive, pack
-from labctl.store.content_digest import archive_digest
+from labctl.host.machines import machine_facts
+from labctl.store.archive import RunArchive, archive_digest, pack
 from labctl.store.records.run_record import AdviceVerified
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import find_run

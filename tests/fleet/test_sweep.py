@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode
-from labctl.store.archive import RunArchive
-from labctl.store.content_digest import archive_digest
+from labctl.store.archive import RunArchive, archive_digest
 from tests.fleet.conftest import LABCTL, SEED, STUDY, Rig, child
 from tests.guest.conftest import wait_for
 

@@ -22,9 +22,9 @@ import yaml
 from labctl.base.paths import StatePaths
 from labctl.guest.images import MANIFEST, Image, find
 from labctl.guest.recipe import load_recipe
-from labctl.host import guest_cgroups
+from labctl.host import own_cgroups
 from labctl.run.guests.leftovers import leftover_cgroups
-from labctl.study.williams import block_order
+from labctl.study.order import block_order
 from tests.guest import kept_boots
 
 LABCTL = (sys.executable, "-m", "labctl.cli.main")
@@ -335,7 +335,7 @@ def sandboxed(kept: Path, results: Path, *, is_first: bool = False) -> Iterator[
         for pid in sandbox.qemu_pids():
             os.kill(pid, signal.SIGKILL)
         for group in leftover_cgroups(StatePaths(state)):
-            guest_cgroups.remove(group)
+            own_cgroups.remove(group)
         subprocess.run(["rm", "-rf", str(state)], check=True)
 
 

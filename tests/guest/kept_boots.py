@@ -17,8 +17,8 @@ from pathlib import Path
 
 from labctl.cli.main import main
 from labctl.domain.session import RunningGuest
+from labctl.run.guests.base_guest import ImageSource
 from labctl.run.guests.boots import Boots, SavedBoot, _Booting
-from labctl.run.guests.prepare import ImageSource
 from labctl.run.guests.started import answering, finish_boot, guest_xml
 
 FOLDER = "LABCTL_TEST_BOOTS"

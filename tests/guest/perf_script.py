@@ -6,9 +6,9 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from labctl.base.tracefs import with_tracefs
+from labctl.base.kernel import with_tracefs
+from labctl.trace.model import SWITCH
 from labctl.trace.perf.perfdata import read_trace, tracepoints
-from labctl.trace.tracepoints import SWITCH
 
 _RECORD = "PERF_RECORD_SWITCH_CPU_WIDE"
 

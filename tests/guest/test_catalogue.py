@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, BusyError, UsageError
+from labctl.base.hostfacts import is_older
 from labctl.base.paths import host_lock
 from labctl.base.tuning import Kind, Tuning
-from labctl.base.versions import is_older
 from labctl.domain import readback
 from labctl.domain.asked import ExpectedThread, expected_threads, mismatches
-from labctl.domain.memory import huge_page_kib, memory_problems
 from labctl.domain.pinning.pin_plan import pin_plan
+from labctl.domain.readback import huge_page_kib, memory_problems
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest, Session

@@ -2,7 +2,7 @@
 
 import json
 
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from tests.guest.conftest import Sandbox
 
 

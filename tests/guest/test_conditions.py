@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.places_inside import NOBODY
+from labctl.base.paths import NOBODY
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host.topology import read_topology
 from tests.guest.conftest import Sandbox, runs, sandboxed, wait_for

@@ -12,7 +12,7 @@ from statistics import mean
 
 import pytest
 
-from labctl.base.own_guests import guest_name, neighbour_seat
+from labctl.base.paths import guest_name, neighbour_seat
 from tests.guest.conftest import Sandbox, wait_for
 from tests.guest.test_neighbour_guests import guest_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labctl.store.archive import RunArchive
-from labctl.store.content_digest import archive_digest
+from labctl.store.archive import RunArchive, archive_digest
 from tests.guest.conftest import Sandbox, runs, tiny, wait_for
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from labctl.base.tracefs import with_tracefs
+from labctl.base.kernel import with_tracefs
 from labctl.base.tuning import Kind
-from labctl.collect.exits import bpf_exits, exit_counters, exits, kvm_stats
+from labctl.collect.exits import bpf_exits, exits, kvm_stats
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from tests.guest.conftest import DISTURBED
@@ -120,8 +120,8 @@ def counter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """What counts: BPF, or what there is without it."""
     name: str = request.param
     if name == "perf":
-        monkeypatch.setattr(exit_counters, "why_no_bpf", lambda: "BPF can't be used: a test.")
-    elif problem := exit_counters.why_no_bpf():
+        monkeypatch.setattr(exits, "why_no_bpf", lambda: "BPF can't be used: a test.")
+    elif problem := exits.why_no_bpf():
         pytest.skip(problem)
     return name
 
@@ -146,7 +146,7 @@ def test_returns_to_qemu_are_of_each_reason_as_many_as_perf_counts_beside(
         began = time.monotonic()
         with (
             _perf_counts(event, guest.pid, *filters) as around,
-            exit_counters.exit_counting(guest.target(raw)),
+            exits.exit_counting(guest.target(raw)),
         ):
             opened = time.monotonic()
             with _perf_counts(event, guest.pid, *filters) as within:
@@ -177,7 +177,7 @@ def test_reasons_add_up_to_kvms_total_or_are_unavailable_where_kvm_tells_none(
     raw = TrialFolder(tmp_path / "trial")
     with (
         _perf_counts("kvm:kvm_exit", firmware.pid) as around,
-        exit_counters.exit_counting(firmware.target(raw)),
+        exits.exit_counting(firmware.target(raw)),
         _perf_counts("kvm:kvm_exit", firmware.pid) as within,
     ):
         time.sleep(1)
@@ -206,9 +206,9 @@ def test_emulated_there_are_none_and_natively_they_take_no_time(tmp_path: Path) 
     emulated, native = TrialFolder(tmp_path / "emulated"), TrialFolder(tmp_path / "native")
     for folder in (emulated, native):
         folder.path.mkdir()
-    with exit_counters.exit_counting(target(emulated)):
+    with exits.exit_counting(target(emulated)):
         pass
-    with exit_counters.exit_counting(target(native, kind=Kind.NATIVE)):
+    with exits.exit_counting(target(native, kind=Kind.NATIVE)):
         pass
     assert "emulated" in _reasons(list(exits.parse(emulated)))["exits{reason}"]
     assert _values(list(exits.parse(native)))["exit_time"] == 0
@@ -218,7 +218,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With system calls for exits, as KVM in software has none that a tracepoint tells."""
-    if problem := exit_counters.why_no_bpf():
+    if problem := exits.why_no_bpf():
         pytest.skip(problem)
     script = bpf_exits._SCRIPT
     for was, now in (
@@ -250,7 +250,7 @@ def test_the_program_adds_up_counts_and_times_by_thread_and_reason(
 
 
 def test_bpftrace_keeps_to_the_size_that_its_maps_are_given() -> None:
-    if problem := exit_counters.why_no_bpf():
+    if problem := exits.why_no_bpf():
         pytest.skip(problem)
     program = "BEGIN { @a[1] = 1; @a[2] = 1; @a[3] = 1; @a[4] = 1; exit(); }"
     kept = {}

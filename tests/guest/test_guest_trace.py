@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from labctl.base.clock_discipline import ClockDiscipline
-from labctl.base.levels import Level
+from labctl.base.kernel import ClockDiscipline
+from labctl.base.tuning import Level
 from labctl.guest.images import Image
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
@@ -23,8 +23,7 @@ from labctl.trace.clocks import ClockMap, bent_ns, stored_clock_map
 from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from labctl.trace.process_tree import process_tree
-from labctl.trace.threads import stored_window
+from labctl.trace.threads import process_tree, stored_window
 from labctl.trace.timeline.recordings import Traces
 from tests.guest.conftest import (
     LABCTL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from labctl.run.guests.guest_side import RAW
+from labctl.run.guests.tuned import RAW
 from labctl.study.tunings import load_tunings, tuning_names
 from tests.guest.conftest import QUIET, TINY, Sandbox
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
+from labctl.base.kernel import DEVICE, NO_LIMIT_US, limit_us
 from labctl.base.paths import StatePaths
 from labctl.guest.images import Image
 from labctl.host.settings.journal import Journal
@@ -46,7 +46,7 @@ host:
 """
 HOLDER = """\
 import sys
-from labctl.base.latency_qos import limited
+from labctl.base.kernel import limited
 with limited(30):
     print("holding", flush=True)
     sys.stdin.read()

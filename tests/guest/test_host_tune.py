@@ -23,7 +23,7 @@ from labctl.base.paths import StatePaths, host_lock
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import FileValue
-from labctl.run.planning.host_request import asked_for
+from labctl.run.planning.host import asked_for
 from tests.guest.conftest import Sandbox
 
 pytestmark = pytest.mark.alone

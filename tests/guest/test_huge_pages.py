@@ -24,7 +24,7 @@ HOLDER = f"""
 import sys, time
 from labctl.base.paths import StatePaths
 from labctl.host.settings.journal import Journal
-from labctl.domain.memory import Pages
+from labctl.domain.readback import Pages
 from labctl.run.resources.huge_pages import free_pages, huge_pages, hugetlbfs_mounted
 
 places = StatePaths.default()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.levels import Level
 from labctl.base.paths import StatePaths
+from labctl.base.tuning import Level
 from labctl.base.wording import metric_title
-from labctl.collect.exits import exit_counters
-from labctl.collect.exits.exit_counters import why_no_bpf
+from labctl.collect.exits import exits
+from labctl.collect.exits.exits import why_no_bpf
 from labctl.guest.images import Image
 from labctl.host.accelerator import accelerator
 from labctl.store.samples import labels_of
@@ -75,7 +75,7 @@ def test_guests_under_kvm_say_why_they_exit_and_the_reasons_add_up(
     trial = only(run, "baseline")
     native, guest = samples(only(run, "native")), samples(trial)
     told = trial.read_json(files.EXITS)
-    assert told["tool"] == (exit_counters.PERF if counter else exit_counters.BPFTRACE)
+    assert told["tool"] == (exits.PERF if counter else exits.BPFTRACE)
     assert [native[key] for key in ("exits", "exit_time", "userspace_exits")] == [0, 0, 0]
     reasons = [key for key in guest if is_of(key, "exits", "reason")]
     # cyclictest sleeps: the guest halts.

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.own_guests import OWN_NAME
+from labctl.base.paths import OWN_NAME
 from labctl.guest.images import Image
 from tests.guest.conftest import TINY, Sandbox, tiny, wait_for
 from tests.guest.libvirtd import URI, Libvirtd, libvirtd

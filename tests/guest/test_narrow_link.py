@@ -14,7 +14,7 @@ from statistics import median
 
 import pytest
 
-from labctl.base.bottleneck import CLIENT, Bottleneck
+from labctl.base.link import CLIENT, Bottleneck
 from labctl.host.link import Link, link
 from labctl.host.narrow import narrowed
 from labctl.host.settings.journal import Journal
@@ -130,7 +130,7 @@ def test_nothing_of_it_is_left_after_a_kill_and_the_next_command(tmp_path: Path)
 import time
 from dataclasses import replace
 from pathlib import Path
-from labctl.base.bottleneck import Bottleneck
+from labctl.base.link import Bottleneck
 from labctl.host.link import link
 from labctl.host.narrow import narrowed
 from labctl.host.settings.journal import Journal

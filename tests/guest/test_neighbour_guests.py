@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.own_guests import guest_name, neighbour_seat
+from labctl.base.paths import guest_name, neighbour_seat
 from tests.guest.conftest import Sandbox, sandboxed, wait_for
 
 pytestmark = pytest.mark.alone

@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect.snapshots import read_snapshots
 from labctl.store.trial import TrialFolder, TrialStatus
 from labctl.trace import files
-from labctl.trace.model import Trace
+from labctl.trace.model import STOPPED, SWITCH, Trace
 from labctl.trace.sched import schedule
 from labctl.trace.spans import Kind, spans
 from labctl.trace.threads import stored_workload
-from labctl.trace.timeline.lane_spans import in_states
-from labctl.trace.timeline.lanes import State, Timeline
+from labctl.trace.timeline.lanes import State, Timeline, in_states
 from labctl.trace.timeline.nested import read_timeline
 from labctl.trace.timeline.recordings import Traces
 from labctl.trace.timeline.wakeups import woken
-from labctl.trace.tracepoints import STOPPED, SWITCH
 from tests.guest.conftest import (
     DISTURBED,
     QUIET,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from labctl.domain.xmlfacts import facts
+from labctl.domain.readback import facts
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.netdevices import NAMESPACES
 from tests.guest.conftest import Sandbox, wait_for

@@ -19,8 +19,7 @@ import pytest
 from lxml import etree
 
 from labctl.base.errors import BrokenError
-from labctl.domain.memory import Pages
-from labctl.domain.xmlfacts import facts
+from labctl.domain.readback import Pages, facts
 from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.settings.journal import Journal

@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from labctl.host.identity import read_identity
-from labctl.run.commands.selftest_bundle import Bundle, read_bundle
+from labctl.host.facts import read_identity
+from labctl.run.commands.selftest import Bundle, read_bundle
 from tests.guest.conftest import Sandbox
 
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base import yamlfile
+from labctl.base import yaml
 from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import silent
 from labctl.base.paths import StatePaths
@@ -172,7 +172,7 @@ def test_paces_are_of_medians_and_memory_is_of_the_worst() -> None:
 
 
 def test_the_untrimmed_image_differs_by_nothing_but_trimming() -> None:
-    untrimmed = yamlfile.load(RecipeFile, guests.UNTRIMMED)
+    untrimmed = yaml.load(RecipeFile, guests.UNTRIMMED)
     trimmed = load_recipe(IMAGE).spec
     assert set(untrimmed.packages) ^ set(trimmed.packages) == {
         "initramfs-tools",

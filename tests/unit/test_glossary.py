@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from labctl.analysis.gate.gate_result import Outcome
+from labctl.analysis.gate.rules import Outcome
 from labctl.analysis.model import AnswerCode, DiagnosticKind, EffectKind, Role
-from labctl.analysis.published import Agreement
-from labctl.analysis.verdict_table import Verdict
-from labctl.base.levels import Level
+from labctl.analysis.studies import Agreement
+from labctl.analysis.verdicts.table import Verdict
+from labctl.base.tuning import Level
 from labctl.collect.threads.host_threads import ROLES
-from labctl.study.conditionfile import condition_names
+from labctl.study.conditions import condition_names
 from labctl.trace.timeline.lanes import State
 from tools.pages import GLOSSARY, alphabetical, glossary
 

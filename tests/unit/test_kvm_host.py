@@ -22,7 +22,7 @@ from labctl.base.process import running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 from labctl.run.guests import leftovers
-from labctl.run.guests.prepare import prepared_path
+from labctl.run.guests.base_guest import prepared_path
 from tools.kvm_host import __main__, image, machine
 from tools.kvm_host.__main__ import CHECKOUT, PYTHON, RESULTS, check_python, commands_of, main
 from tools.kvm_host.machine import INSIDE, Machine

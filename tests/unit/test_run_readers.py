@@ -21,10 +21,10 @@ from labctl.base.paths import StatePaths
 from labctl.cli.main import main
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
-from labctl.host.settings.journal_lines import encoded
+from labctl.host.settings.journal_file import encoded
 from labctl.run.commands.export import export
 from labctl.run.commands.verify import verify
-from labctl.run.planning.run_plan import Begun, extended_plan, plan_of
+from labctl.run.planning.plan import Begun, extended_plan, plan_of
 from labctl.run.trials.parse import reparse
 from labctl.store import collecting_costs, exit_prices, restores
 from labctl.store.run_folder import RunFolder

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from labctl.base.yamlfile import load_mapping
+from labctl.base.yaml import load_mapping
 from labctl.base.yamltext import parse_yaml
-from labctl.cli.schema import FIRST_LINE, KINDS
+from labctl.cli.lint import FIRST_LINE, KINDS
 from labctl.study.studyfile import StudyFile
 from labctl.workloads.workload_file import DeclaredFile
 from tests.unit.schema_check import misfits

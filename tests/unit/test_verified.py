@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base import verified
-from labctl.base.verified import KVM_BUNDLES, PMU_BUNDLES, kvm_caveat, pmu_caveat
+from labctl.base import hostfacts
+from labctl.base.hostfacts import KVM_BUNDLES, PMU_BUNDLES, kvm_caveat, pmu_caveat
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures" / "selftest"
@@ -33,7 +33,7 @@ def test_reports_and_docs_say_the_same() -> None:
 
 
 def test_kvms_proof_and_the_pmus_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verified, "KVM_BUNDLES", ("a-host",))
-    monkeypatch.setattr(verified, "PMU_BUNDLES", ())
+    monkeypatch.setattr(hostfacts, "KVM_BUNDLES", ("a-host",))
+    monkeypatch.setattr(hostfacts, "PMU_BUNDLES", ())
     assert kvm_caveat() is None
     assert (pmu_caveat() or "").startswith("Hardware counters are unverified on hardware")

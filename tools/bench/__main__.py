@@ -18,7 +18,7 @@ from rich.table import Table
 from labctl.base.errors import LabctlError
 from labctl.base.events import Event, Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.base.signals import ending_signals_interrupt
+from labctl.base.process import ending_signals_interrupt
 from labctl.guest.build import build
 from labctl.guest.recipe import load_recipe
 from labctl.host.accelerator import accelerator

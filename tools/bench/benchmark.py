@@ -10,12 +10,12 @@ from pathlib import Path
 
 from labctl.base.events import Listener
 from labctl.base.paths import StatePaths
-from labctl.run.guests.guest_base import guest_base
+from labctl.run.guests.base_guest import guest_base
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
+from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.run.planning.planner import plan_sweep
 from labctl.study.load_study import Overrides
 
 TRACE_EVENTS = 10_000_000

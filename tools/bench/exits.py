@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from labctl.analysis.collecting import Cost, cost
-from labctl.analysis.design import ALPHA
-from labctl.analysis.intervals import spread, t_interval
+from labctl.analysis.effects.design import ALPHA
+from labctl.analysis.effects.intervals import spread, t_interval
+from labctl.analysis.times import Cost, cost
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.notation import TO
@@ -24,16 +24,16 @@ from labctl.base.paths import host_lock
 from labctl.base.process import thread_ids
 from labctl.collect.exits import bpf_exits
 from labctl.collect.exits.bpf_exits import bpf_counting
-from labctl.collect.exits.exit_counters import why_no_bpf
+from labctl.collect.exits.exits import why_no_bpf
 from labctl.collect.traces.perf_record import recording
 from labctl.collect.traces.recorded_events import kvm_events
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.lock import host_locked
 from labctl.host.topology import read_topology
 from labctl.run.commands.measure_exits import KINDS, ExitingGuest, exiting
-from labctl.study.williams import block_order
+from labctl.study.order import block_order
+from labctl.trace.model import ENTRY, EXIT, TO_QEMU
 from labctl.trace.perf.perfdata import read_trace
-from labctl.trace.tracepoints import ENTRY, EXIT, TO_QEMU
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure
 

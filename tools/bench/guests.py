@@ -8,26 +8,26 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from labctl.base import yamlfile
+from labctl.base import yaml
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Note
-from labctl.base.runner_archive import runner_archive
+from labctl.base.runner_messages import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.domain.session import RunningGuest
 from labctl.guest import seed
 from labctl.guest.build import build
 from labctl.guest.recipe import Recipe, RecipeFile
 from labctl.run.collectors.calibrate import Calibrations
+from labctl.run.guests.base_guest import prepared_disk
 from labctl.run.guests.boots import Boots
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.lab_opening import open_image
-from labctl.run.guests.prepare import prepared_disk
 from labctl.run.guests.started import RESTORE_S, answering, hand_over, image_xml
 from labctl.run.resources.disks import make_overlay
-from labctl.run.trials.post_boot import PostBootSetup
+from labctl.run.trials.engine import PostBootSetup
 from labctl.run.trials.proof import Proof
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure, measured
@@ -75,7 +75,7 @@ def restore(benchmark: Benchmark) -> list[Figure]:
 def boot(benchmark: Benchmark) -> list[Figure]:
     planned = benchmark.planned()
     baseline = planned.tunings["baseline"]
-    recipe = Recipe("untrimmed", yamlfile.load(RecipeFile, UNTRIMMED))
+    recipe = Recipe("untrimmed", yaml.load(RecipeFile, UNTRIMMED))
     untrimmed = build(recipe, benchmark.places, benchmark.listener)
     with benchmark.open_lab(planned) as lab:
         prepared = prepared_disk(lab, baseline)

@@ -31,8 +31,8 @@ _REPORT = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
-from labctl.base import matrix_threads
-matrix_threads.take_none()
+from labctl.base.interpreter import take_no_matrix_threads
+take_no_matrix_threads()
 from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.store.run_folder import RunFolder
@@ -57,8 +57,8 @@ print(json.dumps({
 _AS_JSON = """\
 import json, os, resource, sys
 from pathlib import Path
-from labctl.base import matrix_threads
-matrix_threads.take_none()
+from labctl.base.interpreter import take_no_matrix_threads
+take_no_matrix_threads()
 from labctl.analysis.judge import judge
 from labctl.report.export.json_report import report_pieces
 from labctl.store.run_folder import RunFolder

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.kernel import with_tracefs
 from labctl.base.process import run
-from labctl.base.tracefs import with_tracefs
 from labctl.collect.traces.recorded_events import sched_events, timer_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.model import TIMER_EXPIRE
 from labctl.trace.perf.perfdata import read_trace, tracepoints
-from labctl.trace.tracepoints import TIMER_EXPIRE
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure
 
@@ -62,8 +62,8 @@ _LABCTL = """\
 import json, resource, sys, time
 from pathlib import Path
 started = time.monotonic()
-from labctl.base import matrix_threads
-matrix_threads.take_none()
+from labctl.base.interpreter import take_no_matrix_threads
+take_no_matrix_threads()
 from labctl.store.trial import TrialFolder
 from labctl.trace.sched import schedule
 from labctl.trace.timeline.recordings import Traces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from labctl.analysis.design import ALPHA
+from labctl.analysis.effects.design import ALPHA
 from tools.calibrate import bias, false_verdicts, pairs
 from tools.calibrate.rates import SURE
 from tools.calibrate.table import Simulations, Table, exception, percent

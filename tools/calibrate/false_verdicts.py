@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from labctl.analysis.model import Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.stopping import Stopping, looks, until_width
 from tools.calibrate.coverage import holds
 from tools.calibrate.noise import KINDS

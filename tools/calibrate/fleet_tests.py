@@ -12,8 +12,8 @@ from zlib import crc32
 import numpy as np
 from scipy import special
 
-from labctl.analysis.design import ALPHA
-from labctl.analysis.hosts import Hosts, differ
+from labctl.analysis.effects.design import ALPHA
+from labctl.analysis.hosts.pool import Hosts, differ
 from tools.calibrate.rates import Rate
 from tools.calibrate.table import Simulations, Table, percent
 

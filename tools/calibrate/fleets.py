@@ -1,7 +1,7 @@
 """Simulate how often a fleet's report is wrong: hosts named apart, hosts that differ, intervals.
 
 Only what hosts measured is made up. Each host has a true effect, drawn around 0, and `units` values
-of it with noise of its own; from there on `labctl/analysis/hosts.py` judges, as in a report.
+of it with noise of its own; from there on `labctl/analysis/hosts/pool.py` judges, as in a report.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.byblock import Floats
-from labctl.analysis.design import ALPHA
-from labctl.analysis.hosts import Hosts, apart, differ, holm_adjusted, pool
+from labctl.analysis.effects.design import ALPHA
+from labctl.analysis.effects.intervals import Floats
+from labctl.analysis.hosts.pool import Hosts, apart, differ, holm_adjusted, pool
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.table import Simulations, Table, percent
 

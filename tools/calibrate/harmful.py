@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from labctl.analysis.answer.standing import standings
 from labctl.analysis.model import AnswerCode
-from labctl.analysis.standing import standings
 from labctl.base.stopping import looks, until_width
 from tools.calibrate.coverage import ONE_SIDED
 from tools.calibrate.noise import KINDS

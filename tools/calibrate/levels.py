@@ -7,8 +7,8 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.design import ALPHA
-from labctl.analysis.run_compare.changepoints import change_points
+from labctl.analysis.compare.history import change_points
+from labctl.analysis.effects.design import ALPHA
 from tools.calibrate.noise import KINDS, Values
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.table import Simulations, Table, percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from labctl.analysis.run_compare.two_runs import Difference, compare_runs
+from labctl.analysis.compare.two_runs import Difference, compare_runs
 from tools.calibrate.false_verdicts import A_A, UNEQUAL
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, simulate

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.model import Comparison, Role
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.verdicts import Eligibility
+from labctl.analysis.verdicts.rules import Eligibility
+from labctl.analysis.verdicts.table import Verdict
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from labctl.analysis.compare import verdict_at
-from labctl.analysis.decide import Decided
+from labctl.analysis.effects.compare import verdict_at
 from labctl.analysis.model import Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.decide import Decided
+from labctl.analysis.verdicts.table import Verdict
 from tools.calibrate.noise import KINDS
 from tools.calibrate.rates import Rate
 from tools.calibrate.sweeps import Sweep, paired, verdicts

@@ -18,16 +18,16 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.decide import Decided, decide
-from labctl.analysis.stopping import stop_after, until
+from labctl.analysis.verdicts.decide import Decided, decide
+from labctl.analysis.verdicts.looks import stop_after, until
 from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
-from labctl.store.readings import Kind, Readings
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
+from labctl.store.samples import Kind, Readings
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
-from labctl.study.williams import block_order
+from labctl.study.order import block_order
 from tools.calibrate.noise import NORMAL, Noise, Values
 
 METRIC = "bandwidth"

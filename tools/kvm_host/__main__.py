@@ -13,8 +13,8 @@ import click
 from labctl.base.errors import LabctlError, UsageError
 from labctl.base.events import Event, Note
 from labctl.base.paths import StatePaths
-from labctl.base.signals import ending_signals_interrupt
-from labctl.cli.stopping import seconds_of
+from labctl.base.process import ending_signals_interrupt
+from labctl.cli.sweep import seconds_of
 from tools.kvm_host.image import built_host, guest_disk, prepared_guest
 from tools.kvm_host.machine import Machine
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from labctl.base import process, yamlfile
+from labctl.base import process, yaml
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
 from labctl.guest.build import build
 from labctl.guest.images import Image, images_lock
 from labctl.guest.recipe import Recipe, RecipeFile, load_recipe
-from labctl.run.guests.prepare import prepared_disk, prepared_path
+from labctl.run.guests.base_guest import prepared_disk, prepared_path
 from tools.bench.benchmark import IMAGE, Benchmark
 
 RECIPE = Path(__file__).parent / "guest-images" / "kvm-host.yaml"
@@ -34,7 +34,7 @@ _FREE_MIB = 512
 
 def host_recipe() -> Recipe:
     """Return the Debian host, with the packages that labctl needs now."""
-    spec = yamlfile.load(RecipeFile, RECIPE)
+    spec = yaml.load(RecipeFile, RECIPE)
     lines = PACKAGES.read_text(encoding="utf-8").splitlines()
     needed = {line.split()[0] for line in lines if line and not line.startswith("#")} - LEFT_OUT
     packages = sorted({*spec.packages, *needed})

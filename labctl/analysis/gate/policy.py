@@ -3,19 +3,83 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from labctl.analysis.gate.gate_facts import ALL, FACTS
-from labctl.base.nearest import nearest
+from labctl.analysis.answer.words import listed
+from labctl.analysis.compare.two_runs import OF_THE_RUN, fact_of_run, fact_words
+from labctl.base.errors import nearest
+from labctl.base.hostfacts import FACT_NAMES
 from labctl.base.quantities import quantity
 from labctl.base.units import Unit
-from labctl.base.yamlfile import FileModel, load
+from labctl.base.yaml import FileModel, load
+from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name
+
+# Compare the facts of a run's host with those of another run's.
+
+
+ALL = "all"
+GUEST = "guest."
+
+FACTS = (*FACT_NAMES, *(f"{GUEST}{name}" for name in FACT_NAMES), *OF_THE_RUN)
+"""Names for a rule: facts of the host, of the guest, of the run."""
+
+
+def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tuple[bool | None, str]:
+    """Return whether both runs recorded the same; False beats None (one of them recorded nothing).
+
+    With `ALL`, every fact that either recorded. The second value says which facts, in words.
+    """
+    every = ALL in names
+    chosen = FACTS if every else tuple(names)
+    differing, unknown, same = [], [], 0
+    for name in chosen:
+        ours, theirs = _fact_of(run, name), _fact_of(other, name)
+        if ours is None and theirs is None and every:
+            continue
+        if ours is None or theirs is None:
+            who = " and ".join(r.name for r, f in ((run, ours), (other, theirs)) if f is None)
+            unknown.append(f"{_title(name)} is not known of {who}")
+        elif ours != theirs:
+            differing.append(f"{_title(name)} is {_short(ours)}, there {_short(theirs)}")
+        else:
+            same += 1
+    if differing:
+        return False, listed(differing)
+    if unknown or not same:
+        return None, listed(unknown) or "neither run recorded a fact"
+    return True, ""
+
+
+def _fact_of(run: LoadedRun, name: str) -> Any:
+    """Return None where it isn't recorded, or could not be had."""
+    if name in OF_THE_RUN:
+        found = fact_of_run(run.run, name)
+    elif name.startswith(GUEST):
+        found = run.run.guest.get(name.removeprefix(GUEST))
+    else:
+        found = run.run.host.get(name)
+    unavailable = isinstance(found, dict) and "unavailable" in found
+    return None if unavailable else found
+
+
+def _title(name: str) -> str:
+    if name in OF_THE_RUN:
+        return OF_THE_RUN[name]
+    if name.startswith(GUEST):
+        return f"the guest's {FACT_NAMES[name.removeprefix(GUEST)]}"
+    return FACT_NAMES[name]
+
+
+def _short(value: Any) -> str:
+    words = fact_words(value) or "nothing"
+    return words if len(words) <= 60 else f"{words[:59]}…"
 
 
 class Undecided(StrEnum):
@@ -59,13 +123,13 @@ _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-def _fact(name: str) -> str:
+def _known_fact(name: str) -> str:
     if name != ALL and name not in FACTS:
         raise ValueError(f"no such fact. {nearest(name, [ALL, *FACTS])}")
     return name
 
 
-_Fact = Annotated[str, AfterValidator(_fact)]
+_Fact = Annotated[str, AfterValidator(_known_fact)]
 
 
 def _listed(value: object) -> object:

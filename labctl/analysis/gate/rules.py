@@ -10,24 +10,262 @@ known loss don't let it say; the policy says what that counts as. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from labctl.analysis.added import confirmatory
-from labctl.analysis.answer_record import UNDECIDED, AnswerRecord
-from labctl.analysis.cells import Cells, Scenario, Series, read_cells
-from labctl.analysis.design import ALPHA, Design, joint_level, read_design
-from labctl.analysis.effects import effects_of
-from labctl.analysis.gate.claims import decide
-from labctl.analysis.gate.eligibility import Leave, leave
-from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
-from labctl.analysis.gate.other_run import OtherRun
-from labctl.analysis.gate.policy import Policy, Rule, Undecided
-from labctl.analysis.gate.scope import TWIN, Spot, scope
-from labctl.analysis.gate.values import Values, between_runs, mismatch_of, of_effects, of_itself
-from labctl.analysis.gate.whole_run import cautions_of, of_facts, of_grade
-from labctl.analysis.verdicts import FEWEST_BLOCKS
+from labctl.analysis.answer.record import UNDECIDED, AnswerRecord, Basis, Grade, TuningAnswer
+from labctl.analysis.caveats.run import imported
+from labctl.analysis.compare.two_runs import refusals, same_tuning, workload_differences
+from labctl.analysis.effects.cells import Cells, Scenario, Series, read_cells
+from labctl.analysis.effects.design import ALPHA, Design, joint_level, read_design
+from labctl.analysis.effects.effects import Effects, alone, by_ratio, effects_of, ratio_of
+from labctl.analysis.effects.intervals import Interval, Spread, t_interval, welch_interval
+from labctl.analysis.gate.policy import Policy, Rule, Undecided, hold_facts
+from labctl.analysis.gate.scope import TWIN, Leave, Spot, decide, leave, scope
+from labctl.analysis.model import EffectKind
+from labctl.analysis.verdicts.decide import confirmatory
+from labctl.analysis.verdicts.looks import before_first_look
+from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
+
+# Hold what became of a policy's rules in a run.
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
+    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`); of a grade
+    (`of_grade`) only `tuning` is there.
+
+    `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
+    (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
+    and more in a run that a rule may have ended.
+    `why`: what keeps it undecided, or which facts differ.
+    """
+
+    rule: str
+    limit: str
+    against: str | None
+    tuning: str
+    workload: str
+    condition: str
+    metric: str
+    unit: Unit | None
+    kind: EffectKind | None
+    estimate: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    outcome: Outcome
+    why: str
+    counts_as: Undecided
+    of_facts: bool = False
+    of_grade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    run: str
+    findings: tuple[Finding, ...]
+    decision: AnswerRecord
+    cautions: tuple[str, ...] = ()
+    """Notes on damaged parts of the run, and on its import."""
+
+    @property
+    def passed(self) -> bool | None:
+        """Return False: a rule is violated, or counts as that; None: nothing is violated, but
+        something that must be decided isn't."""
+        states = [_passes(finding) for finding in self.findings]
+        if False in states:
+            return False
+        return None if None in states else True
+
+
+def _passes(finding: Finding) -> bool | None:
+    if finding.outcome is not Outcome.UNDECIDED:
+        return finding.outcome is Outcome.HOLDS
+    return {Undecided.FAIL: False, Undecided.PASS: True, Undecided.OPEN: None}[finding.counts_as]
+
+
+# Hold another run that a policy's rules compare this one with.
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRun:
+    """Hold a run that rules name by `like`. `refused`: why its values can't be compared with this
+    run's.
+    """
+
+    us: LoadedRun
+    run: LoadedRun
+    design: Design
+    cells: Cells
+    refused: str
+
+    @classmethod
+    def of(cls, us: LoadedRun, run: LoadedRun) -> OtherRun:
+        return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
+
+    def why_not(self, tuning: str, workload: str) -> str:
+        """Return why a cell of this run can't be compared with the same of that one; "" if it
+        can."""
+        if self.refused:
+            return self.refused
+        both = self.us.plan, self.run.plan
+        has_both = all(tuning in plan.tunings for plan in both)
+        if has_both and not same_tuning(self.us, self.run, tuning):
+            return f"{tuning} is defined otherwise in {self.run.name}"
+        if all(workload in plan.workloads for plan in both):
+            differing = workload_differences(self.us, self.run, workload)
+            if differing:
+                return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"
+        return ""
+
+    @property
+    def before_look(self) -> bool:
+        """Return whether it has not reached a declared look."""
+        return before_first_look(self.run)
+
+
+# Reduce an arm's values to what a rule of a policy is tested on.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Hold what a test is made on, in natural direction. `interval(alpha)`: two-sided."""
+
+    kind: EffectKind | None
+    logs: bool
+    mean: float
+    n: int
+    interval: Callable[[float], Interval | None]
+
+    def shown(self, value: float) -> float:
+        return ratio_of(value) if self.logs else value
+
+
+def of_itself(series: Series) -> Values:
+    """Return what a limit on an arm's own values is tested on."""
+    logs = min(series.values.values()) > 0
+    return _of_spread(alone(series, logs=logs), None, logs)
+
+
+def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> Values:
+    return Values(
+        kind=kind, logs=logs, mean=of.mean, n=of.n, interval=lambda alpha: t_interval(of, alpha)
+    )
+
+
+def of_effects(effects: Effects) -> Values:
+    """Return what a limit on an arm's effects against another is tested on."""
+    return _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
+
+
+def between_runs(other: Series, series: Series) -> Values:
+    """Return what a limit on the change since another run is tested on."""
+    logs = by_ratio([other, series])
+    theirs, ours = (alone(side, logs=logs) for side in (other, series))
+    return Values(
+        kind=EffectKind.RATIO if logs else EffectKind.DIFFERENCE,
+        logs=logs,
+        mean=ours.mean - theirs.mean,
+        n=min(ours.n, theirs.n),
+        interval=lambda alpha: welch_interval(theirs, ours, alpha),
+    )
+
+
+def mismatch_of(rule: Rule, values: Values, series: Series) -> str:
+    """Return why the rule's limit says nothing of these values."""
+    if rule.unit is not None and rule.unit is not series.sample.unit:
+        return f"{series.sample.metric} is in {series.sample.unit}, and the limit in {rule.unit}"
+    if values.kind is EffectKind.DIFFERENCE and rule.is_share:
+        return (
+            f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "
+            f"the limit must be a number in {series.sample.unit}"
+        )
+    if values.kind is EffectKind.RATIO and not rule.is_share:
+        return f"{series.sample.metric} is compared by ratio: the limit must be a share ('5 %')"
+    if series.is_maximum and rule.limit != "below":
+        return "a maximum can only be held against 'below'"
+    if series.sample.better is Better.NEITHER and rule.limit.startswith(("worse", "better")):
+        return f"{series.sample.metric} has no better direction"
+    return ""
+
+
+# Hold rules that are about a whole run: its facts, and the grade of its answer.
+
+
+def cautions_of(run: LoadedRun) -> tuple[str, ...]:
+    """Return notes on a run as a whole, whatever the rules are."""
+    return (*imported(run), *run.problems)
+
+
+def of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided) -> Finding:
+    """Return whether the facts that a rule names are the same in another run."""
+    same, why = hold_facts(rule.facts or (), run, other)
+    states = {True: Outcome.HOLDS, False: Outcome.VIOLATED, None: Outcome.UNDECIDED}
+    return replace(
+        _whole_finding(rule, states[same], why, counts_as), against=rule.like, of_facts=True
+    )
+
+
+def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Finding:
+    """Return what the answer says of the rule's tuning. Harm that was shown, and a fresh run that
+    doesn't show the gain again, violate the rule; whatever else is lacking leaves it undecided."""
+    found = decision.of(rule.tuning)
+    if found is None:
+        outcome, why = Outcome.UNDECIDED, "the run judges no such tuning"
+    else:
+        outcome, why = _outcome(found, rule.grade == "confirmed")
+    # A name that the run doesn't know may be a typing error, and must not pass in silence.
+    is_open = found is None and counts_as is Undecided.PASS
+    return replace(
+        _whole_finding(rule, outcome, why, Undecided.OPEN if is_open else counts_as),
+        tuning=rule.tuning,
+        of_grade=True,
+    )
+
+
+def _whole_finding(rule: Rule, outcome: Outcome, why: str, counts_as: Undecided) -> Finding:
+    """Return a finding that is of no metric."""
+    return Finding(
+        rule=rule.title,
+        limit=rule.demand,
+        against=None,
+        tuning="",
+        workload="",
+        condition="",
+        metric="",
+        unit=None,
+        kind=None,
+        estimate=None,
+        low=None,
+        high=None,
+        blocks=0,
+        outcome=outcome,
+        why=why,
+        counts_as=counts_as,
+    )
+
+
+def _outcome(found: TuningAnswer, confirmed: bool) -> tuple[Outcome, str]:
+    if found.grade is Grade.CONFIRMED or (found.grade is Grade.CANDIDATE and not confirmed):
+        return Outcome.HOLDS, ""
+    against = [one.text for one in found.fresh if one.agrees is False]
+    harm = [one.text for one in found.worse if one.tested is Basis.VERDICT]
+    if harm or against:
+        return Outcome.VIOLATED, (harm or against)[0].rstrip(".")
+    if found.grade is Grade.CANDIDATE:
+        return Outcome.UNDECIDED, "it is a candidate that no fresh run has confirmed"
+    return Outcome.UNDECIDED, "; ".join(found.lacking)
 
 
 def gate(

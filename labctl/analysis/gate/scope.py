@@ -1,21 +1,29 @@
-"""Find the numbers of a run that a rule speaks of, and those of which it would if they were there.
-
-What was planned and has no value is a finding as well: a rule about every tuning does not hold
-because one of them could not be measured.
-"""
+"""Find the numbers that a gate's rule speaks of, and decide its claims."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from labctl.analysis.cells import Cell, Cells, Series
-from labctl.analysis.design import Design
+from labctl.analysis.answer.words import listed, size_text
+from labctl.analysis.effects.cells import Cell, Cells, Series
+from labctl.analysis.effects.design import Design
+from labctl.analysis.effects.effects import Effects, on_scale, ratio_of, towards_better
+from labctl.analysis.effects.intervals import Interval
 from labctl.analysis.gate.policy import Rule
-from labctl.analysis.words import listed
-from labctl.base.nearest import nearest
+from labctl.analysis.model import EffectKind
+from labctl.analysis.verdicts.checks import CONTROL_FAILED, Checked, check
+from labctl.base.errors import nearest
+from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
+
+# Find the numbers of a run that a rule speaks of, and those of which it would if they were there.
+#
+# What was planned and has no value is a finding as well: a rule about every tuning does not hold
+# because one of them could not be measured.
+
 
 TWIN = "twin"
 """Value of `against` for the native arm that has the tuning's placement and policy."""
@@ -156,3 +164,174 @@ def _unavailable(rule: Rule, spoken: Collection[Cell], cells: Cells) -> str:
 def _nobody(what: str, pattern: str, names: Collection[str]) -> str:
     told = f"the run has no {what} '{pattern}', and a rule that speaks of nothing can't pass"
     return f"{told}. {nearest(pattern, names).rstrip('.')}"
+
+
+# Decide what values say of a rule's limit: that it is kept, that it is not, or neither. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Hold a claim's outcome. `kept`: None where neither is shown. `of_absence`: the claim is that
+    no effect exceeds the limit, which a blind run would show as well.
+
+    `slack`: the least bias that makes the claim by itself, on the scale of effects: how far the
+    estimate lies from the rule's own limit. Of an absence how far the interval's nearer end does,
+    as a bias may hide whatever noise leaves open.
+    """
+
+    kept: bool | None
+    slack: float = 0.0
+    of_absence: bool = False
+
+
+_NEITHER = Claim(None)
+
+
+def decide(
+    rule: Rule,
+    mean: float,
+    kind: EffectKind | None,
+    better: Better,
+    holds: Interval,
+    violated: Interval,
+    *,
+    logs: bool,
+) -> Claim:
+    """Decide a claim: `holds` is the interval to show the demand by, `violated` the one for its
+    contrary; all are on the log scale if `logs`."""
+    if rule.limit in ("below", "above"):
+        shift, turned = _logged(rule.amount) if logs else rule.amount, rule.limit == "below"
+        kept_lacks = broken_lacks = False
+    else:
+        margin = tolerance(rule, kind)
+        if rule.limit == "within":
+            if holds.within(margin):
+                return Claim(True, margin - holds.reach, of_absence=True)
+            outside = violated.low > margin or violated.high < -margin
+            return Claim(False, abs(mean) - margin) if outside else _NEITHER
+        # Towards better, the effect must lie above a bound: -margin, or +margin.
+        turned = better is Better.LOWER
+        bound = margin if rule.limit == "better_by_at_least" else -margin
+        shift = -bound if turned else bound
+        # What is shown to be better, or worse, is an effect; what is only not much better, or not
+        # much worse, is the lack of one.
+        kept_lacks = bound < 0 and towards_better(holds, better).low <= 0
+        broken_lacks = bound > 0 and towards_better(violated, better).high >= 0
+    slack = abs(mean - shift)
+    if turned:
+        holds, violated, shift = holds.mirrored(), violated.mirrored(), -shift
+    if holds.low > shift:
+        return Claim(True, holds.low - shift if kept_lacks else slack, kept_lacks)
+    if violated.high < shift:
+        return Claim(False, shift - violated.high if broken_lacks else slack, broken_lacks)
+    return _NEITHER
+
+
+def tolerance(rule: Rule, kind: EffectKind | None) -> float:
+    """Return a rule's limit on the scale of effects, of one that compares."""
+    return on_scale(rule.amount, kind or EffectKind.DIFFERENCE)
+
+
+def _logged(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+# Decide what a run's control and known loss let a gate say of a rule against baseline.
+#
+# A rule about a primary metric is a claim as a verdict is one, so the run's eligibility binds it
+# as it does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of
+# their own: nothing is decided about them where the scenario's control failed, and the rest is
+# theirs to show. Pure.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Hold reasons to leave a rule undecided; by default none.
+
+    `refused`: nothing may be said. `blind`: no absence of an effect, since nothing shows that it
+    would have been seen. `open`: the control leaves a bias as large as `reach` (on the scale of
+    effects) between equal arms, which is more than may be neglected; no reach where it is less.
+    """
+
+    refused: str = ""
+    blind: str = ""
+    open: str = ""
+    reach: float = 0.0
+
+    def why_not(self, claim: Claim) -> str:
+        """Return why a claim can't stand; "" if it can. It can't where such a bias may have brought
+        the estimate across the rule's own limit."""
+        if claim.of_absence and self.blind:
+            return self.blind
+        return self.open if claim.slack <= self.reach else ""
+
+
+def leave(
+    rule: Rule,
+    design: Design,
+    cells: Cells,
+    cell: Cell,
+    key: str,
+    effects: Effects,
+    unit: Unit,
+) -> Leave:
+    """Return what a rule may say of a tuning's effects against baseline, or against the control.
+
+    A bias may be neglected up to the workload's threshold, as verdicts do, but not where the rule
+    itself asks for less: what is small to the study need not be to the rule.
+
+    Of baseline and control themselves the control's check is not asked: the rule is about that
+    very difference.
+    """
+    tuning, place = cell
+    primary = design.primaries.get(place.workload)
+    if primary is None:
+        return Leave()
+    checked = check(design, cells, place, primary)
+    itself = tuning in (design.baseline, design.control)
+    if key != primary.metric:
+        failed = checked.control.passed is False and not itself
+        return Leave(refused=CONTROL_FAILED if failed else "")
+    if effects.fallback is not None:
+        # Its threshold is a share, and there is none of 0.
+        return Leave(refused=f"{key} {effects.fallback}")
+    limit = tolerance(rule, effects.kind)
+    blind = _blind(checked, limit)
+    if itself:
+        return Leave(blind=blind)
+    if not checked.eligibility.judges:
+        return Leave(refused=_refusal(checked))
+    reach = checked.eligibility.reach
+    small = min(on_scale(primary.margin, effects.kind), limit)
+    if reach <= small:
+        return Leave(blind=blind)
+    size = ratio_of(reach) - 1 if effects.kind is EffectKind.RATIO else reach
+    return Leave(
+        blind=blind,
+        open=(
+            f"the A/A control can't rule out a bias up to {size_text(size, effects.kind, unit)}, "
+            "and so much may have brought it across the limit"
+        ),
+        reach=reach,
+    )
+
+
+def _refusal(checked: Checked) -> str:
+    if checked.control.passed is False:
+        return CONTROL_FAILED
+    told = checked.control.sentence.rstrip(".")
+    return told[:1].lower() + told[1:]
+
+
+def _blind(checked: Checked, loss: float) -> str:
+    """Return why a loss as large as the rule's limit may have gone unseen."""
+    if checked.eligibility.sees(loss):
+        return ""
+    if math.isfinite(checked.eligibility.sees_from):
+        return (
+            "the known loss was detected, which does not prove that a loss as small as the limit "
+            "would have been"
+        )
+    failed = checked.known_loss.passed is False
+    why = "the known loss was not detected" if failed else "the known-loss arm was not checked"
+    return f"{why}, so this run may be blind to a loss"

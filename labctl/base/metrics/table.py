@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from labctl.base.metrics.cpu import CPU, PER_OPERATION
-from labctl.base.metrics.exits import EXITS, REASONS
-from labctl.base.metrics.host import HOST
+from labctl.base.metrics.host import (
+    CPU,
+    EXITS,
+    GUEST_SCHEDULER,
+    HOST,
+    HOST_SCHEDULER,
+    PER_OPERATION,
+    REASONS,
+)
 from labctl.base.metrics.row import ANY, Column, Metric, Page, Table
-from labctl.base.metrics.scheduler import GUEST_SCHEDULER, HOST_SCHEDULER
-from labctl.base.metrics.stream import STREAM
-from labctl.base.metrics.workload import NEIGHBOUR, WORKLOAD
+from labctl.base.metrics.workload import NEIGHBOUR, STREAM, WORKLOAD
 
 TABLES: Mapping[Table, tuple[Metric, ...]] = {
     Table.WORKLOAD: (*WORKLOAD, *STREAM),

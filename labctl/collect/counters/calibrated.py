@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect.collector import Collector, RawTrial, Target, why_no_image
 from labctl.collect.known import Known, MissingReadingError
 from labctl.store.samples import Reading, Unavailable, sample

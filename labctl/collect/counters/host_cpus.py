@@ -11,12 +11,18 @@ from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, LabctlError
-from labctl.base.latency_qos import NO_LIMIT_US, limit_or_reason
-from labctl.base.levels import Level
+from labctl.base.kernel import NO_LIMIT_US, limit_or_reason
+from labctl.base.tuning import Level
 from labctl.collect.collector import Attaching, Collector, Snapshot, Target
-from labctl.collect.counters.perf_attached import counting
-from labctl.collect.counters.perf_stat_probe import Countable, output_options, tried
-from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
+from labctl.collect.counters.perf import (
+    Countable,
+    counting,
+    counts,
+    output_options,
+    read_counters,
+    totals,
+    tried,
+)
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.store.trial import TrialFolder

@@ -13,12 +13,16 @@ from functools import cache, partial
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Attaching, Collector, Here, RawTrial, Target
-from labctl.collect.counters.perf_attached import counting
-from labctl.collect.counters.perf_stat_probe import Countable, pmu_countable
-from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
+from labctl.collect.counters.perf import (
+    Countable,
+    counting,
+    counts,
+    pmu_countable,
+    read_counters,
+    totals,
+)
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.store.trial import TrialFolder
 

@@ -21,9 +21,9 @@ from typing import Any
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
+from labctl.base.kernel import with_tracefs
 from labctl.base.process import dies_with_labctl, run, running
-from labctl.base.tracefs import with_tracefs
 
 RAW = "trace/exits.bpftrace.jsonl"
 

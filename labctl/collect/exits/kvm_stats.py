@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Collector, Here, RawTrial, reads
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots
 from labctl.store.samples import (

@@ -17,7 +17,7 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Snapshot, Target
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots

@@ -10,7 +10,7 @@ from typing import Any
 
 from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect import runner_counts
 from labctl.collect.collector import Collector, Here
 from labctl.collect.snapshots import RAW, Snapshots, read_snapshots

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labctl.base.placed import known_slice_ns
+from labctl.base.placement import known_slice_ns
 from labctl.collect.collector import Edge, Snapshot, Target, ThreadRef
 from labctl.collect.snapshots import BESIDE
 

@@ -12,25 +12,16 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from labctl.base.channel import Channel, ChannelClosed, ClockReading
-from labctl.base.clock_discipline import clock_discipline
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.base.tracefs import LOCKED_DOWN, TRACEFS
+from labctl.base.kernel import LOCKED_DOWN, TRACEFS, clock_discipline
 from labctl.collect.collector import Target
 from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
+from labctl.trace.model import FORK, MIGRATE, SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUPS, WAKING
 from labctl.trace.problems import GUEST_TRACE, SIZE_LIMIT, note_problem
-from labctl.trace.tracepoints import (
-    FORK,
-    MIGRATE,
-    SWITCH,
-    TIMER_EXPIRE,
-    TIMER_START,
-    WAKEUPS,
-    WAKING,
-)
 
 EVENTS = (
     SWITCH,

@@ -6,21 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Attaching, Collector, Here, why_no_image
 from labctl.collect.traces.guest_recorder import guest_tracing
 from labctl.collect.traces.waiting import no_waiting, waiting
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
-from labctl.trace.model import Trace
+from labctl.trace.model import SWITCH, Trace
 from labctl.trace.problems import GUEST_TRACE, noted_problem
-from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import has_switches, schedule
-from labctl.trace.threads import Thread, Window, stored_window
+from labctl.trace.threads import Thread, Window, process_tree, stored_window
 from labctl.trace.timeline.recordings import Traces
-from labctl.trace.tracepoints import SWITCH
 
 _ROLE = "workload"
 """Role of the workload's threads, as natively in the host's trace: here they wait for the guest's

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect.collector import Attaching, Collector, Target, ThreadRef
 from labctl.collect.snapshots import Snapshots, read_snapshots
 from labctl.collect.traces import perf_record
@@ -20,13 +20,11 @@ from labctl.collect.traces.recorded_events import trial_events
 from labctl.collect.traces.waiting import no_waiting, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace import files
-from labctl.trace.model import Trace
+from labctl.trace.model import SWITCH, Trace
 from labctl.trace.problems import HOST_TRACE, note_problem, noted_problem
-from labctl.trace.process_tree import process_tree
 from labctl.trace.sched import Schedule, has_switches, schedule
-from labctl.trace.threads import Thread, stored_threads
+from labctl.trace.threads import Thread, process_tree, stored_threads
 from labctl.trace.timeline.recordings import Traces
-from labctl.trace.tracepoints import SWITCH
 
 
 def parse(traces: Traces) -> Iterator[Reading]:

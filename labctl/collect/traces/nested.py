@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labctl.base.errors import UsageError
-from labctl.base.percentiles import SAMPLES_BEYOND
+from labctl.base.units import SAMPLES_BEYOND
 from labctl.collect.collector import RawTrial, Source
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.kernel import with_tracefs
 from labctl.base.process import dies_with_labctl, running
-from labctl.base.tracefs import with_tracefs
 
 MIB = 1024 * 1024
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from labctl.base.cpus import CpuSet
 from labctl.base.tuning import Kind
 from labctl.collect.collector import Target
-from labctl.trace.tracepoints import (
+from labctl.trace.model import (
     ENTRY,
     EXIT,
     FORK,

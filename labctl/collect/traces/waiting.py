@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from labctl.base.percentiles import bears_unseen, samples_needed
+from labctl.base.units import bears_unseen, samples_needed
 from labctl.store.samples import HELPERS, VCPU, Reading, Unavailable, sample, sample_key
 from labctl.trace.sched import Delays, Schedule, ThreadSchedule
 from labctl.trace.threads import Thread

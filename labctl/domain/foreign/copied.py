@@ -6,7 +6,8 @@ docs/own-vm.md has a table of its parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,86 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of
 from labctl.domain.foreign.allowed import DOMAIN, copy_table
 from labctl.domain.foreign.foreign_domain import OwnDomain, is_written, memory_kib
-from labctl.domain.foreign.notes import kept_note, left_out_notes
 from labctl.domain.foreign.rebuilt import rebuilt
 from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
+
+# Write what labctl says of the owner's XML: what it takes over, and what it leaves out. Pure.
+
+
+_LIMIT = "shares and limits are about its place among the host's guests"
+_HOST = "it is the host's"
+_WHO = ("global", "emulator", "iothread")
+
+_REASONS = {
+    "devices/emulator": "labctl runs this host's own QEMU",
+    "devices/audio": "sound leads nowhere",
+    "devices/tpm": "its state is the original's: a guest whose disk is sealed to it won't boot",
+    "devices/vsock": "its number is the original's",
+    "devices/smartcard": _HOST,
+    "devices/input": _HOST,
+    "devices/pstore": "the guest would write to the file behind it",
+    "devices/redirdev": "its device is at a user's display",
+    "devices/redirfilter": "its device is at a user's display",
+    **dict.fromkeys((f"cputune/{tag}" for tag in ("shares", "period", "quota")), _LIMIT),
+    **{f"cputune/{who}_{tag}": _LIMIT for who in _WHO for tag in ("period", "quota")},
+    **dict.fromkeys(("blkiotune", "memtune", "cputune/cachetune", "cputune/memorytune"), _LIMIT),
+}
+"""Elements below the domain to why they are left out. A share is one among the host's own guests, a
+cap is no part of the machine, and where the kernel keeps real-time policies out of cpu cgroups
+libvirt starts no domain that has one."""
+
+_UNKNOWN = "labctl takes over only what it knows to be part of the machine"
+
+_REPLACED = frozenset(
+    ("@id", "genid", "resource", "seclabel", "vcpus", "title", "description", "metadata")
+    + ("on_poweroff", "on_reboot", "on_crash", "on_lockfailure")
+    + tuple(
+        f"devices/disk/{tag}"
+        for tag in ("backingStore", "transient", "shareable", "source/seclabel", "source/@index")
+    )
+    + tuple(
+        f"devices/{port}/{tag}"
+        for port in ("serial", "parallel", "console", "channel")
+        for tag in ("source", "protocol", "log", "@tty")
+    )
+    + tuple(f"devices/graphics/@{key}" for key in ("port", "tlsPort", "autoport", "listen"))
+    + tuple(f"devices/graphics/listen/@{key}" for key in ("address", "network", "socket"))
+    + ("devices/rng/backend/text",)
+)
+"""Nothing is said of them: labctl puts its own in their places, or they are a name, a label, or
+what libvirt does when a guest ends."""
+
+
+def kept_note(root: etree._Element) -> str:
+    """Return what of the domain is taken over."""
+    devices = root.find("devices")
+    count = Counter(map(tag_of, devices if devices is not None else ()))
+    parts = [f"<{tag_of(part)}>" for part in root if part.tag not in ("name", "uuid", "devices")]
+    parts += [f"<{tag}>" if many == 1 else f"{many} <{tag}>" for tag, many in count.items()]
+    return f"this of its XML is taken over: {', '.join(dict.fromkeys(parts))}"
+
+
+def left_out_notes(left_out: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each reason why something is left out. `left_out`: as Rebuilt has it."""
+    reasons: dict[str, list[str]] = {}
+    for path in (name.partition("/")[2] for name in left_out):
+        if path not in _REPLACED:
+            reasons.setdefault(_REASONS.get(path, _UNKNOWN), []).append(path)
+    for reason, paths in reasons.items():
+        names = [_placeholder(path, is_known=reason != _UNKNOWN) for path in paths]
+        verb = "is" if len(names) == 1 else "are"
+        yield f"{', '.join(names)} {verb} left out: {reason}"
+
+
+def _placeholder(path: str, *, is_known: bool) -> str:
+    if is_known:
+        return f"<{path.rpartition('/')[2]}>"
+    owner, _, key = path.rpartition("/")
+    tag = owner.rpartition("/")[2] or "domain"
+    if key.startswith("@"):
+        return f"<{tag} {key[1:]}=…>"
+    return f"the text of <{tag}>" if key == "text" else f"<{key}>"
+
 
 _SIZES = (
     ("memory", None, 2048),
@@ -91,7 +169,7 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     devices = root.find("devices")
     if devices is None:
         devices = etree.SubElement(root, "devices")
-    _name(root, request)
+    _set_names(root, request)
     _memory(root, own)
     notes = [
         kept,
@@ -120,7 +198,7 @@ def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
     return etree.tostring(made.root, encoding="unicode")
 
 
-def _name(root: etree._Element, request: CopyRequest) -> None:
+def _set_names(root: etree._Element, request: CopyRequest) -> None:
     root.set("type", DOMAIN_TYPES[request.accelerator])
     _set_text(root, "name", request.name)
     _set_text(root, "uuid", request.uuid)

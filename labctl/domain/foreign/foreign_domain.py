@@ -17,9 +17,8 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of, unit_bytes
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
 from labctl.domain.foreign.allowed import DOMAIN
+from labctl.domain.foreign.rebuilt import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS, rebuilt
 from labctl.domain.foreign.rebuilt import path as is_no_path
-from labctl.domain.foreign.rebuilt import rebuilt
-from labctl.domain.foreign.vocabulary import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS
 
 FORMATS = ("raw", "qcow2")
 MOST_BYTES: Final = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
-from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, limit_us
+from labctl.base.kernel import DEVICE, NO_LIMIT_US, limit_us
 from labctl.host.doctor.check import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 

@@ -7,7 +7,7 @@ import re
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import BrokenError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.host.doctor.check import Check, Result, Scope, block, fine, percent, some, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.settings.journal import Journal

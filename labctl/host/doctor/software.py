@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from labctl.base.hostfacts import is_older
 from labctl.base.tuning import Requires
-from labctl.base.versions import is_older
 from labctl.host.doctor.check import Check, Result, Scope, block, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.facts import QEMU, libvirt_version
-from labctl.host.kernel_config import config_value, read_config
 from labctl.host.preflight import TOOLS
+from labctl.host.tracers import config_value, read_config
 
 GROUP = "software"
 _DRIVERS = "libvirt/connection-driver/libvirt_driver_qemu.so"

@@ -8,7 +8,7 @@ from labctl.base.errors import HostError
 from labctl.host.doctor.check import Check, Result, Scope, fine, some, unknown, warn
 from labctl.host.doctor.reader import Reader
 from labctl.host.settings.tunables import selected
-from labctl.host.settings.tuned_profile import read_profile
+from labctl.host.settings.tuned import read_profile
 
 GROUP = "tuned"
 _ACTIVE = "/etc/tuned/active_profile"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.cpus import CpuSet
-from labctl.base.knob_values import KNOB_VALUES, Values
-from labctl.base.latency_qos import Held
+from labctl.base.kernel import Held
+from labctl.base.tuning import KNOB_VALUES, Values
 from labctl.host.settings.journal import Changes, KnobChange
 from labctl.host.settings.tunables import FileValue
 

@@ -7,10 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from labctl.base.cpus import CpuSet
-from labctl.base.errors import HostError, UsageError
-from labctl.base.knob_values import HOUSEKEEPING
-from labctl.base.latency_qos import Held
-from labctl.base.nearest import nearest
+from labctl.base.errors import HostError, UsageError, nearest
+from labctl.base.kernel import Held
+from labctl.base.tuning import HOUSEKEEPING
 from labctl.host.settings.journal import Changes, Journal
 from labctl.host.settings.knob import Impossible, Knob, KnobPlace
 from labctl.host.settings.knob_table import TABLE

@@ -22,7 +22,7 @@ from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.paths import StatePaths
-from labctl.host.processes import boot_id
+from labctl.host.machines import boot_id
 from labctl.host.settings.journal import Journal
 from labctl.store.jsonfile import read_json, write_bytes, write_json
 

@@ -34,7 +34,8 @@ class Tunable(Protocol):
     back.
 
     Both raise OSError; `read` raises FileNotFoundError when what it belongs to is gone.
-    `kind` and `arguments` are enough for `labctl.host.settings.kinds.rebuild` to make an equal one.
+    `kind` and `arguments` are enough for `labctl.host.settings.journal.rebuild` to make an equal
+    one.
     """
 
     kind: ClassVar[str]

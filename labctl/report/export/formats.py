@@ -38,7 +38,7 @@ def _json(run: LoadedRun, fresh: Sequence[LoadedRun]) -> Iterable[bytes]:
 
 
 def _csv(run: LoadedRun, _: Sequence[LoadedRun]) -> Iterable[bytes]:
-    from labctl.report.export.samples_csv import samples_csv
+    from labctl.report.export.samples import samples_csv
 
     return map(str.encode, samples_csv(run))
 

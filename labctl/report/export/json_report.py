@@ -1,4 +1,4 @@
-"""Write the report for programs. docs/report-schema.md documents its shape."""
+"""Write runs, density runs and fleets as JSON (docs/report-schema.md)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import Any
 
 import orjson
 
-from labctl.analysis.answer_file import answer_json
-from labctl.analysis.collecting import level_of
-from labctl.analysis.comparison_json import comparison_json
-from labctl.analysis.factor_json import factors_json
+from labctl.analysis.answer.json import answer_json, comparison_json, factors_json
+from labctl.analysis.answer.view import View
+from labctl.analysis.density import Density, Fitting, Number
+from labctl.analysis.hosts.fleet import (
+    FactSplit,
+    FleetEffect,
+    FleetJudgement,
+    FleetLevel,
+    GroupAnswer,
+    GroupEffect,
+    Place,
+    Point,
+)
+from labctl.analysis.hosts.pool import Pooled
 from labctl.analysis.model import (
     Added,
     AnswerCode,
@@ -26,14 +36,18 @@ from labctl.analysis.model import (
     Spares,
     Standing,
 )
-from labctl.analysis.view import View
-from labctl.analysis.wall_time import WallTime, wall_time
-from labctl.base.jsontext import without_controls
+from labctl.analysis.times import WallTime, level_of, wall_time
+from labctl.base.json import without_controls
 from labctl.report.arm_table import arm_tables, tables_as_json
+from labctl.report.density_words import remarks, test_words
 from labctl.report.price_list import predicted_json
 from labctl.report.published_parts import published_json
 from labctl.report.study_parts import tables_json
+from labctl.store.density_record import DensityRecord
 from labctl.store.run_folder import LoadedRun
+
+# Write the report for programs. docs/report-schema.md documents its shape.
+
 
 SCHEMA = 3
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
@@ -274,3 +288,186 @@ def _wall_time(spent: WallTime | None) -> dict[str, Any] | None:
         "share": spent.share,
         "share_without_warmups": spent.share_without_warmups,
     }
+
+
+# Write what a density run found as JSON (docs/density.md).
+
+
+DENSITY_SCHEMA = 1
+
+
+def density_json(record: DensityRecord, name: str, path: str, found: Density) -> dict[str, Any]:
+    """Return what `labctl density --json` prints: the judgement, then the record as it is kept."""
+    return {
+        "schema": DENSITY_SCHEMA,
+        "run": name,
+        "path": path,
+        "fitting": [_fitting(one) for one in found.fitting],
+        "tests": [
+            {
+                "tuning": test.tuning,
+                "against": test.against,
+                "more": test.more,
+                "fewer": test.fewer,
+                "alike": test.alike,
+                "undecided": test.undecided,
+                "p": test.p,
+                "shows_more": test.shows_more,
+                "sentence": test_words(test),
+            }
+            for test in found.tests
+        ],
+        "curves": {
+            tuning: [
+                {
+                    "guests": point.count,
+                    "blocks": point.blocks,
+                    "held": point.held,
+                    "worst": point.worst,
+                    "median": point.middle,
+                    "cost_per_guest": point.cost,
+                }
+                for point in points
+            ]
+            for tuning, points in found.curves.items()
+        },
+        "remarks": remarks(record, found),
+        "record": record.to_json(),
+    }
+
+
+def _fitting(one: Fitting) -> dict[str, Any]:
+    interval = one.interval
+    return {
+        "tuning": one.tuning,
+        "guests": _number(one.typical),
+        "interval": None
+        if interval is None
+        else {
+            "low": _number(interval.low),
+            "high": _number(interval.high),
+            "coverage": interval.coverage,
+        },
+        "no_interval": one.why or None,
+        "by_block": {str(block): _number(number) for block, number in one.numbers.items()},
+        "unavailable": {str(block): why for block, why in one.lacking.items()},
+    }
+
+
+def _number(number: Number | None) -> dict[str, Any] | None:
+    return None if number is None else {"value": number.value, "at_least": number.at_least}
+
+
+# Write a fleet's judgement for programs. docs/fleet-report.md documents its keys.
+
+
+FLEET_SCHEMA = 1
+"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+_POOLED = ("mean", "low", "high", "prediction_low", "prediction_high", "tau", "i2")
+
+
+def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
+    """Return plain JSON values; effects as ratios or differences, levels in their unit."""
+    return {
+        "schema": FLEET_SCHEMA,
+        "hosts": judged.hosts,
+        "measured": judged.measured,
+        "alpha": judged.alpha,
+        "confidence": judged.confidence,
+        "facts": {fact: dict(values) for fact, values in judged.facts.items()},
+        "warnings": list(judged.warnings),
+        "answers": [group_answer_json(answer) for answer in judged.answers],
+        "effects": [_effect(one) for one in judged.effects],
+        "levels": [_fleet_level(one) for one in judged.levels],
+        "states": [asdict(state) for state in judged.states],
+    }
+
+
+def group_answer_json(of: GroupAnswer) -> dict[str, Any]:
+    """Return one group's answer as plain JSON values."""
+    return {
+        "tuning": of.tuning,
+        "accelerator": of.accelerator,
+        "group": of.group,
+        "by": of.by,
+        "hosts": of.hosts,
+        "code": str(of.code),
+        "why": of.why,
+    }
+
+
+def _effect(one: FleetEffect) -> dict[str, Any]:
+    return {
+        **asdict(one.place),
+        "margin": one.margin,
+        "no_worse_than": one.no_worse_than,
+        **_group(one.place, one.whole),
+        "differ": one.differ if one.p is not None else None,
+        "differ_p": one.p,
+        "differ_why": one.why_no_test or None,
+        "groups": [_split(one.place, split) for split in one.splits],
+        "by_host": [_point(one.place, point) for point in one.points],
+        "left_out": [{"host": host, "why": why} for host, why in one.left_out],
+    }
+
+
+def _group(place: Place, group: GroupEffect) -> dict[str, Any]:
+    return {**pooled_json(place, group.pooled, len(group.hosts)), "why": group.why or None}
+
+
+def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) -> dict[str, Any]:
+    """Return a pooled effect as plain JSON values, each null where there is none. `hosts`: of the
+    group, where it isn't said by the effect."""
+    if found is None:
+        return {"hosts": hosts, **dict.fromkeys(_POOLED)}
+    values = (found.mean, found.low, found.high, found.new_low, found.new_high)
+    shown = [_shown(place, value) for value in values]
+    count = found.hosts if hosts is None else hosts
+    return {"hosts": count, **dict(zip(_POOLED, (*shown, found.tau, found.share), strict=True))}
+
+
+def _split(place: Place, split: FactSplit) -> dict[str, Any]:
+    return {
+        "fact": split.fact,
+        "p": split.p,
+        "differs": split.differs if split.p is not None else None,
+        "why": split.why or None,
+        "groups": [
+            {"group": group.group, **_group(place, group), "members": list(group.hosts)}
+            for group in split.groups
+        ],
+    }
+
+
+def _fleet_level(one: FleetLevel) -> dict[str, Any]:
+    return {
+        **asdict(one.place),
+        "group": one.group,
+        "typical": _shown(one.place, one.typical),
+        "why": one.why or None,
+        "by_host": [_point(one.place, point) for point in one.points],
+    }
+
+
+def _point(place: Place, point: Point) -> dict[str, Any]:
+    return {
+        "host": point.host,
+        "estimate": _shown(place, point.estimate),
+        "low": _shown(place, point.low),
+        "high": _shown(place, point.high),
+        "units": point.units,
+        "boots": point.boots,
+        "verdict": point.verdict,
+        "distance": point.distance,
+        "p": point.p,
+        "apart": point.is_apart,
+    }
+
+
+def _shown(place: Place, value: float) -> float | None:
+    """Return a value off the scale of effects; None of one that no JSON number holds."""
+    try:
+        found = math.exp(value) if place.is_log else value
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None

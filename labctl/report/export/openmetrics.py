@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, RunCheck
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Unit
 from labctl.base.wording import printable
 from labctl.store.run_folder import LoadedRun

@@ -26,9 +26,8 @@ from labctl.report.export.samples import (
     of_trial,
     packed,
 )
-from labctl.store.readings import Kind
 from labctl.store.run_folder import LoadedRun
-from labctl.store.samples import Unavailable
+from labctl.store.samples import Kind, Unavailable
 
 VERSION_KEY = "labctl.samples.schema"
 """Key in the file's own metadata, beside `labctl.version` and `labctl.run`."""

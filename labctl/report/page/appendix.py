@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.analysis.collecting import costs_said, level_of
+from labctl.analysis.effects.cells import is_interleaved, skipped
 from labctl.analysis.model import MissingMetric
-from labctl.analysis.pairing import is_interleaved
-from labctl.analysis.skipped import skipped
-from labctl.analysis.spares import spares_that_ran
+from labctl.analysis.times import costs_said, level_of
+from labctl.analysis.verdicts.decide import spares_that_ran
 from labctl.base.errors import BrokenError
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.base.wording import counted, without_logs
 from labctl.report.sentences import time_taken
-from labctl.store.run_folder import LoadedRun
-from labctl.store.stored_xml import stored_xml
+from labctl.store.run_folder import LoadedRun, stored_xml
 from labctl.store.trial import TrialStatus
 
 # A guest is hostile and facts come from it: without limits it could make the page any size.

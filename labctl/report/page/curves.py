@@ -13,14 +13,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import capital
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import Level
-from labctl.analysis.view import View
-from labctl.analysis.words import capital
-from labctl.base.latencies import CLOSED, LARGEST, OPEN
 from labctl.base.metrics.table import METRICS
 from labctl.base.notation import quantity
-from labctl.base.units import Unit
+from labctl.base.units import CLOSED, LARGEST, OPEN, Unit
 from labctl.base.wording import counted
 from labctl.report.page.axis import Axis, axis_of
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from labctl.analysis.cells import Scenario, cell_of
-from labctl.analysis.view import View, primary_column
+from labctl.analysis.answer.view import View, primary_column
+from labctl.analysis.effects.cells import Scenario, cell_of
 from labctl.base.notation import NOT_AVAILABLE, quantity
 from labctl.base.units import Unit
 from labctl.report.page.axis import Axis, axis_of

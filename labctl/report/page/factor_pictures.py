@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from labctl.analysis.factor_model import CellMean, FactorAnalysis
+from labctl.analysis.model import CellMean, FactorAnalysis
 from labctl.base.notation import changes, differences, quantity
 from labctl.base.units import Unit
 from labctl.base.wording import metric_title, place_in_words

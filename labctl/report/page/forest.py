@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from statistics import quantiles
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View, primary_column
+from labctl.analysis.answer.words import effect_text
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.verdict_table import verdict_text
-from labctl.analysis.view import View, primary_column
-from labctl.analysis.words import effect_text
-from labctl.report.page.effect_axis import EffectAxis, Tick, axis_ticks, direction, spanning
+from labctl.analysis.verdicts.table import verdict_text
+from labctl.report.page.axis import EffectAxis, Tick, axis_ticks, direction, spanning
 
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
+from labctl.analysis.compare.history import History, LevelChange, RunSeries
 from labctl.base.wording import counted, metric_title
 from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.report.templating import template

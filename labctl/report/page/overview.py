@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from labctl.analysis.cells import Scenario, scenario_of
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import effect_text
+from labctl.analysis.effects.cells import Scenario, scenario_of
 from labctl.analysis.model import Comparison, EffectKind
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View
-from labctl.analysis.words import effect_text
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better
-from labctl.report.page.effect_axis import EffectAxis, Tick, spanning
+from labctl.report.page.axis import EffectAxis, Tick, spanning
 
 MOST_ROWS = 6
 """Rows that fit on a phone's first screen beside the answer."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from lxml import etree
 from markupsafe import escape
 
+from labctl.analysis.answer.view import View
 from labctl.analysis.model import Judgement
-from labctl.analysis.view import View
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError, UsageError

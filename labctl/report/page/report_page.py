@@ -2,26 +2,473 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
-from labctl.analysis.model import Judgement
-from labctl.analysis.side_costs import Price, side_costs_of
-from labctl.analysis.view import View
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import shown
+from labctl.analysis.answer.worse import Price, side_costs_of
+from labctl.analysis.effects.cells import Scenario, scenario_of
+from labctl.analysis.factors import (
+    contrast_shown,
+    factor_title,
+    finding_words,
+    group_title,
+    levels_title,
+    notes,
+)
+from labctl.analysis.model import Comparison, Diagnostic, Finding, Judgement, Level
+from labctl.base.cpus import format_cpus, parse_cpus
+from labctl.base.metrics.row import Page
+from labctl.base.metrics.table import beginnings
+from labctl.base.notation import quantity, share
+from labctl.base.wording import cell_levels, counted
 from labctl.report import sentences
 from labctl.report.arm_table import ArmTable, arm_tables, explanation, host_line
 from labctl.report.page import appendix, dots
-from labctl.report.page.factor_page import factor_part
+from labctl.report.page.dots import Invalid
+from labctl.report.page.factor_pictures import Heatmap, Interaction, heatmap, interaction
+from labctl.report.page.forest import native_reference
 from labctl.report.page.overview import overviews
-from labctl.report.page.pinmap import WIDTH as PIN_WIDTH
-from labctl.report.page.pinmap import pin_maps
-from labctl.report.page.scenario_page import Section, ShownChange, change, room_for, section
+from labctl.report.page.pictures import Drawing, Sight, drawings
+from labctl.report.page.study_heatmaps import StudyHeatmap, study_heatmaps
 from labctl.report.page.terms import Terms
+from labctl.report.price_list import Predictions, predictions
 from labctl.report.study_parts import StudyPart, study_part
 from labctl.report.templating import template
 from labctl.store.jsonfile import check_folder, write_bytes, write_output
+from labctl.store.records.run_record import PinData, PinGroup, RecordedPins, RunRecord
 from labctl.store.run_folder import PAGE, LoadedRun
+from labctl.store.samples import labels_of
+
+# Show on the page what factors did: tables of effects, and pictures of two factors.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectRow:
+    arm: str
+    factor: str
+    levels: str
+    estimate: str
+    interval: str
+    finding: str
+    is_real: bool
+    values: str
+
+
+@dataclass(frozen=True, slots=True)
+class EffectTable:
+    title: str
+    rows: tuple[EffectRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorPart:
+    factors: tuple[tuple[str, str, str], ...]
+    """Each factor's name, its levels, and of what it gives one value each."""
+    tables: tuple[EffectTable, ...]
+    interaction: Interaction | None
+    heatmap: Heatmap | None
+    heatmaps: tuple[StudyHeatmap, ...]
+    """Pictures that the study asks for."""
+    notes: tuple[str, ...]
+
+
+def factor_part(view: View) -> FactorPart | None:
+    """Return the part for the page; None of a run without factors."""
+    analysis = view.judgement.factors
+    if analysis is None:
+        return None
+    tables = [
+        EffectTable(
+            title,
+            tuple(
+                EffectRow(
+                    arm=one.arm,
+                    factor=factor_title(one),
+                    levels=levels_title(one),
+                    estimate=contrast_shown(one).estimate,
+                    interval=contrast_shown(one).interval,
+                    finding=finding_words(one),
+                    is_real=one.finding in (Finding.REAL, Finding.SMALL),
+                    values=counted(len(one.values), one.per) if one.paired else "unpaired",
+                )
+                for one in found
+            ),
+        )
+        for title, found in groupby(sorted(analysis.contrasts, key=group_title), key=group_title)
+    ]
+    return FactorPart(
+        factors=tuple(
+            (name, ", ".join(of.levels), "boot" if of.own_boot else "block")
+            for name, of in analysis.factors.items()
+        ),
+        tables=tuple(tables),
+        interaction=interaction(analysis),
+        heatmap=heatmap(analysis),
+        heatmaps=tuple(study_heatmaps(view)),
+        notes=tuple(notes(analysis)),
+    )
+
+
+# Draw the pin plan: the host's cores, each with its CPUs and the threads on them.
+
+
+WIDTH = 168
+_LINE = 18
+_CHIP = 22
+_PADDING = 8
+_LONGEST = 18
+"""Letters that fit into a tile."""
+
+_KINDS = (("vCPU", "vcpu"), ("emulator", "emulator"), ("iothread", "iothread"))
+_MOST_CORES = 256
+_CPU_LIST = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,999}")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Show a role on a CPU. `kind` gives its colour, `text` its name."""
+
+    y: int
+    text: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCpu:
+    y: int
+    name: str
+    chips: tuple[Chip, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Show a core's tile; `name` is "" where only CPUs are known."""
+
+    name: str
+    cpus: tuple[DrawnCpu, ...]
+    height: int
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnGroup:
+    title: str
+    cores: tuple[Core, ...]
+    free: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinMap:
+    """Show the pin plan. `rows` are the table behind the picture: CPU, core, threads."""
+
+    strategy: str
+    groups: tuple[DrawnGroup, ...]
+    rows: tuple[tuple[str, str, str], ...]
+    picture: str
+    reasons: tuple[str, ...]
+
+
+def pin_maps(record: RunRecord) -> list[PinMap]:
+    """Return the run's pin plan, and those of other strategies that its tunings used."""
+    first = {"": record.pin_plan} if record.pin_plan else {}
+    found = [_pin_map(name, plan) for name, plan in {**first, **record.pin_plans}.items()]
+    return [pins for pins in found if pins.groups or pins.picture]
+
+
+def _pin_map(strategy: str, plan: RecordedPins) -> PinMap:
+    groups = list(map(_group, plan.layout)) or list(_flat(plan.data))
+    return PinMap(
+        strategy=strategy or plan.data.strategy or "",
+        groups=tuple(groups),
+        rows=tuple(
+            (cpu.name, core.name, ", ".join(chip.text for chip in cpu.chips) or "free")
+            for group in groups
+            for core in group.cores
+            for cpu in core.cpus
+        ),
+        picture=plan.picture,
+        reasons=plan.reasons,
+    )
+
+
+def _group(group: PinGroup) -> DrawnGroup:
+    cores = group.cores[:_MOST_CORES]
+    return DrawnGroup(
+        title=group.title,
+        cores=tuple(_core(f"core {core.core}", core.cpus) for core in cores),
+        free=group.free,
+    )
+
+
+def _flat(data: PinData) -> Iterator[DrawnGroup]:
+    """Yield CPUs alone, of a plan whose cores were not recorded."""
+    roles: dict[int, list[str]] = {}
+    for number, cpu in data.vcpus.items():
+        roles.setdefault(cpu, []).append(f"vCPU {number}")
+    named = {"emulator": data.emulator}
+    named |= {f"iothread {number}": cpus for number, cpus in data.iothreads.items()}
+    for role, text in (*named.items(), ("housekeeping", data.housekeeping)):
+        for cpu in sorted(_cpus(text)):
+            roles.setdefault(cpu, []).append(role)
+    if roles:
+        cores = [_core("", {str(cpu): roles[cpu]}) for cpu in sorted(roles)[:_MOST_CORES]]
+        free = _cpus(data.online) - roles.keys()
+        yield DrawnGroup("", tuple(cores), format_cpus(free))
+
+
+def _cpus(text: str | None) -> frozenset[int]:
+    """Return a CPU list; empty for anything else, a list of millions of CPUs included."""
+    if text is None or _CPU_LIST.fullmatch(text) is None:
+        return frozenset()
+    try:
+        return parse_cpus(text)
+    except ValueError:
+        return frozenset()
+
+
+def _core(name: str, cpus: Mapping[str, Sequence[str]]) -> Core:
+    y = _PADDING + (_LINE if name else 0)
+    drawn = []
+    for number, roles in cpus.items():
+        top = y
+        y += _LINE + 4
+        chips = []
+        for role in roles:
+            chips.append(Chip(y, role[:_LONGEST], _kind(role)))
+            y += _CHIP
+        drawn.append(DrawnCpu(top, f"CPU {number}"[:_LONGEST], tuple(chips)))
+        y += _PADDING if chips else 2
+    said = "; ".join(
+        f"{cpu.name}: {', '.join(chip.text for chip in cpu.chips) or 'free'}" for cpu in drawn
+    )
+    return Core(name, tuple(drawn), y + 2, said)
+
+
+def _kind(role: str) -> str:
+    return next((kind for start, kind in _KINDS if role.startswith(start)), "housekeeping")
+
+
+# Show everything about one workload and condition.
+
+
+_ALWAYS = beginnings(Page.LARGEST)
+_MOSTLY = beginnings(Page.LARGEST, Page.LARGE)
+DETAIL: tuple[tuple[str, ...], ...] = (("",), _MOSTLY, _ALWAYS, ())
+"""Prefixes of the metrics in a scenario's full table, from all of them to only the primary one."""
+
+
+_FEWEST_ARMS = 6
+_MOST_NUMBERS = 2000
+_MOST_PANELS = 192
+"""Limit for the whole page, which must stay below 2 MB even with ten thousand trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Hold what fits into a page: arms in each picture (the tables have all), and, as one of
+    DETAIL, how the metrics begin that the tables of all numbers have."""
+
+    arms: int
+    detail: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.detail == DETAIL[0]
+
+
+def room_for(view: View) -> Room:
+    """Return as much as keeps the page below 2 MB."""
+    levels = view.judgement.levels
+    fitting = (
+        detail
+        for detail in DETAIL
+        if sum(_wanted(view, level, detail) for level in levels) <= _MOST_NUMBERS
+    )
+    arms = max(_FEWEST_ARMS, _MOST_PANELS // max(1, len(view.places)))
+    return Room(arms, next(fitting, DETAIL[-1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownChange:
+    """Show a comparison as text."""
+
+    tuning: str
+    against: str
+    effect: str
+    interval: str
+    confidence: str
+    symbol: str
+    verdict: str
+    verdict_class: str
+    holm: bool
+    blocks: int
+    boots: int
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Show one metric of one arm: its typical value and its changes, "" where there are none."""
+
+    arm: str
+    typical: str
+    against_baseline: str
+    against_native: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    title: str
+    source: str
+    numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideCosts:
+    """Hold what a tuning did to each party of the header; None where it isn't known."""
+
+    tuning: str
+    prices: tuple[Price | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buys:
+    """Say where the variance comes from, as (level, standard deviation), and what would lower
+    it."""
+
+    sentence: str
+    levels: tuple[tuple[str, str], ...]
+    proposal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    number: int
+    title: str
+    levels: str
+    """Factors and levels of a cell, "" of any other workload."""
+    direction: str
+    leading: tuple[Drawing, ...]
+    """Pictures above what is said in words; `pictures` are those below."""
+    pictured: tuple[ShownChange, ...]
+    sentences: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    buys: tuple[Buys, ...]
+    side_cost_header: tuple[str, ...]
+    side_costs: tuple[SideCosts, ...]
+    pictures: tuple[Drawing, ...]
+    predicted: Predictions
+    drawn: int
+    """Arms in its pictures, where there isn't room for all of them; else 0."""
+    metrics: tuple[Metric, ...]
+
+
+def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Room) -> Section:
+    """Return everything about one scenario, as far as there is room."""
+    shown = view.spotlight(place, room.arms)
+    sight = Sight(view=view, place=place, shown=shown, invalid=invalid)
+    said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
+    said += [*sentences.harmless(view, place), *sentences.holm(view, place)]
+    said += sentences.left_out(view, place)
+    said += [check.sentence for check in view.checks(place)]
+    native = native_reference(view, place)
+    pictured = [*view.pictured(place), *([native] if native is not None else [])]
+    side_costs = [(tuning, side_costs_of(view, tuning, place)) for tuning in view.candidates]
+    header = tuple(dict.fromkeys(price.who for _, prices in side_costs for price in prices))
+    return Section(
+        number=number,
+        title=place.title,
+        levels="; ".join(f"{name} = {level}" for name, level in cell_levels(place.workload)),
+        direction=sentences.direction(view, place),
+        leading=tuple(drawings(sight, leads=True)),
+        pictured=tuple(map(change, pictured)),
+        sentences=tuple(said),
+        diagnostics=tuple(
+            one
+            for one in view.diagnostics(place)
+            # A grave one stands above, among what could change the answer.
+            if not any(one.sentence in warning for warning in view.judgement.warnings)
+        ),
+        buys=tuple(
+            Buys(item.sentence, *sentences.spreads(view, place, item))
+            for item in view.judgement.precision
+            if scenario_of(item) == place
+        ),
+        side_cost_header=header,
+        side_costs=tuple(
+            SideCosts(
+                tuning, tuple({price.who: price for price in prices}.get(who) for who in header)
+            )
+            for tuning, prices in side_costs
+            if prices
+        ),
+        pictures=tuple(drawings(sight, leads=False)),
+        predicted=predictions(view, place),
+        drawn=len(shown) if len(shown) < len(view.tunings) else 0,
+        metrics=tuple(_metrics(view, place, room.detail)),
+    )
+
+
+def change(item: Comparison) -> ShownChange:
+    effect, interval = shown(item)
+    return ShownChange(
+        tuning=item.tuning,
+        against=item.against,
+        effect=effect,
+        interval=interval or ("no interval" if item.low is None else "too wide"),
+        confidence=share(item.confidence),
+        symbol=item.verdict.row.symbol if item.verdict is not None else "",
+        verdict=item.verdict.shown if item.verdict is not None else "",
+        verdict_class=item.verdict.css_class if item.verdict is not None else "",
+        holm=item.by_holm,
+        blocks=len(item.blocks),
+        boots=item.boots,
+        left_out=", ".join(map(str, item.left_out)),
+    )
+
+
+def _wanted(view: View, level: Level, detail: tuple[str, ...]) -> bool:
+    if {"reason", "vcpu"} <= labels_of(level.metric).keys():
+        return False  # a number for each reason of each vCPU: the JSON has them
+    return level.metric == view.primary(level.workload) or level.metric.startswith(detail)
+
+
+def _metrics(view: View, place: Scenario, detail: tuple[str, ...]) -> Iterable[Metric]:
+    by_metric: dict[str, dict[str, Level]] = {}
+    primary = view.primary(place.workload)
+    here = (level for level in view.levels(place) if _wanted(view, level, detail))
+    for level in sorted(here, key=lambda level: (level.metric != primary, level.metric)):
+        by_metric.setdefault(level.metric, {})[level.tuning] = level
+    changes: dict[tuple[str, str], list[Comparison]] = {}
+    for item in view.comparisons(place):
+        changes.setdefault((item.metric, item.tuning), []).append(item)
+    for metric, levels in by_metric.items():
+        numbers = tuple(
+            _number(view, levels[arm], changes.get((metric, arm), ()))
+            for arm in view.tunings
+            if arm in levels
+        )
+        sources = sorted({level.source for level in levels.values()})
+        yield Metric(view.title(place.workload, metric), ", ".join(sources), numbers)
+
+
+def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:
+    found = {item.against: item for item in changes}
+    baseline = found.pop(view.baseline, None)
+    return Number(
+        arm=level.tuning,
+        typical=quantity(level.typical, level.unit),
+        against_baseline=str(shown(baseline)) if baseline is not None else "",
+        against_native=", ".join(f"{shown(item)} vs {against}" for against, item in found.items()),
+        blocks=len(level.values),
+    )
+
 
 # All that the template may ask for: a key that an old or broken run lacks is None there.
 
@@ -102,7 +549,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
         study=study,
         whole=room.whole,
         added=[(item, change(item)) for item in more.comparisons] if more else [],
-        pin_width=PIN_WIDTH,
+        pin_width=WIDTH,
         no_reason=appendix.NO_REASON,
         missing=appendix.missing(judgement.unavailable),
         invalid=invalid[: appendix.MOST_INVALID],

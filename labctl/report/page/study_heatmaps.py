@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from labctl.analysis.answer.view import View, series_name
 from labctl.analysis.model import Level
-from labctl.analysis.view import View, series_name
 from labctl.base.notation import quantity
 from labctl.base.wording import counted, metric_title
 from labctl.report.page.factor_pictures import Heatmap, HeatPanel, Tile

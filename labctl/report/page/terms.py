@@ -7,8 +7,7 @@ from functools import cache
 
 from markupsafe import Markup, escape
 
-from labctl.base.glossary import Glossary, Term, glossary
-from labctl.base.wording import printable
+from labctl.base.wording import Glossary, Term, glossary, printable
 
 IN_SENTENCES = (
     "added blocks",

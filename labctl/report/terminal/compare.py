@@ -9,10 +9,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.answer.words import change_text, effect_shown
+from labctl.analysis.compare.two_runs import Difference, PerPrice, Prices, RunComparison
 from labctl.analysis.model import EffectKind
-from labctl.analysis.run_compare.per_price import PerPrice, Prices
-from labctl.analysis.run_compare.two_runs import Difference, RunComparison
-from labctl.analysis.words import change_text, effect_shown
 from labctl.base.notation import Shown, quantity, share
 from labctl.base.units import Unit
 from labctl.base.wording import metric_title

@@ -8,15 +8,15 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from labctl.analysis.factor_model import Contrast, FactorAnalysis, Finding
-from labctl.analysis.factor_words import (
-    change,
+from labctl.analysis.factors import (
+    contrast_shown,
     factor_title,
     finding_words,
     group_title,
     levels_title,
     notes,
 )
+from labctl.analysis.model import Contrast, FactorAnalysis, Finding
 from labctl.base.wording import counted
 from labctl.report.parts import bare_table, small, text
 from labctl.store.records.plan_record import PlanRecord
@@ -94,7 +94,7 @@ def _effects(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:
         table.add_column("finding", min_width=9, max_width=14, overflow="fold")
         arm = None
         for one in found:
-            estimate, interval = change(one)
+            estimate, interval = contrast_shown(one)
             shown = f"{estimate} ({interval})" if interval else estimate
             cells = (factor_title(one), levels_title(one), shown, finding_words(one))
             table.add_row(text("" if one.arm == arm else one.arm), *map(text, cells))

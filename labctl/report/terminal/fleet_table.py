@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labctl.analysis.fleet.fleet_model import FleetJudgement, GroupAnswer, Take
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.hosts.fleet import FleetJudgement, GroupAnswer, Take
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.notation import NOT_AVAILABLE, share
 from labctl.base.wording import counted
 from labctl.report.fleet_words import (

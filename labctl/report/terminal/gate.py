@@ -9,10 +9,10 @@ from typing import Any
 from lxml import etree
 from rich.console import Group, RenderableType
 
-from labctl.analysis.answer_file import answer_json
-from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
+from labctl.analysis.answer.json import answer_json
+from labctl.analysis.answer.words import effect_shown
 from labctl.analysis.gate.policy import Undecided
-from labctl.analysis.words import effect_shown
+from labctl.analysis.gate.rules import Finding, GateResult, Outcome
 from labctl.base.notation import quantities
 from labctl.base.wording import counted, metric_title, printable
 from labctl.report.parts import bare_table, small, text

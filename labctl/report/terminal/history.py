@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labctl.analysis.run_compare.history import History, LevelChange, RunSeries
-from labctl.base.nearest import nearest
+from labctl.analysis.compare.history import History, LevelChange, RunSeries
+from labctl.base.errors import nearest
 from labctl.base.notation import change as ratio_text
 from labctl.base.notation import difference, quantity
 from labctl.base.units import Better

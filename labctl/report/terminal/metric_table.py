@@ -8,13 +8,12 @@ from itertools import islice
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from labctl.analysis.cells import scenario_of
-from labctl.analysis.contrasts import explore
-from labctl.analysis.decide import decide
+from labctl.analysis.answer.view import of_workloads
+from labctl.analysis.effects.cells import scenario_of
+from labctl.analysis.factors import explore
 from labctl.analysis.model import Judgement, Level
-from labctl.analysis.view import of_workloads
-from labctl.base.errors import UsageError
-from labctl.base.nearest import nearest
+from labctl.analysis.verdicts.decide import decide
+from labctl.base.errors import UsageError, nearest
 from labctl.base.notation import quantity
 from labctl.base.wording import metric_title
 from labctl.report.parts import bare_table, small, text

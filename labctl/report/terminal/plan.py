@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.effects.cells import skipped
 from labctl.analysis.foresight import Foreseen
-from labctl.analysis.skipped import skipped
-from labctl.analysis.wall_time import ExpectedTime
+from labctl.analysis.times import ExpectedTime
 from labctl.base.notation import size
 from labctl.base.wording import counted, duration, metric_title, roughly
 from labctl.report.parts import bare_table, skipped_table, text

@@ -8,17 +8,16 @@ from pathlib import Path
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import few, listed
 from labctl.analysis.model import Comparison, Judgement
-from labctl.analysis.verdict_table import Says, Verdict, says
-from labctl.analysis.view import View
-from labctl.analysis.words import few, listed
+from labctl.analysis.verdicts.table import Says, Verdict, says
 from labctl.base.wording import counted
 from labctl.report.arm_table import ArmCell, ArmTable, arm_tables, explanation, host_line
 from labctl.report.parts import bare_table, marked, text
 from labctl.report.published_parts import published_table
-from labctl.report.terminal.answer_lines import answer_head, answer_reasons
 from labctl.report.terminal.factor_tables import factors_short
-from labctl.report.terminal.head import short_head
+from labctl.report.terminal.tables import answer_head, answer_reasons, short_head
 from labctl.store.run_folder import LoadedRun
 
 _MOST_ROWS = 24

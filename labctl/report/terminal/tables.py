@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill
 
@@ -10,21 +10,137 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from labctl.analysis.cells import Scenario
-from labctl.analysis.model import Added, Comparison, Judgement
-from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import MetricColumn, View
-from labctl.analysis.words import shown
+from labctl.analysis.answer.answer import step_text
+from labctl.analysis.answer.record import AnswerRecord
+from labctl.analysis.answer.view import MetricColumn, View
+from labctl.analysis.answer.words import few, shown
+from labctl.analysis.answer.worse import side_costs_of
+from labctl.analysis.effects.cells import Scenario, skipped
+from labctl.analysis.model import Added, Attempts, Comparison, Judgement
+from labctl.analysis.times import level_of
 from labctl.base.notation import NOT_AVAILABLE, TO, quantity
+from labctl.base.tuning import Level
+from labctl.base.wording import counted
 from labctl.report import sentences
-from labctl.report.parts import bare_table, marked, small, text
+from labctl.report.parts import bare_table, marked, skipped_table, small, text
 from labctl.report.price_list import prediction_table, predictions
 from labctl.report.study_parts import study_shown
-from labctl.report.terminal.answer_lines import answer_lines
 from labctl.report.terminal.factor_tables import factors_full
-from labctl.report.terminal.head import head
-from labctl.report.terminal.trials import left_behind, time_lines
 from labctl.store.run_folder import LoadedRun
+from labctl.trace import files
+
+# Show a run's answer in a terminal: what to do, why, how sure it is, and what to type next.
+
+
+_LABEL = 10
+
+
+def answer_lines(record: AnswerRecord) -> RenderableType:
+    """Return the status of a run that isn't finished, the answer with its grounds, and the next
+    step."""
+    return Group(answer_head(record), answer_reasons(record))
+
+
+def answer_head(record: AnswerRecord) -> RenderableType:
+    """Return the status of a run that isn't finished, the answer's first sentence, and what it
+    costs."""
+    parts = [text(line, style="bold") for line in (record.status, record.lead) if line]
+    rows = _rows()
+    for label, words in record.conditions:
+        rows.add_row(text(label, style="dim"), text(words))
+    return Group(*parts, *([rows] if rows.row_count else []))
+
+
+def answer_reasons(record: AnswerRecord) -> RenderableType:
+    """Return why the answer is what it is, how sure it is, and the next step."""
+    rows = _rows()
+    for label, words in record.reasons:
+        rows.add_row(text(label, style="dim"), text(words))
+    for label, command in _next(record):
+        rows.add_row(text(label, style="dim"), command)
+    return rows
+
+
+def _rows() -> Table:
+    rows = Table.grid(padding=(0, 1, 0, 0))
+    rows.add_column(width=_LABEL, no_wrap=True)
+    rows.add_column(overflow="fold")
+    return rows
+
+
+def _next(record: AnswerRecord) -> Iterator[tuple[str, Text]]:
+    for number, step in enumerate(record.next):
+        yield "" if number else "next", text(step_text(step), style="" if number else "bold")
+
+
+# Head a run's report in a terminal: what ran, how much of it, and how it ended.
+
+
+def short_head(view: View) -> Text:
+    """Return the run's name, state and sizes in one line."""
+    run, judgement = view.run, view.judgement
+    study = run.plan.study or run.run.study or "unknown study"
+    return text(
+        f"{study}, run {run.name} ({run.run.status or 'state unknown'}): "
+        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
+        f"{judgement.done} of {counted(judgement.planned, 'trial')}, "
+        f"{run.run.accelerator or 'unknown accelerator'}\n"
+    )
+
+
+def head(view: View) -> Text:
+    """Return the run's name, state and sizes in a line each."""
+    run, judgement = view.run, view.judgement
+    study = run.plan.study or run.run.study or "unknown study"
+    kind = "quick run" if run.run.quick else "run"
+    lines = [
+        f"{study}, {kind} {run.name} ({run.run.status or 'state unknown'})",
+        f"{counted(judgement.blocks, 'block')}, {counted(judgement.boots, 'boot')}, "
+        f"{judgement.done} of {counted(judgement.planned, 'trial')} done, "
+        f"{judgement.invalid} invalid, {run.run.where_guests_ran}",
+    ]
+    if taken := sentences.time_taken(run):
+        lines.append(taken)
+    if judgement.ending:
+        lines.append(judgement.ending)
+    if judgement.spares and judgement.spares.sentence:
+        lines.append(judgement.spares.sentence)
+    return text("\n".join(lines) + "\n")
+
+
+# Show what became of a run's trials: invalid attempts, what was skipped, and time lines.
+
+
+def left_behind(run: LoadedRun, attempts: Attempts) -> list[RenderableType]:
+    """Return a table of invalid attempts and one of what was skipped, where there are any."""
+    return [*_invalid(attempts), *_skipped(skipped(run.plan, run.run))]
+
+
+def time_lines(run: LoadedRun) -> list[RenderableType]:
+    """Return the command that draws a traced run's trials; [] for a run without a trace."""
+    if level_of(run) == Level.TRACE and any(files.has_trace(trial.folder) for trial in run.trials):
+        return [text(f"\nEach trial's time line: labctl timeline {run.name}")]
+    return []
+
+
+def _invalid(attempts: Attempts) -> list[RenderableType]:
+    """Return how many attempts each arm lost, and why; [] when none did."""
+    if not any(arm.invalid for arm in attempts.arms):
+        return []
+    table = bare_table("Invalid attempts by arm")
+    table.add_column("arm", min_width=9, max_width=24, overflow="fold")
+    table.add_column("invalid", min_width=9)
+    table.add_column("why", overflow="fold")
+    for arm in attempts.arms:
+        why = "; ".join(few([f"{reason} ({count}×)" for reason, count in arm.reasons], 2))
+        table.add_row(text(arm.tuning), text(f"{arm.invalid} of {arm.attempts}"), text(why))
+    return [Text(), table]
+
+
+def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
+    """Return what this host can't have; [] when it can have all of the study."""
+    return [Text(), skipped_table(left_out)] if left_out else []
+
 
 _VERDICT = "verdict"
 _WIDEST = 12

@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 
 from labctl.base.wording import printable
 from labctl.report.timeline import timeline_words as words
-from labctl.report.timeline.spans_data import title_of
+from labctl.report.timeline.timeline_page import title_of
 from labctl.trace.timeline.lanes import Lane, Late, State, Suspect, Timeline
 
 _PACKETS = 10_000

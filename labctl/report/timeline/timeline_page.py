@@ -3,20 +3,300 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from labctl.base.wording import printable
 from labctl.report.templating import template
 from labctl.report.timeline import timeline_words as words
-from labctl.report.timeline.overview import LANE_HEIGHT, NAMES, STACKED, WIDTH, overview
-from labctl.report.timeline.spans_data import MEASURED, Packed, Spans, packed, spans_of
 from labctl.trace.model import Gap
-from labctl.trace.timeline.lanes import State, Timeline
+from labctl.trace.timeline.lanes import Lane, State, Timeline
+
+# Pack a time line's spans into columns of a page's data block, which its script unpacks.
+
+
+MEASURED = len(State)
+"""A category beside the states: running the task whose wake-ups are measured."""
+CATEGORIES = MEASURED + 1
+
+_TIME_BYTES, _DETAIL_BYTES = 6, 3
+"""Nanoseconds of three days, and as many names as anything has."""
+_MOST_BYTES = 2_800_000
+"""Limit on packed spans: as base64, with all else, they keep a page below 5 MB."""
+_MOST_SPANS = 1_200_000
+"""More never fit (2.5 bytes each are few), so they aren't packed to find that out."""
+_FIRST_GRAIN_NS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Hold a lane's spans in its window: whole nanoseconds from the window's start, and
+    categories.
+    """
+
+    lane: Lane
+    title: str
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    category: NDArray[np.int8]
+    detail: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Hold packed spans. `data`: base64 of gzip of the lanes' columns, one lane after the other.
+    `counts`: spans of each lane. `grain_ns`: shorter spans were joined with their neighbours; 0
+    where none were."""
+
+    data: str
+    counts: tuple[int, ...]
+    grain_ns: int
+
+
+def spans_of(timeline: Timeline) -> list[Spans]:
+    """Return every lane's spans, cut to the window: by vCPU, the host above the guest, other
+    threads last."""
+    measured = {late.task for late in timeline.late}
+    lanes = sorted(timeline.lanes, key=lambda lane: (lane.vcpu < 0, lane.vcpu, lane.side != "host"))
+    return [_spans(lane, timeline, measured) for lane in lanes]
+
+
+def packed(spans: Sequence[Spans]) -> Packed:
+    """Return the spans as a page holds them; short ones joined where they would take too much
+    room."""
+    grain, kept, most = 0, list(spans), _MOST_SPANS
+    while True:
+        if sum(int(_begins_run(one, grain).sum()) for one in spans) <= most:
+            kept = [_joined_spans(one, grain) for one in spans] if grain else kept
+            data = _bytes(kept)
+            if len(data) <= _MOST_BYTES:
+                break
+            most = int(0.9 * _MOST_BYTES / len(data) * sum(len(one.start) for one in kept))
+        grain = 2 * grain or _FIRST_GRAIN_NS
+    return Packed(base64.b64encode(data).decode(), tuple(len(one.start) for one in kept), grain)
+
+
+def _spans(lane: Lane, timeline: Timeline, measured: Collection[str]) -> Spans:
+    window = timeline.end_ns - timeline.start_ns
+    start = np.clip(lane.start_ns - timeline.start_ns, 0, window)
+    end = np.clip(lane.end_ns - timeline.start_ns, 0, window)
+    whose = np.array([name in measured for name in lane.details], dtype=bool)
+    category = lane.state.astype(np.int8)
+    if len(whose):
+        of_task = lane.state == list(State).index(State.TASK)
+        category[of_task & whose[lane.detail]] = MEASURED
+    kept = end > start
+    return Spans(lane, title_of(lane), start[kept], end[kept], category[kept], lane.detail[kept])
+
+
+def title_of(lane: Lane) -> str:
+    """Return the lane's title, with its side where there are two of them."""
+    if lane.side == "guest":
+        return f"{lane.title}, inside the guest"
+    return f"{lane.title}, on its host" if lane.vcpu >= 0 and not _of_tasks(lane) else lane.title
+
+
+def _of_tasks(lane: Lane) -> bool:
+    """Return whether it shows which task a CPU runs: natively that is the host's view."""
+    return bool(np.isin(list(State).index(State.TASK), lane.state))
+
+
+def _bytes(spans: Sequence[Spans]) -> bytes:
+    columns = bytearray()
+    for one in spans:
+        before = np.concatenate(([0], one.end[:-1])) if len(one.end) else one.end
+        columns += _planes(one.start - before, _TIME_BYTES)
+        columns += _planes(one.end - one.start, _TIME_BYTES)
+        columns += _planes(one.detail.astype(np.int64), _DETAIL_BYTES)
+        columns += one.category.tobytes()
+    # Without the time of packing: the same trace gives the same page.
+    return gzip.compress(columns, 6, mtime=0)
+
+
+def _planes(values: NDArray[np.int64], count: int) -> bytes:
+    """Return all lowest bytes, then all second ones, and so on: similar bytes compress well
+    together.
+    """
+    return values.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :count].T.tobytes()
+
+
+def _begins_run(spans: Spans, grain: int) -> NDArray[np.bool_]:
+    """Return whether each span begins a run of those that are joined: runs have only spans shorter
+    than `grain`, and end where nothing is known, and at each multiple of `grain`."""
+    apart = np.ones(len(spans.start), dtype=bool)
+    if grain and len(apart):
+        short = spans.end - spans.start < grain
+        cell = spans.start // grain
+        apart[1:] = ~(short[1:] & short[:-1] & (cell[1:] == cell[:-1]))
+        apart[1:] |= spans.start[1:] != spans.end[:-1]
+    return apart
+
+
+def _joined_spans(spans: Spans, grain: int) -> Spans:
+    """Join each run of short spans into one, of the category that took most of its time."""
+    length = spans.end - spans.start
+    if not len(length):
+        return spans
+    apart = _begins_run(spans, grain)
+    first = np.flatnonzero(apart)
+    last = np.append(first[1:], len(length)) - 1
+    run = np.cumsum(apart) - 1
+    time = np.zeros((len(first), CATEGORIES), dtype=np.int64)
+    np.add.at(time, (run, spans.category), length)
+    category = time.argmax(axis=1).astype(np.int8)
+    # The longest span of that category names the run.
+    rank = np.lexsort((length, spans.category == category[run], run))
+    named = rank[np.append(np.flatnonzero(np.diff(run[rank])), len(rank) - 1)]
+    return replace(
+        spans,
+        start=spans.start[first],
+        end=spans.end[last],
+        category=category,
+        detail=spans.detail[named],
+    )
+
+
+# Draw a whole time line as a small picture without a script: each lane's shares over time.
+
+
+WIDTH = 240
+"""Columns that the window is cut into."""
+LANE_HEIGHT = 26
+_LEAST_HEIGHT = 2.0
+"""Least height, so that even the shortest wait for a CPU is visible."""
+
+NAMES = (
+    "guest",
+    "host",
+    "exit",
+    "waiting",
+    "halted",
+    "task",
+    "idle",
+    "unknown",
+    "measured",
+)
+"""Names of the categories, for style sheet and script: the states in their order, then MEASURED."""
+
+STACKED = (
+    MEASURED,
+    *(
+        list(State).index(state)
+        for state in (
+            State.TASK,
+            State.GUEST,
+            State.EXIT,
+            State.HOST,
+            State.UNKNOWN,
+            State.PREEMPTED,
+        )
+    ),
+)
+"""Categories from the bottom up. A halted or idle CPU is drawn as nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewLane:
+    """Draw a lane. `areas`: the CSS class and the path of each category; `y` where the lane
+    begins.
+    """
+
+    title: str
+    y: int
+    areas: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Draw the overview. `gaps`: where each begins and how wide it is, in columns. `ticks`: places
+    in percent, and their texts."""
+
+    height: int
+    lanes: tuple[OverviewLane, ...]
+    gaps: tuple[tuple[float, float], ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def overview(timeline: Timeline, spans: Sequence[Spans]) -> Overview:
+    """Return the overview of the lanes of CPUs; QEMU's other threads have theirs in the large
+    picture alone."""
+    window = max(1, timeline.end_ns - timeline.start_ns)
+    lanes = []
+    for number, one in enumerate(one for one in spans if one.lane.vcpu >= 0):
+        y = number * (LANE_HEIGHT + 4)
+        lanes.append(OverviewLane(one.title, y, _areas(shares(one, window), y)))
+    gaps = [
+        (WIDTH * low / window, WIDTH * max(high - low, window / WIDTH) / window)
+        for gap in timeline.gaps
+        if (low := max(0, gap.start_ns - timeline.start_ns))
+        < (high := min(window, gap.end_ns - timeline.start_ns))
+    ]
+    return Overview(len(lanes) * (LANE_HEIGHT + 4), tuple(lanes), tuple(gaps), _ticks(window))
+
+
+def shares(spans: Spans, window: int) -> NDArray[np.float64]:
+    """Return, for each of WIDTH columns of the window, the share of its time by category."""
+    edges = np.linspace(0, window, WIDTH + 1)
+    found = np.zeros((CATEGORIES, WIDTH))
+    for category in range(CATEGORIES):
+        its = spans.category == category
+        if not its.any():
+            continue
+        start, end = spans.start[its], spans.end[its]
+        spent = np.cumsum(end - start)
+        # Time spent up to each span's start and end, and in between in proportion.
+        moments = np.column_stack((start, end)).ravel()
+        before = np.column_stack((spent - (end - start), spent)).ravel()
+        found[category] = np.diff(np.interp(edges, moments, before)) * WIDTH / window
+    return found
+
+
+def _areas(found: NDArray[np.float64], y: int) -> tuple[tuple[str, str], ...]:
+    areas = []
+    floor = np.zeros(WIDTH)
+    for category in STACKED:
+        height = found[category] * LANE_HEIGHT
+        if not height.any():
+            continue
+        if category == list(State).index(State.PREEMPTED):
+            height = np.where(height > 0, np.maximum(height, _LEAST_HEIGHT), 0)
+            floor = np.minimum(floor, LANE_HEIGHT - height)
+        areas.append((NAMES[category], _path(floor, floor + height, y + LANE_HEIGHT)))
+        floor = floor + height
+    return tuple(areas)
+
+
+def _path(low: NDArray[np.float64], high: NDArray[np.float64], bottom: int) -> str:
+    """Rectangles over all columns where there is something, neighbours of one height as one."""
+    ends = np.round(np.stack((bottom - high, bottom - low)), 1)
+    drawn = ends[1] > ends[0]
+    changes = np.flatnonzero(np.any(np.diff(ends, axis=1) != 0, axis=0)) + 1
+    path = []
+    for first, last in zip([0, *changes], [*changes, WIDTH], strict=True):
+        if drawn[first]:
+            top, base = ends[:, first]
+            path.append(f"M{first} {base:g}V{top:g}H{last}V{base:g}z")
+    return "".join(path)
+
+
+def _ticks(window: int) -> tuple[tuple[float, str], ...]:
+    """Return five moments or so, in milliseconds."""
+    milliseconds = window / 1e6
+    rough = milliseconds / 5
+    magnitude = 10.0 ** np.floor(np.log10(rough))
+    step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= rough)
+    return tuple(
+        (100 * moment / milliseconds, f"{moment:g}")
+        for moment in (round(n * step, 9) for n in range(int(milliseconds / step) + 1))
+    )
+
 
 _SCRIPTS = ("timeline-data.js", "timeline-draw.js", "timeline-view.js")
 _ROWS = 20
@@ -175,12 +455,12 @@ def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str
         ],
         "gaps": [
             {"at": gap.start_ns - begin, "end": gap.end_ns - begin, "count": gap.count}
-            for gap in _joined(timeline.gaps)
+            for gap in _joined_gaps(timeline.gaps)
         ],
     }
 
 
-def _joined(gaps: Sequence[Gap]) -> Iterator[Gap]:
+def _joined_gaps(gaps: Sequence[Gap]) -> Iterator[Gap]:
     """Gaps without overlaps, in order: of whichever CPU."""
     last: Gap | None = None
     for gap in sorted(gaps, key=lambda gap: gap.start_ns):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.analysis.collecting import level_of
+from labctl.analysis.times import level_of
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.levels import Level
 from labctl.base.notation import quantity
+from labctl.base.tuning import Level
 from labctl.base.units import Unit
 from labctl.base.wording import counted, place_in_words
 from labctl.report.timeline.timeline_page import About

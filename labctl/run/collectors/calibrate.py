@@ -17,11 +17,10 @@ from labctl.base.errors import BrokenError
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.tuning import Kind
 from labctl.collect.counters import calibrated, perf_stat
-from labctl.collect.counters.perf_attached import perf_attached
+from labctl.collect.counters.perf import counts, perf_attached, read_counters, totals
 from labctl.collect.counters.perf_stat import countable
-from labctl.collect.counters.perf_stat_text import counts, read_counters, totals
+from labctl.run.guests.bench import tree_channel
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import tree_channel
 from labctl.store.jsonfile import canonical, read_json, write_json
 from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload_of

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from labctl.base.errors import HostError
 from labctl.base.events import Listener, Warned
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.base.wording import counted
 from labctl.collect.traces.guest_recorder import LIMIT_MIB as GUEST_MIB
 from labctl.collect.traces.perf_record import LIMIT_MIB as HOST_MIB

@@ -2,24 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.base.levels import Level
 from labctl.base.paths import StatePaths, host_lock, results_folder
+from labctl.base.tuning import Kind, Level, Tuning
+from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan
 from labctl.host import doctor
 from labctl.host.doctor.activity import observe
 from labctl.host.doctor.check import Finding, Status
+from labctl.host.doctor.foremost import PINNING, foremost
 from labctl.host.doctor.reader import Reader
-from labctl.run.commands.study_checks import StudyScope, TuningState, check_study
-from labctl.run.commands.tuning_states import fit_here, foremost_of, tunings_of
-from labctl.run.planning.guest_image import accelerator_or_error
-from labctl.run.planning.guest_needs import OF_NO_STUDY, guest_needs
-from labctl.run.planning.needed_tracers import Kernels
+from labctl.host.doctor.since import rests_on
+from labctl.host.topology import Topology, read_topology
+from labctl.run.commands.host_checks import StudyScope, TuningState, check_study
+from labctl.run.planning.host import fits, offers_here
+from labctl.run.planning.images import OF_NO_STUDY, accelerator_or_error, guest_needs
 from labctl.run.planning.planned import has_peers
+from labctl.run.planning.requirements import Kernels, Offers
 from labctl.study.load_study import Overrides, load_study
+from labctl.study.study import GuestShape, Study
+from labctl.study.tunings import load_tuning, tuning_json, tuning_names
 from labctl.workloads.registry import checkers
+
+# Say which tunings of a study, or of the catalogue, run on this host, and what bears on them.
+
+
+def tunings_of(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
+    """Return the tunings by name; of the catalogue, those that can't be loaded with the reason."""
+    if study is not None:
+        return {name: load_tuning(name) for name in study.tunings}, {}
+    found: dict[str, Tuning] = {}
+    broken: dict[str, str] = {}
+    for name in tuning_names():
+        try:
+            found[name] = load_tuning(name)
+        except LabctlError as error:
+            broken[name] = error.message
+    return found, broken
+
+
+def fit_here(
+    tunings: Mapping[str, Tuning], guest: GuestShape, accelerator: str | None
+) -> tuple[PinPlan | UsageError, tuple[TuningState, ...]]:
+    """Return where a guest's threads would run, or why there is no room for them; and of each
+    tuning what it lacks and what its pins would do, () without room."""
+    topology = read_topology()
+    try:
+        pins = pin_plan(topology, guest.vcpus or default_vcpus(topology), 1)
+    except UsageError as error:
+        return error, ()
+    offers = offers_here(tunings.values(), guest, topology, accelerator)
+    return pins, tuple(_states(tunings, offers, topology))
+
+
+def _states(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> list[TuningState]:
+    return [
+        TuningState(
+            name=name,
+            description=tunings[name].description,
+            lacking=tuple(hindrance.text for hindrance in fit.hindrances),
+            remedies=tuple(dict.fromkeys(hindrance.remedy for hindrance in fit.hindrances)),
+            warnings=tuple(problem.text for problem in fit.crowding if not problem.refused),
+        )
+        for name, fit in fits(tunings, offers, topology).items()
+    ]
+
+
+def foremost_of(
+    findings: Sequence[Finding], study: Study | None, tunings: Mapping[str, Tuning]
+) -> tuple[Finding, ...]:
+    """Return the warnings that matter most to a study, by what its tunings change of its baseline;
+    to `pinning` without one."""
+    if study is None:
+        return foremost(findings, PINNING)
+    baseline = tuning_json(tunings[study.roles.baseline])
+    changed = [
+        rests_on(tuning_json(tuning), baseline)
+        for name, tuning in tunings.items()
+        if tuning.kind is Kind.GUEST and name not in study.roles.names()
+    ]
+    return foremost(findings, frozenset().union(*changed))
+
 
 OBSERVED_S = 0.5
 """Long enough for steal to show (a tick is 10 ms), short enough to wait for."""

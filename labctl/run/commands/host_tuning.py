@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from labctl.base.errors import BusyError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths, host_lock
-from labctl.base.signals import ending_signals_interrupt
+from labctl.base.process import ending_signals_interrupt
 from labctl.host.lock import host_locked
 from labctl.host.settings import knobs, restore_timer
-from labctl.host.settings.journal import Entry, Journal, KnobChange, Restored
+from labctl.host.settings.journal import Journal, KnobChange
+from labctl.host.settings.journal_file import Entry, Restored
 from labctl.host.settings.tunables import Tunable
 from labctl.run.guests.leftovers import (
     clean_up,
@@ -20,7 +21,7 @@ from labctl.run.guests.leftovers import (
     leftover_guests,
     remove_work,
 )
-from labctl.run.planning.host_request import HostRequest
+from labctl.run.planning.host import HostRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,22 +6,179 @@ what each metric's reader found in that.
 
 from __future__ import annotations
 
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from labctl.base.errors import HostError
+from labctl.base.channel import ChannelClosed
+from labctl.base.command import Command, FileSystem, Server
+from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
 from labctl.host.accelerator import Requested
-from labctl.run.commands.sweep_checks import refuse_problems
-from labctl.run.commands.try_run import Tried, run_once
+from labctl.run.commands.host_checks import refuse_problems
+from labctl.run.guests.base_guest import guest_base
+from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import fresh_bench
-from labctl.run.guests.guest_base import guest_base
+from labctl.run.guests.lab import Lab
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
+from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import SweepRequest
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.trials.beside import serving
+from labctl.run.trials.parse import believable
+from labctl.run.trials.request import SLACK_S, cgroup_of, new_data, setting_of
+from labctl.run.trials.trial import ran_reasons, store_output
+from labctl.store.samples import Sample
+from labctl.store.trial import TrialFolder
 from labctl.study.load_study import OneProgram, Overrides
+from labctl.workloads.declared_metrics import check_outputs, stored_runs
+from labctl.workloads.loops import Output, repeated_argv
+from labctl.workloads.metric_file import Explained, explain_run, told_with
+from labctl.workloads.registry import workload_of
+from labctl.workloads.setting import Parameters
+from labctl.workloads.workload import Workload
+
+# Read the output of one try: each metric by itself, so that one's error hides no other's value.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Hold what was read. `metrics`: of the first run, by metric; `values`: what a trial would
+    have, as text with its unit; `error`: why it would have none."""
+
+    metrics: Mapping[str, Explained] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict)
+    runs: int = 1
+    error: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Return the first reason for which a trial with this output would be invalid."""
+        wrong = (f"metric '{n}': {m.error}" for n, m in self.metrics.items() if m.error)
+        return next(wrong, self.error)
+
+
+def read_output(program: Workload, folder: TrialFolder, parameters: Parameters) -> Read:
+    """Return what a stored output says."""
+    metrics: Mapping[str, Explained] = {}
+    runs: list[Any] = []
+    try:
+        with believable("the output"):
+            runs = list(stored_runs(program.file, folder))
+            metrics = explained(program, runs[0], parameters)
+            found = list(program.with_parameters(parameters).parse(folder))
+    except LabctlError as error:
+        said = "\n".join(filter(None, (error.message, error.hint)))
+        return Read(metrics=metrics, runs=max(1, len(runs)), error=said)
+    values = {one.key: f"{one.value:g} {one.unit}" for one in found if isinstance(one, Sample)}
+    return Read(metrics=metrics, values=values, runs=max(1, len(runs)))
+
+
+def read_recorded(program: Workload, output: Output, parameters: Parameters) -> Read:
+    """Return the same of one run's output that somebody recorded."""
+    try:
+        check_outputs(program.file, [output])
+    except LabctlError as error:
+        return Read(metrics=explained(program, output, parameters), error=error.message)
+    return Read(metrics=explained(program, output, parameters))
+
+
+def explained(program: Workload, output: Output, parameters: Parameters) -> dict[str, Explained]:
+    """Return how each metric is read of one run."""
+    metrics = told_with(program.file.metrics, parameters)
+    return explain_run(metrics, output, skip_s=program.file.trial.skip_s)
+
+
+# Run a workload once on a machine, and read its metrics.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """Hold what one try did. `commands`: what ran, by what it was for; `failure`: why it counts
+    for nothing."""
+
+    side: str
+    commands: Mapping[str, str]
+    status: int | None = None
+    """None of a program that did not come to its end."""
+    seconds: float = 0.0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    servers: Sequence[bytes] = ()
+    failure: str | None = None
+    read: Read = field(default_factory=Read)
+
+
+def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
+    """Return what one run of the program did on that machine; no warm-up, nothing collected."""
+    program = workload_of(one.workload)
+    setting = setting_of(lab, bench, program, one.workload)
+    new_data(lab, bench, program, setting)
+    command = program.command(setting)
+    servers = program.servers(setting)
+    commands = commands_of(command, servers)
+    placed: dict[str, Any] = {"cpus": bench.cpus, "sched": bench.sched}
+    try:
+        with (
+            serving(lab, program, setting.parameters),
+            bench.channel.serving(servers, **placed) as ended,
+            cgroup_of(lab, bench, command),
+        ):
+            result = bench.channel.run(command, seconds=setting.duration_s + SLACK_S, **placed)
+    except ChannelClosed:
+        raise
+    except BrokenError as error:
+        # It was killed, printed too much, or its server or set-up failed.
+        why = "\n".join(filter(None, (error.message, error.hint)))
+        return Tried(side=str(bench.kind), commands=commands, failure=why)
+    with tempfile.TemporaryDirectory(dir=lab.work) as path:
+        folder = TrialFolder(Path(path))
+        store_output(folder, result)
+        failure = next(iter(ran_reasons(program, command, result, ended, folder)), None)
+        read = read_output(program, folder, setting.parameters)
+    return Tried(
+        side=str(bench.kind),
+        commands=commands,
+        status=result.returncode,
+        seconds=result.duration_s,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        files=result.files,
+        servers=[server.output for server in ended.ended],
+        failure=failure,
+        read=read,
+    )
+
+
+def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict[str, str]:
+    """Return what runs, by what it is for, as a shell would take it; of labctl's own loop, what it
+    repeats."""
+    disks = [one for one in beside if isinstance(one, FileSystem)]
+    servers = [one for one in beside if isinstance(one, Server)]
+    prepare = [argv for disk in disks for argv in disk.prepare]
+    found = {f"prepare {n}": shlex.join(argv) for n, argv in enumerate(prepare, start=1)}
+    found |= {f"serve {n}": shlex.join(one.argv) for n, one in enumerate(servers, start=1)}
+    found |= {f"setup {n}": shlex.join(argv) for n, argv in enumerate(command.setup, start=1)}
+    repeats = repeated_argv(command.argv)
+    name = "command" if repeats is None else "command, again and again"
+    found[name + _isolation(command)] = shlex.join(repeats or command.argv)
+    found |= {f"after {n}": shlex.join(argv) for n, argv in enumerate(command.after, start=1)}
+    return found
+
+
+def _isolation(command: Command) -> str:
+    """Return what a command runs under of its own, "" where that is nothing."""
+    policy, limits = str(command.sched.policy) if command.sched else "other", command.cgroup
+    under = f", under SCHED_{policy.upper()}" if policy != "other" else ""
+    return under + (f", in a cgroup ({', '.join(limits.controllers)})" if limits else "")
+
 
 STUDY = "selftest"
 """Study whose roles and image a try has."""

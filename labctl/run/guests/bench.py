@@ -5,17 +5,41 @@ The engine does not know which it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.kernel import Held
+from labctl.base.placement import known_slice_ns, set_slice
+from labctl.base.process import thread_ids
+from labctl.base.runner_messages import runner_archive
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.collector import ThreadRef
-from labctl.domain.asked import ExpectedThread
+from labctl.collect.table import RECORDERS
+from labctl.collect.threads.thread_snapshots import OWN
+from labctl.domain import readback
+from labctl.domain.asked import ExpectedThread, expected_workload, mismatches, sliced
+from labctl.domain.readback import memory_problems, read_threads
+from labctl.domain.render import guest_data_paths
+from labctl.host.cgroups import placement, placement_problems
+from labctl.host.native import DATA_FOLDER, NativeSession, native_session
+from labctl.host.settings import knobs
+from labctl.host.topology import read_topology
+from labctl.run.guests import nic, tuned
+from labctl.run.guests.boots import Boots, PausedGuest
+from labctl.run.guests.lab import Lab
+from labctl.run.resources.huge_pages import pages_of
+from labctl.store.jsonfile import write_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +91,343 @@ class Bench:
         except BrokenError:
             return False
         return bool(self.problems) or not self.misplaced()
+
+
+# Put a tuning in force on the host: its knobs, and the CPUs that are left with them.
+
+
+@dataclass(frozen=True, slots=True)
+class HostSide:
+    """Hold what was set up on the host. `held`: what is in force only while labctl holds it."""
+
+    evidence: dict[str, Any] = field(default_factory=dict)
+    held: Sequence[Held] = ()
+
+    def problems(self) -> list[str]:
+        """Return what ended something that is held, a sentence each."""
+        return [why for one in self.held if (why := one.why_over()) is not None]
+
+
+@contextmanager
+def host_changed(lab: Lab, tuning: Tuning) -> Iterator[HostSide]:
+    """Set the host up as the tuning asks, and back afterwards.
+
+    Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
+    invalid, and the run goes on.
+    """
+    if not tuning.host:
+        yield HostSide()
+        return
+    plan = lab.pin_plan_for(tuning)
+    before = {entry.id for entry in lab.journal.pending()}
+    with ExitStack() as stack:
+        try:
+            turned = stack.enter_context(
+                knobs.host_changed(tuning.host, lab.journal, plan.housekeeping, plan.vcpu_cpus)
+            )
+        except HostError as error:
+            raise BrokenError(error.message, hint=error.hint) from error
+        changed = [entry for entry in lab.journal.pending() if entry.id not in before]
+        held = [{"name": h.name, "before": h.before, "now": h.now} for h in turned.held]
+        evidence = {
+            "host-knobs.json": {
+                "asked": dict(tuning.host),
+                "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
+                "held": held,
+                "refused": turned.refused,
+            }
+        }
+        yield HostSide(evidence, turned.held)
+
+
+def with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
+    """Limit unpinned threads to the CPUs that are online now: with SMT off there are fewer."""
+    return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab
+
+
+# Choose which threads a snapshot looks at, and in what role.
+
+
+def guest_threads(
+    pid: int, vcpu_tids: Mapping[int, int], iothread_tids: Mapping[int, int]
+) -> list[ThreadRef]:
+    """Return QEMU's threads as they are now: its workers come and go."""
+    return [
+        ThreadRef(pid=pid, tid=state.tid, role=state.role, index=state.index)
+        for state in read_threads(pid, vcpu_tids, iothread_tids)
+    ]
+
+
+def set_slices(tids: Iterable[int], slice_ns: int) -> None:
+    """Set the time slice of threads; 0 leaves the kernel's. Raises BrokenError where another one is
+    read back: a kernel before Linux 6.12 takes the call, and does nothing."""
+    if not slice_ns:
+        return
+    wanted = f"a time slice of {slice_ns / 1e6:g} ms"
+    for tid in tids:
+        try:
+            set_slice(tid, slice_ns)
+        except OSError as error:
+            raise BrokenError(f"thread {tid} can't have {wanted}: {error.strerror}") from error
+        if (found := known_slice_ns(tid)) != slice_ns:
+            has = "none" if found is None else f"{found / 1e6:g} ms"
+            raise BrokenError(
+                f"thread {tid} was given {wanted} and has {has}", hint="It takes Linux 6.12."
+            )
+
+
+def process_threads(pid: int, role: str) -> list[ThreadRef]:
+    """Return a process's threads; [] when it is gone."""
+    tids = thread_ids(pid)
+    return [ThreadRef(pid=pid, tid=tid, role=role, index=n) for n, tid in enumerate(tids)]
+
+
+def tree_threads(pid: int, role: str) -> list[ThreadRef]:
+    """Return the threads of a process and of all its descendants (proc_pid_task_children(5))."""
+    found = process_threads(pid, role)
+    for child in _children(found):
+        found += tree_threads(child, role)
+    return found
+
+
+def labctl_threads() -> list[ThreadRef]:
+    """Return what measuring costs: our own, and those of the tools that record for us."""
+    found = process_threads(os.getpid(), OWN)
+    for child in _children(found):
+        try:
+            name = Path(f"/proc/{child}/comm").read_text().strip()
+        except OSError:
+            continue
+        if name in RECORDERS:
+            found += process_threads(child, OWN)
+    return found
+
+
+def _children(threads: Sequence[ThreadRef]) -> list[int]:
+    found: list[int] = []
+    for thread in threads:
+        try:
+            text = Path(f"/proc/{thread.pid}/task/{thread.tid}/children").read_text()
+        except OSError:
+            continue
+        found += map(int, text.split())
+    return found
+
+
+# Provide a guest with a tuning in force as a machine for trials.
+
+
+_HANDICAP_PERIOD_S = 1.0
+
+
+@contextmanager
+def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) -> Iterator[Bench]:
+    """Provide a guest with the tuning in force: restored from boot `boot`, or booted for itself."""
+    restored = tuning.restore and not fresh
+    with ExitStack() as stack:
+        if restored:
+            # On the host as it is: every other tuning is restored from this boot as well.
+            boots.saved(boot)
+        on_host = stack.enter_context(host_changed(lab, tuning))
+        lab = with_cpus_of_now(lab, tuning)
+        paused: PausedGuest = stack.enter_context(
+            boots.restored(boot, tuning) if restored else boots.booted(tuning)
+        )
+        running = paused.running
+        pid = running.pid
+        vcpus = running.vcpu_threads()
+        iothreads = running.iothread_threads()
+        live = running.live_xml()
+        slice_ns = tuning.vcpu_slice_ns
+        expected = sliced(lab.source.expected_threads(lab, tuning, paused.asked_xml), slice_ns)
+        set_slices(vcpus.values(), slice_ns)
+
+        misplaced = partial(_misplaced_threads, expected, pid, vcpus, iothreads)
+        problems = [*misplaced(), *_guest_problems(lab, pid, paused.asked_xml, live)]
+        channel = stack.enter_context(paused.answering())
+        if not restored:
+            boots.set_up(channel, tuning)
+        data_paths = guest_data_paths(tuning.disk, lab.data.count)
+        inside = tuned.set_up(channel, tuning.guest, data_paths)
+        card = nic.look(lab, channel, tuning.network)
+        first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
+        stack.enter_context(handicapped(pid, tuning.handicap_percent))
+
+        def counters() -> dict[str, Any]:
+            if lab.accelerator.name != "kvm":
+                return {}
+            return {
+                "query_stats": [
+                    running.qmp("query-stats", target=target) for target in ("vcpu", "vm")
+                ]
+            }
+
+        trial_cpus = frozenset(cpu for thread in expected for cpu in thread.cpus)
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.GUEST,
+            channel=channel,
+            data_paths=data_paths,
+            trial_cpus=trial_cpus,
+            siblings=lab.topology.siblings(trial_cpus),
+            threads=partial(guest_threads, pid, vcpus, iothreads),
+            counters=counters,
+            first_clock=first_clock,
+            vcpu_tids=tuple(vcpus.values()),
+            waits_for_faults=lab.accelerator.name == "kvm",
+            peer=lab.link.guest.peer if lab.link else None,
+            asked=tuple(expected),
+            misplaced=misplaced,
+            host_problems=on_host.problems,
+            problems=(*problems, *inside.problems, *card.problems),
+            evidence={
+                "live.xml": live,
+                "placement.json": placement(pid),
+                **on_host.evidence,
+                **inside.evidence,
+                **card.evidence,
+            },
+            boot=paused.boot,
+            restored=restored,
+        )
+
+
+@contextmanager
+def handicapped(pid: int, percent: float) -> Iterator[None]:
+    """Stop the process for `percent` of each second while inside; nothing for 0 (METHOD rule 5).
+
+    In one piece, because the host scheduler makes short gaps good again: after a pause the vCPU
+    thread is owed time and preempts its neighbours, for up to about one scheduling slice (3 ms).
+    Of a whole second, so that a trial of whole seconds loses exactly its share wherever the
+    seconds fall.
+    """
+    if percent <= 0:
+        yield
+        return
+    over = threading.Event()
+    stopped_s = _HANDICAP_PERIOD_S * percent / 100
+
+    def stop_and_go() -> None:
+        while not over.wait(_HANDICAP_PERIOD_S - stopped_s):
+            if not _signal(pid, signal.SIGSTOP):
+                return
+            over.wait(stopped_s)
+            _signal(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=stop_and_go, name="handicap", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _signal(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _misplaced_threads(
+    expected: Sequence[ExpectedThread],
+    pid: int,
+    vcpus: Mapping[int, int],
+    iothreads: Mapping[int, int],
+) -> list[str]:
+    """Return a sentence for each of QEMU's threads that is not what is expected of it now."""
+    return mismatches(expected, readback.read_threads(pid, vcpus, iothreads))
+
+
+def _guest_problems(lab: Lab, pid: int, asked_xml: str, live_xml: str) -> list[str]:
+    """Return what of a guest's XML, memory and cgroup is not what was asked."""
+    return [
+        *readback.live_mismatches(asked_xml, live_xml, is_whole=lab.source.says_everything),
+        *memory_problems(pages_of(asked_xml), pid),
+        *placement_problems(lab.layout, placement(pid)),
+    ]
+
+
+# Provide the image's tree on the host as a machine for trials.
+
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
+    """Provide the image's tree on the host, with as many CPUs and as much memory as the guest
+    has.
+    """
+    with ExitStack() as stack:
+        on_host = stack.enter_context(host_changed(lab, tuning))
+        lab = with_cpus_of_now(lab, tuning)
+        pinned = tuning.pin.vcpus is not None
+        cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
+        session = stack.enter_context(
+            native_session(
+                lab.image.tree,
+                data_folder=lab.data.folder,
+                memory_bytes=lab.memory_mib * MIB,
+                runner=runner_file(lab),
+                layout=lab.layout,
+                journal=lab.journal,
+                network=lab.native_network,
+            )
+        )
+        channel = runner_channel(session)
+        # Whatever the runner starts inherits its slice.
+        set_slices([session.pid], tuning.vcpu_slice_ns)
+        yield Bench(
+            tuning=tuning,
+            kind=Kind.NATIVE,
+            channel=channel,
+            data_paths=tuple(f"{DATA_FOLDER}/{path.name}" for path in lab.data.paths),
+            trial_cpus=cpus,
+            siblings=lab.topology.siblings(cpus),
+            threads=list,
+            counters=lambda: {"oom_kills": session.oom_kills()},
+            problems=tuple(placement_problems(lab.layout, session.placement())),
+            evidence={"placement.json": session.placement(), **on_host.evidence},
+            peer=lab.link.native.peer if lab.link else None,
+            cpus=cpus,
+            sched=tuning.vcpu_sched,
+            host_problems=on_host.problems,
+            asked=(expected_workload(cpus, tuning.vcpu_sched, tuning.vcpu_slice_ns),),
+        )
+
+
+@contextmanager
+def tree_channel(lab: Lab) -> Iterator[Channel]:
+    """Start a runner in the image's tree outside any bench, for questions about the programs."""
+    with native_session(
+        lab.image.tree,
+        data_folder=None,
+        memory_bytes=lab.memory_mib * MIB,
+        runner=runner_file(lab),
+        layout=lab.layout,
+        journal=lab.journal,
+    ) as session:
+        yield runner_channel(session)
+
+
+def runner_file(lab: Lab) -> Path:
+    """Return the runner's archive, which native machines mount; the first of a run writes it."""
+    path = lab.work / "runner.pyz"
+    if not path.exists():
+        write_bytes(path, runner_archive(), mode=0o600, below=lab.work)
+    return path
+
+
+def runner_channel(session: NativeSession, name: str = "the native runner") -> Channel:
+    """Return a channel to a native runner that answers; raises what the runner said when it
+    doesn't. `name`: the runner's, for errors."""
+    channel = Channel(session.connection, name)
+    try:
+        channel.wait_ready(Deadline.after(20, "the native runner's first answer"))
+    except BrokenError:
+        session.check_alive()
+        raise
+    return channel

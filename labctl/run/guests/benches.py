@@ -5,11 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from labctl.base.tuning import Kind, Tuning
-from labctl.run.guests.bench import Bench
+from labctl.run.guests.bench import Bench, guest_bench, native_bench
 from labctl.run.guests.boots import Boots
-from labctl.run.guests.guest_bench import guest_bench
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import native_bench
 
 
 def bench_of(

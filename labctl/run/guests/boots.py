@@ -13,12 +13,12 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note, Warned
 from labctl.base.tuning import Tuning
 from labctl.domain.render import guest_data_paths
+from labctl.domain.save_image import with_usb_addresses
 from labctl.domain.session import RunningGuest
-from labctl.domain.usb_addresses import with_usb_addresses
 from labctl.host.cgroups import libvirt_setting, placement, placement_problems
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
 from labctl.run.contained import foreseen
-from labctl.run.guests import guest_nic
+from labctl.run.guests import nic
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.started import RESTORE_S, answering, finish_boot, guest_xml, hand_over
 from labctl.run.resources.disks import DataDisks, Disks, make_empty, make_overlays, remove_disks
@@ -127,7 +127,7 @@ class Boots:
         lab = saved.lab
         disks = self._overlays(saved.disks, "restored")
         xml = with_usb_addresses(guest_xml(lab, tuning, disks), saved.live)
-        with self._memory_for(xml), guest_nic.with_guest_nic(lab, tuning) as plug:
+        with self._memory_for(xml), nic.with_guest_nic(lab, tuning) as plug:
             running = lab.session.restore(saved.memory, xml, lab.domain_name)
             plug(running)
             paused = PausedGuest(lab, running, xml, RESTORE_S, is_booting=False, boot=saved.number)
@@ -139,7 +139,7 @@ class Boots:
         self.last += 1
         disks = self._overlays(self._disks, "booted")
         xml = guest_xml(self._lab, tuning, disks)
-        with self._memory_for(xml), guest_nic.with_guest_nic(self._lab, tuning) as plug:
+        with self._memory_for(xml), nic.with_guest_nic(self._lab, tuning) as plug:
             running = self._lab.session.start(xml)
             plug(running)
             paused = PausedGuest(
@@ -169,7 +169,7 @@ class Boots:
         """Bring a guest that booted with that tuning to where a saved one is."""
         finish_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
-        guest_nic.configure(self._lab, channel)
+        nic.configure(self._lab, channel)
         self._set_up(channel, guest_data_paths(tuning.disk, self._lab.data.count))
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
@@ -228,7 +228,7 @@ class Boots:
         disks = self._overlays(self._disks, f"boot-{number}")
         started = time.monotonic()
         xml = guest_xml(lab, self._baseline, disks)
-        with self._memory_for(xml), guest_nic.with_guest_nic(lab, self._baseline) as plug:
+        with self._memory_for(xml), nic.with_guest_nic(lab, self._baseline) as plug:
             running = lab.session.start(xml)
             try:
                 _check_place(lab, running)

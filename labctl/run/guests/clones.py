@@ -13,28 +13,140 @@ numbers begin anew.
 from __future__ import annotations
 
 import random
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labctl.base.channel import Channel
+from labctl.base.command import Command
 from labctl.base.cpus import CpuSet
-from labctl.base.errors import HostError
-from labctl.base.own_guests import MOST_NEIGHBOURS
+from labctl.base.errors import BrokenError, HostError
+from labctl.base.paths import MOST_NEIGHBOURS, neighbour_seat
+from labctl.base.process import last_words
 from labctl.base.tuning import Tuning
-from labctl.domain.asked import ExpectedThread, sliced
-from labctl.domain.save_image import Identity, copy_saved, give_identity, identity_of
-from labctl.domain.session import RunningGuest
+from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches, sliced
+from labctl.domain.readback import read_threads
+from labctl.domain.save_image import (
+    Identity,
+    copy_saved,
+    give_identity,
+    identity_of,
+    with_usb_addresses,
+)
+from labctl.domain.session import RunningGuest, confined_to
+from labctl.host.cgroups import Layout, placement, placement_problems
 from labctl.host.guest_memory import MIB, memory_problem
-from labctl.run.guests.boots import SavedBoot
-from labctl.run.guests.clone_parts import CloneParts, clone_parts
-from labctl.run.guests.clone_state import check_place, confined_threads, reseed
+from labctl.host.link import tap
+from labctl.run.guests.bench import set_slices
+from labctl.run.guests.boots import SavedBoot, empty_data_disks
 from labctl.run.guests.lab import Lab, Pins
-from labctl.run.guests.started import RESTORE_S, answering, guest_xml
-from labctl.run.guests.threads import set_slices
-from labctl.run.resources.huge_pages import pages_of
+from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
+from labctl.run.resources.disks import make_overlays, remove_disks
+from labctl.run.resources.huge_pages import huge_pages, pages_of
+
+# Give a clone what it can't share with the others: its seat, disks and network card, and the XML
+# that names them.
+
+
+@dataclass(frozen=True, slots=True)
+class CloneParts:
+    """Hold the lab with a clone's seat, and the clone's XML."""
+
+    lab: Lab
+    xml: str
+
+
+@contextmanager
+def clone_parts(
+    lab: Lab, saved: SavedBoot, tuning: Tuning, cpus: CpuSet | None, number: int
+) -> Iterator[CloneParts]:
+    """Make the files and devices of the clone of that number, from 0; remove them at the end.
+    `cpus`: those of all its threads; None where its tuning says where each runs."""
+    lab = replace(lab, seat=neighbour_seat(number))
+    with ExitStack() as stack:
+        if lab.link is not None:
+            # Plugged into nothing: a restored card only wants the kind that it was saved with.
+            unplugged = lab.link.unplugged(number)
+            many = (tuning.network.queues or 1) > 1
+            stack.enter_context(tap(lab.journal, unplugged, many_queues=many))
+            lab = replace(lab, link=unplugged)
+        lab = replace(lab, data=empty_data_disks(lab, tuning))
+        stack.callback(shutil.rmtree, lab.data.folder, ignore_errors=True)
+        disks = make_overlays(saved.disks, lab.work, lab.domain_name)
+        stack.callback(remove_disks, disks)
+        stack.callback(lab.console_log.unlink, missing_ok=True)
+        for disk in disks.values():
+            hand_over(lab, disk.path)
+        asked = guest_xml(lab, tuning, disks)
+        if cpus is not None:
+            asked = confined_to(asked, cpus)
+        xml = with_usb_addresses(asked, saved.live)
+        stack.enter_context(huge_pages(pages_of(xml), lab.journal))
+        yield CloneParts(lab, xml)
+
+
+# Look at a clone, and make its state another than the other clones'.
+
+
+_RESEED_S = 60.0
+
+# RNDADDENTROPY and RNDRESEEDCRNG (random(4), linux/random.h): what is only written to /dev/urandom
+# is used when the kernel next reseeds, up to a minute later.
+_RESEED = """\
+import fcntl, os, struct
+seed = bytes.fromhex(os.environ["SEED"])
+device = os.open("/dev/urandom", os.O_RDWR)
+fcntl.ioctl(device, 0x40085203, struct.pack("ii", 8 * len(seed), len(seed)) + seed)
+fcntl.ioctl(device, 0x5207)
+"""
+
+
+def confined_threads(running: RunningGuest, cpus: CpuSet) -> list[ExpectedThread]:
+    """Return a guest's threads as they are to be: all with these CPUs and the usual policy."""
+    vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
+    return [
+        ExpectedThread(role=role, index=index, cpus=cpus, policy="other", priority=0)
+        for role, indices in ((EMULATOR, (0,)), (VCPU, vcpus), (IOTHREAD, iothreads))
+        for index in indices
+    ]
+
+
+def check_place(layout: Layout, running: RunningGuest, expected: Sequence[ExpectedThread]) -> None:
+    """Raise BrokenError unless a guest's threads are as expected, and compete as a measured guest's
+    do."""
+    vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
+    problems = [
+        *mismatches(expected, read_threads(running.pid, vcpus, iothreads)),
+        *placement_problems(layout, placement(running.pid)),
+    ]
+    if problems:
+        raise BrokenError(f"the guest {running.name} is not as asked: {'; '.join(problems)}")
+
+
+def reseed(channel: Channel, seed: bytes) -> None:
+    """Begin the guest's random numbers anew: they would be the same in all clones. Raises
+    BrokenError with what the guest says when it can't."""
+    command = Command(argv=("python3", "-c", _RESEED), env={"SEED": seed.hex()})
+    result = channel.run(command, seconds=_RESEED_S)
+    if result.returncode != 0:
+        said = last_words(result.stderr)
+        raise BrokenError(f"{channel.name}: its random numbers can't begin anew: {said}")
+
+
+def cpu_ns(running: RunningGuest) -> int:
+    """Return the CPU time of a guest's QEMU with all threads that it has had, in ns. Raises
+    BrokenError when it is gone.
+
+    A process's clock is numbered as the kernel has it (include/linux/posix-timers.h,
+    CPUCLOCK_SCHED)."""
+    try:
+        return time.clock_gettime_ns((~running.pid << 3) | 2)
+    except OSError as error:
+        raise BrokenError(f"the guest {running.name} is gone") from error
+
 
 TICK_S = 0.01
 """Longest period of a guest's timer tick (CONFIG_HZ=100): resumes differ by a part of it."""

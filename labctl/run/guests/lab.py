@@ -5,23 +5,67 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
 from labctl.base.events import Listener
-from labctl.base.own_guests import guest_name, guest_uuid, mac_of
-from labctl.base.paths import StatePaths
+from labctl.base.paths import StatePaths, guest_name, guest_uuid, mac_of
 from labctl.base.tuning import Strategy, Tuning
+from labctl.domain.asked import ExpectedThread
 from labctl.domain.pinning.pin_plan import PinPlan
-from labctl.domain.session import Session, is_embedded
+from labctl.domain.session import RunningGuest, Session, is_embedded
 from labctl.guest.images import Image
 from labctl.host import cgroups
 from labctl.host.accelerator import Accelerator
 from labctl.host.link import Link
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology
-from labctl.run.guests.guest_source import GuestSource
-from labctl.run.resources.disks import DataDisks
+from labctl.run.resources.disks import DataDisks, Disks
 from labctl.run.resources.qemu_user import QemuUser
+
+# Define what a run's guests are made of.
+
+
+class GuestSource(Protocol):
+    """Hold what a run's guests are made of: an image of labctl's (`run.prepare`), or the
+    administrator's own domain (`run.own_vm`)."""
+
+    @property
+    def has_native_side(self) -> bool:
+        """Return whether native runs use the same programs, file by file."""
+
+    @property
+    def says_everything(self) -> bool:
+        """Return whether its XML leaves nothing for libvirt to fill in of what read-back
+        compares."""
+
+    def disks(self, lab: Lab, baseline: Tuning) -> Disks:
+        """Return what every boot starts from; made ready now if need be."""
+
+    def check(self) -> None:
+        """Raise HostError when those are no longer what they were."""
+
+    @property
+    def may_boot_two(self) -> bool:
+        """Return whether two of its guests may boot at once."""
+
+    def xml(self, lab: Lab, tuning: Tuning, disks: Disks) -> str:
+        """Return the validated domain XML of a tuning."""
+
+    def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
+        """Return what each thread of a guest with that XML must show."""
+
+    def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
+        """See to it that labctl's runner starts in a guest that boots."""
+
+    def quieten(self, channel: Channel) -> None:
+        """End what would run beside a workload in a guest that has booted."""
+
+    def hint(self, lab: Lab) -> str:
+        """Return what to do when a guest doesn't answer."""
+
 
 Pins = Mapping[Strategy, PinPlan]
 """The pin plan of each strategy that a tuning may pin by."""

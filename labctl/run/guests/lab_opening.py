@@ -9,13 +9,13 @@ from pathlib import Path
 
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
-from labctl.base.signals import cleaning_up
+from labctl.base.process import cleaning_up
 from labctl.domain.session import Session
 from labctl.guest.images import Image, keep_private
 from labctl.host import cgroups
 from labctl.host.link import Link, link, native_network
 from labctl.host.settings.journal import Journal
-from labctl.run.guests.guest_base import GuestBase
+from labctl.run.guests.base_guest import GuestBase
 from labctl.run.guests.lab import Lab, link_mac
 from labctl.run.guests.leftovers import no_guest_cgroups_left
 from labctl.run.planning.planned import Planned, has_native_network, has_peers, narrows_links

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
-from labctl.base.own_guests import OWN_NAME
-from labctl.base.paths import StatePaths, host_lock
-from labctl.base.signals import cleaning_up, ending_signals_interrupt
-from labctl.host import guest_cgroups
+from labctl.base.paths import OWN_NAME, StatePaths, host_lock
+from labctl.base.process import cleaning_up, ending_signals_interrupt
+from labctl.host import own_cgroups
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 
@@ -63,7 +62,7 @@ def end_guests(places: StatePaths, listener: Listener) -> None:
         listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
     for group in leftover_cgroups(places):
         try:
-            guest_cgroups.remove(group)
+            own_cgroups.remove(group)
         except OSError as error:
             listener(
                 Warned(
@@ -71,7 +70,7 @@ def end_guests(places: StatePaths, listener: Listener) -> None:
                     f"{error.strerror}."
                 )
             )
-    guest_cgroups.remove_empty_partitions()
+    own_cgroups.remove_empty_partitions()
 
 
 def remove_work(places: StatePaths) -> None:
@@ -105,7 +104,7 @@ def _arguments(pid: int) -> bytes:
 
 def leftover_cgroups(places: StatePaths) -> list[Path]:
     """Return those of guests that labctl started from this state folder."""
-    return guest_cgroups.of_guests(places.libvirt_root, OWN_NAME)
+    return own_cgroups.of_guests(places.libvirt_root, OWN_NAME)
 
 
 @contextmanager
@@ -119,8 +118,8 @@ def no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
         with cleaning_up():
             for group in leftover_cgroups(places):
                 with suppress(OSError):  # the next labctl tries again, and says so
-                    guest_cgroups.remove(group)
-            guest_cgroups.remove_empty_partitions()
+                    own_cgroups.remove(group)
+            own_cgroups.remove_empty_partitions()
 
 
 def _pid_files(folder: Path) -> list[Path]:

@@ -12,10 +12,10 @@ from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.guest.recipe import Recipe
 from labctl.host.accelerator import Requested
 from labctl.host.topology import Topology
+from labctl.run.planning.conditions import noisy, on_the_host
 from labctl.run.planning.own_domain import (
     OwnGuest,
 )
-from labctl.run.planning.planned_conditions import noisy, on_the_host
 from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
 from labctl.study.load_study import Overrides

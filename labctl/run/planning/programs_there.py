@@ -11,10 +11,8 @@ from pathlib import Path
 
 from labctl.base import process
 from labctl.base.deadline import Deadline
-from labctl.base.errors import LabctlError, UsageError
-from labctl.base.nearest import nearest
-from labctl.base.paths import StatePaths, shipped_data
-from labctl.base.places_inside import BROUGHT
+from labctl.base.errors import LabctlError, UsageError, nearest
+from labctl.base.paths import BROUGHT, StatePaths, shipped_data
 from labctl.guest.apt import host_sources
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
-from labctl.base.places_inside import DATA_DISK_BYTES
+from labctl.base.paths import DATA_DISK_BYTES
 from labctl.base.process import run
 
 _IMAGE_BYTES = 3 * 1024 * 1024 * 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.tuning import Tuning
 from labctl.domain.guestcpu import PAGE_KIB
-from labctl.domain.memory import Pages, default_page, pages_asked
+from labctl.domain.readback import Pages, default_page, pages_asked
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import PRESENT, FileValue, Hugetlbfs
 

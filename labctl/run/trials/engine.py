@@ -3,27 +3,172 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from labctl.base.errors import HostError, LabctlError
-from labctl.base.events import Note, Warned
+from labctl.base.channel import Channel
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, HostError, LabctlError
+from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
+from labctl.base.tuning import Kind
+from labctl.host.machines import machine_facts, same_kernel
+from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import BlockRoom
 from labctl.run.contained import foreseen
 from labctl.run.guests.bench import Bench
 from labctl.run.guests.benches import bench_of
 from labctl.run.guests.boots import BootError, Boots
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.attempt import Attempts
-from labctl.run.trials.proof import Proof
+from labctl.run.planning.plan import done, reached
+from labctl.run.resources.disks import Disks
+from labctl.run.trials.beside import NeighbourRooms, serving
+from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
-from labctl.run.trials.tally import HopelessError, Tally
+from labctl.run.trials.trial import Attempts
+from labctl.run.trials.warmup import WINDOW_S
+from labctl.store.earlier_runs import recall
 from labctl.store.records.plan_record import PlannedTrial
-from labctl.store.run_folder import RunFolder
+from labctl.store.run_folder import RunFolder, RunLog
+from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
+from labctl.study.spares import losses, spares_due, why_spare
+from labctl.study.study import StudyWorkload
+from labctl.workloads.registry import workload_of
+from labctl.workloads.setting import Setting
+
+# Keep count of a run's trials: what is done, what is left, what is given up.
+
+
+_HOPELESS_TRIALS = 12
+"""Number of first attempts: when all of them are invalid, the run ends instead of wasting hours."""
+
+
+class HopelessError(BrokenError):
+    """Going on would waste hours."""
+
+
+class Tally:
+    """Count attempts as they end, from those that the run's folder holds."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, listener: Listener) -> None:
+        self._name = folder.name
+        self._plan = plan
+        self._trials = plan.in_order
+        self._listener = listener
+        self._done: set[int] = set()
+        self._begun: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        self._invalid = 0
+        self._started = time.monotonic()
+        records, damaged = folder.records(plan.record())
+        for record in records:
+            self._count(record)
+        for lost in damaged:
+            # Its folder stays, and the next attempt gets one of its own.
+            self._attempts[lost.number] = max(self._attempts.get(lost.number, 0), lost.attempt)
+            text = f"trial {lost.folder} does not count and is done again: {lost.why}"
+            listener(Warned(text=text))
+        # A resumed run may try again what was invalid: its cause may have been mended.
+        self._attempts_before = dict(self._attempts)
+        self._done_before = len(self._done)
+
+    def add(self, record: TrialRecord) -> None:
+        """Count an attempt that has ended, and tell the listener. Raises HopelessError where all
+        that the run has tried was invalid."""
+        self._count(record)
+        self._tell(record)
+
+    def not_done(self, trials: Iterable[PlannedTrial]) -> list[PlannedTrial]:
+        """Return those that have no valid result."""
+        return [trial for trial in trials if trial.number not in self._done]
+
+    def has_begun(self, trials: Iterable[PlannedTrial]) -> bool:
+        """Return whether any of them was tried."""
+        return any(trial.number in self._attempts for trial in trials)
+
+    def next_attempt(self, trial: PlannedTrial) -> int:
+        """Return the number of the next attempt at a trial, from 1."""
+        return self._attempts.get(trial.number, 0) + 1
+
+    def may_try(self, trial: PlannedTrial) -> bool:
+        """Return whether a trial is left that the study allows one more attempt."""
+        tries = self._attempts.get(trial.number, 0) - self._attempts_before.get(trial.number, 0)
+        return trial.number not in self._done and tries < self._plan.limits.attempts
+
+    def progress(self, trial: PlannedTrial) -> Progress:
+        """Return how far the run is, with `trial` what is measured next."""
+        planned, done = len(self._to_do()), len(self._done)
+        left = planned - done - len(self._lost())
+        tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
+        # By what is done: attempts that count for nothing will go on taking their share.
+        pace = (done - self._done_before) or tried
+        mean = (time.monotonic() - self._started) / pace if pace else None
+        return Progress(
+            done=done,
+            planned=planned,
+            invalid=self._invalid,
+            doing=f"block {trial.block}: {' · '.join(trial.cell.values())}",
+            left_s=mean * left if mean is not None else None,
+            at_most=self._plan.stopping is not None,
+        )
+
+    def counts(self, last_block: int) -> dict[str, int]:
+        """Return trials planned up to a block, with those of spares that are due; done; and invalid
+        attempts so far."""
+        return {
+            "planned": sum(trial.block <= last_block for trial in self._to_do()),
+            "done": len(self._done),
+            "invalid": self._invalid,
+        }
+
+    def stands_in(self, spare: int) -> bool:
+        """Return whether a spare block runs: for what was lost, whatever the rest has measured."""
+        if spare not in self._spares_due():
+            return False
+        if spare not in self._begun:
+            why = why_spare(losses(self._plan, self._lost()))
+            self._listener(Note(text=f"Block {spare} is a spare: it runs because {why}."))
+        return True
+
+    def _spares_due(self) -> tuple[int, ...]:
+        return spares_due(self._plan, self._lost(), self._begun)
+
+    def _lost(self) -> set[int]:
+        """Return trials that are given up."""
+        left = (trial for trial in self._trials if trial.number not in self._done)
+        return {trial.number for trial in left if not self.may_try(trial)}
+
+    def _to_do(self) -> tuple[PlannedTrial, ...]:
+        """Return the trials of the run as far as it is decided: all planned ones, and of the spares
+        those that are due by now."""
+        unused = set(self._plan.spare_blocks) - set(self._spares_due())
+        return tuple(trial for trial in self._trials if trial.block not in unused)
+
+    def _count(self, record: TrialRecord) -> None:
+        self._begun.add(record.block)
+        self._attempts[record.number] = max(self._attempts.get(record.number, 0), record.attempt)
+        if record.status is TrialStatus.DONE:
+            self._done.add(record.number)
+        else:
+            self._invalid += 1
+
+    def _tell(self, record: TrialRecord) -> None:
+        cell = ", ".join(record.cell.values())
+        text = f"trial {record.number} ({cell})"
+        if record.reasons:
+            text += f": {'; '.join(record.reasons)}"
+        valid = record.status is TrialStatus.DONE
+        self._listener(TrialEnded(number=record.number, valid=valid, text=text))
+        tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
+        if not self._done and tried >= _HOPELESS_TRIALS:
+            raise HopelessError(
+                f"the first {tried} attempts were all invalid; the last: {text}",
+                hint=f"Mend the cause, then: labctl sweep --resume {self._name}",
+            )
+
 
 _HOPELESS_BOOTS = 2
 """Failed boots, one after the other: each costs minutes, and every tuning starts from them."""
@@ -172,3 +317,151 @@ class Engine:
         spares that are due), done, and invalid attempts so far."""
         last = self.ended.blocks if self.ended else self._plan.last_block
         return self._tally.counts(last)
+
+
+# Define what a booted guest goes through before it is saved: facts, hashes, counts, warm files.
+
+
+class PostBootSetup:
+    """Set up each boot; keep the guest's facts from the first one."""
+
+    def __init__(self, lab: Lab, plan: Plan, calibrations: Calibrations, proof: Proof) -> None:
+        self._lab = lab
+        self._plan = plan
+        self._calibrations = calibrations
+        self._proof = proof
+        self._facts: dict[str, Any] | None = None
+
+    def set_up(self, channel: Channel, data_paths: tuple[str, ...]) -> None:
+        """Set up the guest in every boot, so that all are saved in the same state. `data_paths`:
+        the data disks in that guest."""
+        if self._facts is None:
+            self._facts = machine_facts(
+                lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
+            )
+            self._calibrations.count_in_guest(channel)
+        self._proof.check(Kind.GUEST, channel)
+        # One window of each program: its files are in the guest's page cache when it is saved,
+        # so that no restore waits for them.
+        programs = {item.program: item for item in self._in_guests()}
+        for declared in programs.values():
+            program = workload_of(declared)
+            setting = Setting(
+                parameters=program.check_parameters(declared.parameters),
+                vcpus=self._lab.vcpus,
+                duration_s=declared.duration_s,
+                data_paths=data_paths,
+                peer=self._lab.link.guest.peer if self._lab.link else None,
+            )
+            with (
+                serving(self._lab, program, setting.parameters),
+                channel.serving(program.servers(setting)),
+            ):
+                result = channel.run(program.warmup_command(setting, WINDOW_S, None), seconds=60)
+            if why := program.why_failed(result):
+                raise BrokenError(f"{declared.program} fails in the guest: {why}")
+
+    def _in_guests(self) -> list[StudyWorkload]:
+        left_out = self._plan.skipped_workloads
+        return [
+            declared
+            for name, declared in self._plan.workloads.items()
+            if Kind.GUEST not in left_out.get(name, {})
+        ]
+
+    def facts(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Return what run.json says of the guest, and of both sides together."""
+        if self._facts is None:
+            raise BrokenError("no boot has reported its facts yet")
+        same, sentence = same_kernel(host, self._facts)
+        return {
+            "guest": self._facts,
+            "binaries": self._proof.binaries(),
+            "same_kernel": same,
+            "kernel_sentence": sentence,
+        }
+
+
+# Carry out the trials of a plan in an open lab, and keep the run's record of how it went.
+
+
+def carry_out(
+    lab: Lab,
+    log: RunLog,
+    plan: Plan,
+    disks: Disks,
+    *,
+    fresh_boots: bool,
+    wait_quiet_s: float,
+    why_end: WhyEnd,
+) -> None:
+    """Prove the programs, boot, and run every trial that is left. `disks`: what boots start from;
+    `log`: of run.json, which is written when the boots are ready and by the caller at the end.
+    """
+    baseline = lab.tunings[plan.roles.baseline]
+    folder, earlier = log.folder, log.record.hashed
+    proof = Proof(lab, plan, earlier)
+    proof.check_tree()
+    if earlier is None and (before := done(folder, plan)):
+        log.put(warnings=[*log.record.warnings, of_older_trials(len(before))])
+    log.put(hashed=proof.to_json())
+    calibrations = Calibrations(lab, plan.workloads)
+    calibrations.count_natively()
+    post_boot = PostBootSetup(lab, plan, calibrations, proof)
+    so_far = reached(plan, folder)
+    if log.record.fresh_boots is not None:
+        fresh_boots = log.record.fresh_boots
+    boots = Boots(
+        lab,
+        disks,
+        baseline,
+        post_boot.set_up,
+        boots_before=so_far.last_boot,
+        # Else one boot alone is saved, for what it tells of the guest.
+        to_come=() if fresh_boots else so_far.boots,
+    )
+    with ExitStack() as stack:
+        stack.callback(boots.drop)
+        boots.saved(so_far.boots[0])
+        log.put(
+            **post_boot.facts(log.record.host),
+            hashed=proof.to_json(),
+            calibration=calibrations.summary(),
+            fresh_boots=fresh_boots,
+            restored_state=not fresh_boots,
+        )
+        recall(lab.places, plan.record(), str(plan.collect), log)
+        log.write()
+        only_boot = so_far.boots[0] if fresh_boots else None
+        rooms = NeighbourRooms(lab, boots, plan, only_boot=only_boot)
+        engine = Engine(
+            lab,
+            folder,
+            plan,
+            boots,
+            Attempts(lab, folder, plan, calibrations, rooms),
+            proof,
+            fresh_boots=fresh_boots,
+            why_end=why_end,
+            quiet=Quiet(plan.limits.other_cpu, wait_quiet_s, lab.listener),
+        )
+        began = time.monotonic()
+        try:
+            engine.run()
+        finally:
+            _say_who_took_it(engine.quiet, time.monotonic() - began, lab.listener, log)
+            if engine.ended:
+                log.put(stopped=asdict(engine.ended))
+            seconds = {str(number): taken for number, taken in boots.seconds.items()}
+            log.put(
+                trials=engine.counts(),
+                hashed=proof.to_json(),
+                boot_seconds=log.record.boot_seconds | seconds,
+            )
+
+
+def _say_who_took_it(quiet: Quiet, run_s: float, listener: Listener, log: RunLog) -> None:
+    """Say what others cost the run, and put it into its record."""
+    if text := quiet.summary(run_s):
+        listener(Note(text=text))
+        log.put(waited_for_quiet_s=(log.record.waited_for_quiet_s or 0.0) + quiet.waited_s)

@@ -3,23 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from labctl import __version__
-from labctl.base.errors import BrokenError, UsageError
-from labctl.collect.collector import RawTrial
+from labctl.base.errors import BrokenError, LabctlError, UsageError
+from labctl.collect.collector import NeighbourWork, RawTrial
+from labctl.collect.neighbour import RAW
 from labctl.collect.table import SOURCES
 from labctl.run.contained import contained
-from labctl.run.trials.neighbour_work import work_of_neighbours
 from labctl.store.digests import Digests
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import Reparsed, TrialFolder, TrialRecord, TrialStatus
 from labctl.trace.timeline.recordings import Traces
+from labctl.workloads.beside import Beside
 from labctl.workloads.registry import defined
+
+# Read what neighbours did in their lives from what they left.
+
+
+def work_of_neighbours(folder: TrialFolder, record: TrialRecord) -> list[NeighbourWork]:
+    """Return what each neighbour of a trial did; [] without any, and for files of a labctl that
+    knew but one kind. Raises BrokenError for a file that isn't whole."""
+    if not folder.has(RAW):
+        return []
+    data = folder.read_json(RAW)
+    if isinstance(data, dict) and "hogs" in data:
+        return []
+    try:
+        declared = record.parsed_with["neighbours"]
+        return [_work(declared[row["kind"]], row) for row in data["neighbours"]]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenError(
+            f"{folder.path / RAW}: expected what neighbours did, found something else ({error!r})"
+        ) from error
+
+
+def _work(declared: Mapping[str, Any], row: Mapping[str, Any]) -> NeighbourWork:
+    cpu_s, seconds = float(row["cpu_s"]), float(row["seconds"])
+    if not (0 <= cpu_s < float("inf") and 0 <= seconds < float("inf")):
+        raise ValueError("a time is no time")
+    name = str(declared["program"])
+    operations, problem = None, ""
+    if row["was_killed"]:
+        problem = f"'{name}' had to be killed in the midst of a run, whose output isn't whole."
+    else:
+        try:
+            beside = Beside.of(
+                name, declared["definition"], declared["parameters"], declared["run_s"]
+            )
+            files = {key: text.encode() for key, text in row["files"].items()}
+            operations = beside.operations(row["stdout"], row["stderr"], files, seconds)
+        except LabctlError as error:
+            problem = f"what '{name}' did as a neighbour can't be read: {error.message}"
+    return NeighbourWork(workload=name, cpu_s=cpu_s, operations=operations, problem=problem)
 
 
 def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:

@@ -12,12 +12,12 @@ from labctl.base.channel import Channel
 from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
 from labctl.base.events import Warned
-from labctl.base.runner_answers import HashedProgram
+from labctl.base.runner_messages import HashedProgram
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted
+from labctl.run.guests.bench import tree_channel
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.native_bench import tree_channel
-from labctl.run.planning.planned_conditions import beside_of, neighbours_of
+from labctl.run.planning.conditions import beside_of, neighbours_of
 from labctl.store.records.run_record import Hashed, SideHashes
 from labctl.study.plan import Plan
 from labctl.workloads.registry import workload_of

@@ -6,25 +6,242 @@ starts and after it has ended, and the guest is sent nothing meanwhile (METHOD r
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import HostError, LabctlError
-from labctl.run.contained import contained
-from labctl.run.guests.bench import Bench
+from labctl.base.channel import Serving
+from labctl.base.command import Command, CommandCgroup, CommandResult
+from labctl.base.cpus import format_cpus
+from labctl.base.errors import BrokenError, HostError, LabctlError
+from labctl.base.process import last_words
+from labctl.base.runner_messages import cgroup_name
+from labctl.collect import neighbour, runner_counts, snapshots
+from labctl.collect.collector import Target, ThreadRef
+from labctl.domain import readback
+from labctl.run.collectors.calibrate import Calibrations
+from labctl.run.collectors.collecting import collecting
+from labctl.run.collectors.trace_room import limit_mib
+from labctl.run.contained import contained, keep_fault
+from labctl.run.guests.bench import Bench, labctl_threads, process_threads, tree_threads
 from labctl.run.guests.lab import Lab
-from labctl.run.trials.neighbours import neighbours
-from labctl.run.trials.peer import serving
-from labctl.run.trials.ran_checks import ran_reasons
-from labctl.run.trials.trial_request import TrialRequest
-from labctl.run.trials.trial_setting import cgroup_of, new_data, setting_of
+from labctl.run.trials.beside import (
+    NeighbourRooms,
+    Neighbours,
+    RunningPeer,
+    Together,
+    neighbours,
+    serving,
+)
+from labctl.run.trials.parse import parse_trial
+from labctl.run.trials.quiet import Others, Since
+from labctl.run.trials.request import (
+    SLACK_S,
+    TrialRequest,
+    cgroup_of,
+    invalid_reasons,
+    is_disturbed,
+    new_data,
+    setting_of,
+)
 from labctl.run.trials.warmup import warm_up
-from labctl.run.trials.window import measured_window, store_output
 from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
+from labctl.study.plan import Plan
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
+
+# Check how a trial's command and its servers ran, and that it had the cgroup of its workload.
+
+
+def ran_reasons(
+    workload: Workload,
+    command: Command,
+    result: CommandResult,
+    serving: Serving,
+    folder: TrialFolder,
+) -> list[str]:
+    """Return why a run counts for nothing: its servers, its status, its cgroup."""
+    why = workload.why_failed(result)
+    return [
+        *server_reasons(serving, folder),
+        *([why] if why else ()),
+        *cgroup_reasons(command, folder),
+    ]
+
+
+def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
+    """Return why the trial's servers make it invalid; what they printed is stored."""
+    reasons = []
+    for number, server in enumerate(serving.ended):
+        folder.write_raw(f"server-{number}.txt", server.output)
+        if server.too_early:
+            said = last_words(server.output) or "it printed nothing"
+            reasons.append(
+                f"the server {server.name} ended by itself with status {server.status}: {said}"
+            )
+    return reasons
+
+
+def cgroup_reasons(command: Command, folder: TrialFolder) -> list[str]:
+    """Return why the command's cgroup makes the trial invalid: it had another, or other limits."""
+    if command.cgroup is None:
+        return []
+    told = folder.read_json(runner_counts.RAW)["cgroup"]
+    return [*not_in_force(command.cgroup, cgroup_name(), told)]
+
+
+def not_in_force(asked: CommandCgroup, name: str, told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each limit that the machine didn't have, by what its runner read."""
+    # proc_pid_cgroup(5); of a guest, any text.
+    lines = (line.split(":", 2) for line in told["member"].splitlines() if line.count(":") > 1)
+    places = {one: place for _, names, place in lines for one in names.split(",")}
+    files = {path.rpartition("/")[2] for path in told["files"]}
+    for controller in asked.controllers:
+        where = places.get(controller, places.get("", "/"))
+        if not where.endswith(f"/{name}"):
+            yield f"the command was in the {controller} cgroup {where}, not in one of its own"
+        if not any(file.startswith(f"{controller}.") for file in files):
+            yield f"the command's cgroup has no limits of the {controller} controller"
+    for path, value in told["files"].items():
+        if value["set"] != value["found"]:
+            yield (
+                f"the command's cgroup has {value['found'] or 'no value'} in {path}, "
+                f"and was given {value['set']}"
+            )
+    if killed := told["oom_kills"]:
+        yield f"{killed} processes were killed: the memory of the command's cgroup did not suffice"
+
+
+# Say what collectors may attach to in a trial: its machine, its threads, its command.
+
+
+def target_of(
+    lab: Lab,
+    bench: Bench,
+    request: TrialRequest,
+    seconds: float,
+    folder: TrialFolder,
+    hogs: Neighbours,
+    peer: RunningPeer | None,
+) -> Target:
+    """Return what collectors may use of a trial before its command is there."""
+
+    def known_threads() -> list[ThreadRef]:
+        threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
+        for pid in hogs.pids:
+            threads += tree_threads(pid, "neighbour")
+        return threads
+
+    return Target(
+        folder=folder,
+        kind=bench.kind,
+        accelerator=lab.accelerator.name,
+        channel=bench.channel,
+        trial_cpus=bench.trial_cpus,
+        vcpu_tids=bench.vcpu_tids,
+        threads=bench.threads,
+        known_threads=known_threads,
+        counters=bench.counters,
+        housekeeping=lambda: lab.pin_plan_for(bench.tuning).housekeeping,
+        room_mib=limit_mib(folder.path),
+        is_traced=request.traces,
+        seconds=seconds,
+        calibration=request.calibration,
+        beside=hogs.used,
+    )
+
+
+def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Target:
+    """Return the target with the command that waits to begin, natively: in a guest its threads are
+    the guest's. Raises BrokenError when it is not where and what its twin asks for."""
+    if bench.cpus is None:
+        return target
+    limits = command.cgroup
+    cpus = bench.cpus & limits.cpus if limits is not None and limits.cpus else bench.cpus
+    sched, slice_ns = command.sched or bench.sched, bench.tuning.vcpu_slice_ns
+    if problems := readback.native_mismatches(pid, cpus, sched, slice_ns=slice_ns):
+        raise BrokenError("; ".join(problems))
+    return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))
+
+
+# Run a trial's command in its measured window, with what collects around it.
+
+
+def measured_window(
+    lab: Lab,
+    bench: Bench,
+    request: TrialRequest,
+    command: Command,
+    seconds: float,
+    folder: TrialFolder,
+    hogs: Neighbours | None = None,
+    peer: RunningPeer | None = None,
+) -> CommandResult:
+    """Return the outcome of a command that takes `seconds`; what was collected around it is in the
+    folder."""
+    hogs = hogs or Together()
+    seconds += SLACK_S
+    target = target_of(lab, bench, request, seconds, folder, hogs, peer)
+    with (
+        collecting(target, request.level, before_command=True),
+        bench.channel.prepared(
+            command, seconds=seconds, cpus=bench.cpus, sched=bench.sched
+        ) as execution,
+    ):
+        target = with_command(target, bench, execution.pid, command)
+        # Collectors take their time to attach and to end: the snapshots are inside of that.
+        with collecting(target, request.level) as edges:
+            before = edges.before()
+            execution.go()
+            execution.wait_exited()
+            after = edges.after()
+        result = execution.result()
+    hogs.stop()
+    folder.write_raw_json(
+        snapshots.RAW,
+        {
+            "kind": str(bench.kind),
+            "clk_tck": os.sysconf("SC_CLK_TCK"),
+            "vcpus": lab.vcpus,
+            "trial_cpus": format_cpus(bench.trial_cpus),
+            "siblings": format_cpus(bench.siblings),
+            "before": before,
+            "after": after,
+        },
+    )
+    return result
+
+
+def bare_window(bench: Bench, workload: Workload, setting: Setting) -> CommandResult:
+    """Return the command's outcome with nothing collected around it."""
+    return bench.channel.run(
+        workload.command(setting),
+        seconds=setting.duration_s + SLACK_S,
+        cpus=bench.cpus,
+        sched=bench.sched,
+    )
+
+
+def store_output(
+    folder: TrialFolder, result: CommandResult, hogs: Neighbours | None = None
+) -> None:
+    """Put what the command and the neighbours printed beside what was collected."""
+    folder.write_raw("stdout.txt", result.stdout)
+    folder.write_raw("stderr.txt", result.stderr)
+    for name, data in result.files.items():
+        folder.write_raw(f"files/{Path(name).name}", data)
+    folder.write_raw_json(runner_counts.RAW, result.counts)
+    if hogs is not None and hogs.outcome:
+        folder.write_raw_json(neighbour.RAW, {"neighbours": hogs.outcome})
 
 
 def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder) -> TrialRecord:
@@ -130,3 +347,85 @@ def _measure(
     reasons += ran_reasons(workload, command, result, servers, folder)
     reasons += thread_reasons(bench, workload, command, folder)
     return [*reasons, *host_reasons(folder), *clock_reasons(bench, folder)]
+
+
+# Make one attempt at a trial: run it, parse it, and decide whether it counts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempted:
+    """Describe an attempt. `is_disturbed`: other processes used its CPUs more than the study
+    allows; `others`: those that had CPU time meanwhile."""
+
+    record: TrialRecord
+    is_disturbed: bool
+    others: Others
+
+
+class Attempts:
+    """Make attempts at the trials of a plan, each stored in a folder of its own."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        folder: RunFolder,
+        plan: Plan,
+        calibrations: Calibrations,
+        rooms: NeighbourRooms,
+    ) -> None:
+        self._lab = lab
+        self.rooms = rooms
+        self._folder = folder
+        self._plan = plan
+        self._calibrations = calibrations
+        self._window_rates: dict[tuple[str, str], float] = {}
+
+    def run(self, bench: Bench, trial: PlannedTrial, attempt: int, *, traces: bool) -> Attempted:
+        """Run, parse and store an attempt. `traces`: whether there is room for what is recorded."""
+        folder = self._folder.new_trial(trial.number, attempt)
+        declared = self._plan.workloads[trial.cell["workload"]]
+        request = TrialRequest.of(
+            self._plan,
+            trial,
+            attempt=attempt,
+            window_rates=self._window_rates,
+            traces=traces,
+            calibration=partial(self._calibrations.of, bench.kind, declared),
+            room=partial(self.rooms.opened, trial),
+        )
+        since = Since.now()
+        record = run_trial(self._lab, bench, request, folder)
+        others = since.others()
+        disturbed = False
+        if record.status is TrialStatus.DONE:
+            try:
+                readings = parse_trial(folder, record)
+                reasons = invalid_reasons(readings, self._plan.limits)
+                disturbed = is_disturbed(readings, self._plan.limits)
+                folder.write_readings(readings)
+            except BrokenError as error:
+                reasons = [error.message]
+            if reasons:
+                record = replace(record, status=TrialStatus.INVALID, reasons=tuple(reasons))
+        folder.write_record(replace(record, digests=folder.digests()))
+        return Attempted(record=record, is_disturbed=disturbed, others=others)
+
+    def failed(
+        self, trial: PlannedTrial, attempt: int, error: LabctlError, wall_s: float
+    ) -> TrialRecord:
+        """Store an attempt for which no machine could be made ready."""
+        record = TrialRecord(
+            number=trial.number,
+            attempt=attempt,
+            block=trial.block,
+            boot=trial.boot,
+            position=trial.position,
+            cell=trial.cell,
+            status=TrialStatus.INVALID,
+            reasons=(error.message,),
+            wall_s=wall_s,
+        )
+        folder = self._folder.new_trial(trial.number, attempt)
+        keep_fault(folder, error)
+        folder.write_record(record)
+        return record

@@ -25,7 +25,7 @@ from labctl.collect.exits import kvm_stats
 from labctl.collect.threads import page_faults
 from labctl.run.guests.bench import Bench
 from labctl.run.trials.parse import believable
-from labctl.run.trials.trial_request import SLACK_S, TrialRequest
+from labctl.run.trials.request import SLACK_S, TrialRequest
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from labctl.base import latency_qos
+from labctl.base import kernel
 from labctl.base.channel import ClockReading
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
@@ -82,7 +82,7 @@ def host_reasons(folder: TrialFolder) -> list[str]:
     if (then := before[host_cpus.LIMIT]) != (now := after[host_cpus.LIMIT]):
         reasons.append(
             f"another process changed the limit on the host's idle CPUs: "
-            f"/{latency_qos.DEVICE} went from {then} to {now}"
+            f"/{kernel.DEVICE} went from {then} to {now}"
         )
     return reasons
 

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.trace.model import Nanoseconds, Numbers
-from labctl.trace.numbering import Mask
-from labctl.trace.perf.chain import Chunk
-from labctl.trace.perf.gaps import MAX_CPUS
+from labctl.trace.model import UNTOLD, Nanoseconds, Numbers
+from labctl.trace.perf.chain import MAX_CPUS, Chunk
 from labctl.trace.perf.head import CPU, TID, TIME, broken
 from labctl.trace.perf.perf_threads import MAX_TID
-from labctl.trace.tracepoints import UNTOLD
+from labctl.trace.threads import Mask
 
 # Bits of their headers: PERF_RECORD_MISC_SWITCH_OUT and _OUT_PREEMPT of
 # include/uapi/linux/perf_event.h.

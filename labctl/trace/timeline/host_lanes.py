@@ -8,7 +8,7 @@ next event leaves only one possibility (who is switched out was on a CPU).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -16,11 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.exit_names import HALTS, VMX, exit_name, qemu_exit_name
-from labctl.trace.model import Nanoseconds, Trace
-from labctl.trace.timeline.lane_spans import NUMBER_OF, Flags, Holes, LaneSpans, among, stacked
-from labctl.trace.timeline.lanes import Lane, State
-from labctl.trace.timeline.runners import Runners
-from labctl.trace.tracepoints import (
+from labctl.trace.model import (
     ENDED,
     ENTRY,
     EXIT,
@@ -32,7 +28,115 @@ from labctl.trace.tracepoints import (
     WAKEUP,
     WAKEUP_NEW,
     WAKEUPS,
+    Events,
+    Nanoseconds,
+    Numbers,
+    Trace,
 )
+from labctl.trace.timeline.lanes import (
+    NUMBER_OF,
+    Flags,
+    Holes,
+    Lane,
+    LaneSpans,
+    State,
+    among,
+    ranges,
+    stacked,
+)
+
+# Find who had a CPU while a thread waited for it, as far as switches tell. Pure.
+
+
+_Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Hold spans of waiting, each part of one with the thread that ran meanwhile: `first`, and at
+    its end `then`. They differ where switches between others weren't recorded; -1 is unknown.
+    `row`: the wait that it is a part of."""
+
+    row: _Rows
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    first: Numbers
+    then: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    time_ns: Nanoseconds
+    left: Numbers
+    came: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Runners:
+    """Hold each CPU's switches, in order of time."""
+
+    cpus: Mapping[int, _Cpu]
+
+    @classmethod
+    def of(cls, switches: Events | None) -> Runners:
+        if switches is None:
+            return cls({})
+        found = {}
+        for cpu in np.unique(switches.cpu):
+            own = switches.cpu == cpu
+            found[int(cpu)] = _Cpu(
+                switches.time_ns[own],
+                switches.fields["prev_pid"][own],
+                switches.fields["next_pid"][own],
+            )
+        return cls(found)
+
+    def during(self, start_ns: Nanoseconds, end_ns: Nanoseconds, cpu: NDArray[np.int32]) -> Waits:
+        """Return waits for CPUs, cut wherever another thread was seen to take the CPU."""
+        rows = np.arange(len(start_ns))
+        parts = []
+        for number in np.unique(cpu):
+            own = rows[cpu == number]
+            switches = self.cpus.get(int(number))
+            if switches is None:
+                nobody = np.full(len(own), -1)
+                parts.append(Waits(own, start_ns[own], end_ns[own], nobody, nobody))
+            else:
+                parts.append(_during(switches, own, start_ns[own], end_ns[own]))
+        if not parts:
+            return Waits(rows, start_ns, end_ns, rows, rows)
+        return Waits(
+            *(
+                np.concatenate([getattr(part, name) for part in parts])
+                for name in ("row", "start_ns", "end_ns", "first", "then")
+            )
+        )
+
+
+def _during(cpu: _Cpu, rows: _Rows, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Waits:
+    after = np.searchsorted(cpu.time_ns, start_ns, "right")
+    before = np.searchsorted(cpu.time_ns, end_ns, "left")
+    counts = np.maximum(before - after, 0) + 1
+    # The switch with which each part begins, and whether it is the first of its wait.
+    at = ranges(after - 1, counts)
+    wait = np.repeat(np.arange(len(rows)), counts)
+    is_first = np.concatenate(([True], wait[1:] != wait[:-1]))
+    is_last = np.append(is_first[1:], True)
+    last = len(cpu.time_ns) - 1
+    begins, ends = np.maximum(at, 0), np.minimum(at + 1, last)
+    start = np.where(is_first, start_ns[wait], cpu.time_ns[begins])
+    end = np.where(is_last, end_ns[wait], cpu.time_ns[ends])
+    came = np.where(at >= 0, cpu.came[begins], -1)
+    left = np.where(at < last, cpu.left[ends], came)
+    # A switch long before the wait says who ran at its beginning only if the next one agrees.
+    is_near = (at >= 0) & (cpu.time_ns[begins] >= start)
+    # And one after the wait says nothing of it if others ran in between.
+    is_in = (at < last) & (cpu.time_ns[ends] <= end)
+    agreed = came == left
+    first = np.where(agreed | is_near, came, np.where(is_in, left, -1))
+    then = np.where(agreed | ~is_in, first, left)
+    return Waits(rows[wait], start, end, first, then)
+
 
 _VCPU = re.compile(r"CPU \d+/(KVM|TCG)")
 """Names that QEMU gives its vCPUs' threads (kvm_start_vcpu_thread in accel/kvm/kvm-accel-ops.c)."""
@@ -384,3 +488,64 @@ def _key(says: _Says, first: object, then: object) -> _Keys:
         | np.asarray(then, dtype=np.int64)
     )
     return keys
+
+
+# Show which task each CPU of a machine ran, from its own scheduler's events. Pure.
+
+
+Mapped = Callable[[Nanoseconds], Nanoseconds]
+"""Function from a machine's clock to that of the time line."""
+
+
+def switching_cpus(trace: Trace) -> list[int]:
+    if SWITCH not in trace.events:
+        return []
+    return [int(cpu) for cpu in np.unique(trace.events[SWITCH].cpu)]
+
+
+def task_lane(
+    trace: Trace, cpu: int, *, side: str, mapped: Mapped, window_ns: tuple[int, int]
+) -> Lane:
+    """Return TASK (its name is the detail) and IDLE, from one switch of the CPU to the next.
+
+    UNKNOWN where events were lost, and where the task that leaves isn't the one that came: switches
+    in between weren't recorded. `mapped`: of the trace's times. `window_ns`: what is shown, by the
+    time line's clock.
+    """
+    switches = trace.events[SWITCH]
+    own = switches.cpu == cpu
+    time = switches.time_ns[own]
+    left, came = switches.fields["prev_pid"][own], switches.fields["next_pid"][own]
+    # Before the first switch and after the last one: who leaves, and who came.
+    start = np.concatenate(([trace.start_ns], time))
+    end = np.append(time, max(trace.end_ns, int(time[-1])))
+    ran = np.concatenate((left[:1], came)).astype(np.int64)
+    leaves = np.concatenate((left, came[-1:])).astype(np.int64)
+    until, again = Holes.of(trace.gaps, cpu).of_spans(start, end)
+    broken = until < end
+    lost = ~broken & (ran != leaves)
+    # Before the first switch nobody was seen to come; a loss in there leaves only who leaves.
+    until[0] = start[0] if broken[0] else end[0]
+    until = np.where(lost, start, until)
+    again = np.where(lost, end, again)
+    # Nothing is known of what came after a loss that no switch follows.
+    again[-1] = end[-1]
+    spans = stacked(
+        [
+            LaneSpans(start, until, _states(ran), ran),
+            LaneSpans(
+                until,
+                again,
+                np.full(len(start), NUMBER_OF[State.UNKNOWN]),
+                np.zeros(len(start), dtype=np.int64),
+            ),
+            LaneSpans(again, end, _states(leaves), leaves),
+        ]
+    ).within(trace.start_ns, trace.end_ns)
+    placed = LaneSpans(mapped(spans.start_ns), mapped(spans.end_ns), spans.state, spans.key)
+    shown = placed.within(*window_ns)
+    return shown.lane(f"CPU {cpu}", side, cpu, lambda tid: trace.names.get(tid, f"task {tid}"))
+
+
+def _states(tids: NDArray[np.int64]) -> NDArray[np.int8]:
+    return np.where(tids == 0, NUMBER_OF[State.IDLE], NUMBER_OF[State.TASK])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -97,3 +97,168 @@ class Timeline:
     clock_error_ns: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+
+# Hold spans of time as columns: cut them, label them, and add up their lengths.
+
+
+STATES = list(State)
+NUMBER_OF = {state: np.int8(number) for number, state in enumerate(STATES)}
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpans:
+    """Hold columns of one length, in order, not overlapping. `key`: what its detail will be made
+    of, one number for each text; 0 for none."""
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    state: NDArray[np.int8]
+    key: NDArray[np.int64]
+
+    def filled(self) -> LaneSpans:
+        """Return those that last."""
+        kept = np.flatnonzero(self.start_ns < self.end_ns)
+        return LaneSpans(self.start_ns[kept], self.end_ns[kept], self.state[kept], self.key[kept])
+
+    def within(self, start_ns: int, end_ns: int) -> LaneSpans:
+        """Cut to a window, without empty spans, and with equal neighbours made one."""
+        start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
+        kept = end > start
+        start, end, state, key = start[kept], end[kept], self.state[kept], self.key[kept]
+        if not len(start):
+            return LaneSpans(start, end, state, key)
+        same = (start[1:] == end[:-1]) & (state[1:] == state[:-1]) & (key[1:] == key[:-1])
+        first = np.concatenate(([True], ~same))
+        last = np.concatenate((~same, [True]))
+        return LaneSpans(start[first], end[last], state[first], key[first])
+
+    def lane(self, title: str, side: str, vcpu: int, text: Callable[[int], str]) -> Lane:
+        """Return the lane. `text`: the detail of a key other than 0."""
+        keys, inverse = np.unique(self.key, return_inverse=True)
+        texts = [text(int(key)) if key else "" for key in keys]
+        details = tuple(dict.fromkeys(texts))  # two keys may say the same
+        place = {detail: number for number, detail in enumerate(details)}
+        numbers = np.array([place[one] for one in texts], dtype=np.int32)
+        return Lane(
+            title=title,
+            side=side,
+            vcpu=vcpu,
+            start_ns=self.start_ns,
+            end_ns=self.end_ns,
+            state=self.state,
+            detail=numbers[inverse] if len(keys) else np.zeros(0, dtype=np.int32),
+            details=details,
+        )
+
+
+def stacked(parts: Sequence[LaneSpans]) -> LaneSpans:
+    """Return spans that don't overlap, in order of time, without those that are empty."""
+    parts = [part.filled() for part in parts]
+    start = np.concatenate([part.start_ns for part in parts])
+    order = np.argsort(start, kind="stable")
+    return LaneSpans(
+        start[order],
+        np.concatenate([part.end_ns for part in parts])[order],
+        np.concatenate([part.state for part in parts])[order],
+        np.concatenate([part.key for part in parts])[order],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """Say when events were lost, in order, not overlapping."""
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+
+    @classmethod
+    def of(cls, gaps: Iterable[Gap], cpu: int | None = None) -> Holes:
+        """Return those of one CPU, or of any. A gap of no length lasts a nanosecond."""
+        ends: list[tuple[int, int]] = []
+        found = [gap for gap in gaps if cpu is None or gap.cpu == cpu]
+        for gap in sorted(found, key=lambda gap: gap.start_ns):
+            start, end = gap.start_ns, max(gap.end_ns, gap.start_ns + 1)
+            if ends and start <= ends[-1][1]:
+                start, end = ends[-1][0], max(ends.pop()[1], end)
+            ends.append((start, end))
+        pairs = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1])
+
+    def of_spans(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, ...]:
+        """Return for each span until when and from when on nothing of it was lost; both are its end
+        where it has no hole."""
+        if not len(self.start_ns):
+            return end_ns, end_ns
+        first = np.searchsorted(self.end_ns, start_ns, "right")
+        last = np.searchsorted(self.start_ns, end_ns, "left") - 1
+        broken = first <= last
+        until = np.maximum(self.start_ns[np.minimum(first, len(self.start_ns) - 1)], start_ns)
+        again = np.minimum(self.end_ns[np.maximum(last, 0)], end_ns)
+        return np.where(broken, until, end_ns), np.where(broken, again, end_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Measure how long a state held up to any moment. Exact: whole nanoseconds."""
+
+    start_ns: Nanoseconds
+    end_ns: Nanoseconds
+    before_ns: Nanoseconds
+
+    @classmethod
+    def of(cls, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Meter:
+        """Make a meter of spans in order that don't overlap: so it was during each of them."""
+        return cls(start_ns, end_ns, np.concatenate(([0], np.cumsum(end_ns - start_ns))))
+
+    @property
+    def total_ns(self) -> int:
+        return int(self.before_ns[-1])
+
+    def between(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Nanoseconds:
+        return self._until(end_ns) - self._until(start_ns)
+
+    def _until(self, moment_ns: Nanoseconds) -> Nanoseconds:
+        # Spans that began by then; the last of them may go on.
+        begun = np.searchsorted(self.start_ns, moment_ns, "right")
+        if not len(self.start_ns):
+            return np.zeros_like(moment_ns)
+        beyond = np.maximum(self.end_ns[np.maximum(begun - 1, 0)] - moment_ns, 0)
+        return self.before_ns[begun] - np.where(begun > 0, beyond, 0)
+
+
+def meter(lane: Lane, *states: State) -> Meter:
+    chosen = in_states(lane, *states)
+    return Meter.of(lane.start_ns[chosen], lane.end_ns[chosen])
+
+
+def in_states(lane: Lane, *states: State) -> Flags:
+    return among(lane.state, [int(NUMBER_OF[state]) for state in states])
+
+
+def among(values: NDArray[np.int8], chosen: Sequence[int]) -> Flags:
+    """Return which of these small numbers are among others; -1 is never. np.isin() takes ten times
+    as long."""
+    is_chosen = np.zeros(128, dtype=bool)
+    is_chosen[list(chosen)] = True
+    found: Flags = is_chosen[values]
+    return found
+
+
+def overlaps(
+    start_ns: Nanoseconds, end_ns: Nanoseconds, of_start_ns: Nanoseconds, of_end_ns: Nanoseconds
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return every pair of a span and one of others that overlap, as indices. The others are in
+    order and don't overlap each other."""
+    first = np.searchsorted(of_end_ns, start_ns, "right")
+    after = np.searchsorted(of_start_ns, end_ns, "left")
+    counts = np.maximum(after - first, 0)
+    return np.repeat(np.arange(len(start_ns)), counts), ranges(first, counts)
+
+
+def ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return first[0], first[0] + 1, ... (counts[0] of them), first[1], ...: all in one row."""
+    before = np.cumsum(counts) - counts
+    found: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(first - before, counts)
+    return found

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from labctl.trace.coverage import QUANTILE
 from labctl.trace.model import Nanoseconds
-from labctl.trace.timeline.lane_spans import Meter, in_states, meter, overlaps
-from labctl.trace.timeline.lanes import Lane, Late, State
-from labctl.trace.timeline.task_lanes import Mapped
+from labctl.trace.timeline.host_lanes import Mapped
+from labctl.trace.timeline.lanes import Lane, Late, Meter, State, in_states, meter, overlaps
 from labctl.trace.timeline.wakeups import Wakeups
 
 _HOST = " (host)"

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.trace.exit_names import SPINS
-from labctl.trace.model import Nanoseconds
+from labctl.trace.model import EXIT, WAKEUPS, Nanoseconds
 from labctl.trace.timeline.host_lanes import HostSide
-from labctl.trace.timeline.lane_spans import Flags, in_states, meter, overlaps
-from labctl.trace.timeline.lanes import Lane, State, Suspect
-from labctl.trace.tracepoints import EXIT, WAKEUPS
+from labctl.trace.timeline.lanes import Flags, Lane, State, Suspect, in_states, meter, overlaps
 
 DOUBLE = "double scheduling", "double_scheduling"
 LOCK_HOLDER = "lock holder preempted", "lock_holder"

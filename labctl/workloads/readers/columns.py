@@ -14,13 +14,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from labctl.base.errors import BrokenError
-from labctl.base.nearest import nearest
+from labctl.base.errors import BrokenError, nearest
 from labctl.base.quantities import quantity
 from labctl.workloads.readers.declaration import CsvFile, MetricFile, SourceFile
 from labctl.workloads.readers.found import Found
-from labctl.workloads.readers.output import Part
-from labctl.workloads.readers.quantity import NoValueError, number_of
+from labctl.workloads.readers.output import NoValueError, Part, number_of
 
 # Else the first table that is read leaves a pipe for signals, which a child of a child that closed
 # all files closes again when it is forked, and aborts over it: libvirt starts QEMU in such a one.

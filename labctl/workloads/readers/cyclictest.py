@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import Bin, histogram, latency_readings

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from labctl.base.errors import UsageError
-from labctl.base.expressions import names_in
 from labctl.base.quantities import SCALES, Scale, quantity, scale_of
+from labctl.base.templates import names_in
 from labctl.base.units import Better, Unit
-from labctl.base.yamlfile import FileModel
+from labctl.base.yaml import FileModel
 from labctl.workloads.readers import named
 from labctl.workloads.readers.output import STDERR, STDOUT
 from labctl.workloads.readers.path import parse_path

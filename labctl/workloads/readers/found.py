@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.base.errors import BrokenError
-from labctl.base.expressions import evaluate, names_in
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.base.quantities import Scale, known_scale
+from labctl.base.templates import evaluate, names_in
 from labctl.base.units import Unit
 from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.workloads.readers.declaration import MetricFile, SourceFile
 from labctl.workloads.readers.matching import Match, Matches
-from labctl.workloads.readers.output import Part
+from labctl.workloads.readers.output import NoValueError, Part, number_of, printed_step
 from labctl.workloads.readers.path import values_at
-from labctl.workloads.readers.quantity import NoValueError, number_of, printed_step
 
 _SHOWN = 10
 _LAST = 4096

@@ -11,7 +11,7 @@ from pathlib import Path
 from labctl.base import process
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.workloads.readers import match_child
 
 _WALL_S = 60.0

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from labctl.base.errors import BrokenError, UsageError
-from labctl.base.expressions import fill_in
-from labctl.base.latencies import CLOSED, LARGEST
-from labctl.base.nearest import nearest
+from labctl.base.errors import BrokenError, UsageError, nearest
+from labctl.base.templates import fill_in
+from labctl.base.units import CLOSED, LARGEST
 from labctl.store.samples import Reading
 from labctl.workloads import open_loop
 from labctl.workloads.histogram import PERCENTILES

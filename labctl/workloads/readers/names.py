@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from labctl.base.expressions import names_in
+from labctl.base.errors import nearest
 from labctl.base.metrics.table import metric_of
 from labctl.base.metrics.workload import WORKLOAD
-from labctl.base.nearest import nearest
+from labctl.base.templates import names_in
 from labctl.base.units import Better, Unit, usual_direction
 from labctl.workloads.histogram import PERCENTILES
 from labctl.workloads.readers import named

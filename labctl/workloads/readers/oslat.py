@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.errors import BrokenError
-from labctl.base.jsontext import parse_json
+from labctl.base.json import parse_json
 from labctl.store.samples import Reading, sample
 
 MICROSECOND_S = 1e-6

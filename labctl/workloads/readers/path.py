@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.errors import BrokenError
-from labctl.base.nearest import nearest
+from labctl.base.errors import BrokenError, nearest
 
 _STEP = re.compile(
     r'\.?"(?P<quoted>[^"]*)"'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labctl.base.errors import BrokenError
-from labctl.base.expressions import names_in
+from labctl.base.templates import names_in
 from labctl.store.samples import Sample
 from labctl.workloads.readers import hdr, named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
@@ -28,9 +28,16 @@ from labctl.workloads.readers.found import (
     plain_number,
 )
 from labctl.workloads.readers.matching import Matches
-from labctl.workloads.readers.output import STDERR, STDOUT, Output, Part, parts_of
+from labctl.workloads.readers.output import (
+    STDERR,
+    STDOUT,
+    NoValueError,
+    Output,
+    Part,
+    number_of,
+    parts_of,
+)
 from labctl.workloads.readers.path import values_at
-from labctl.workloads.readers.quantity import NoValueError, number_of
 from labctl.workloads.readers.value import Value, Values, check, picked, values_of, values_of_bins
 from labctl.workloads.windows import RateWindow
 

@@ -10,9 +10,9 @@ from statistics import fmean
 import numpy as np
 
 from labctl.base.errors import BrokenError
-from labctl.base.percentiles import samples_needed
-from labctl.base.sharing import bitrate_difference, jain_index, settling_s
+from labctl.base.link import bitrate_difference, jain_index, settling_s
 from labctl.base.stream_record import PHASES, StreamRecord, read_stream
+from labctl.base.units import samples_needed
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 
 METRICS = (

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labctl.base.errors import BrokenError
-from labctl.base.percentiles import SAMPLES_BEYOND, samples_needed
 from labctl.base.quantities import quantity
-from labctl.base.units import Better, Unit
+from labctl.base.units import SAMPLES_BEYOND, Better, Unit, samples_needed
 from labctl.store.samples import sample_key
 from labctl.workloads.histogram import PERCENTILES, Histogram
 from labctl.workloads.readers.declaration import MetricFile
 from labctl.workloads.readers.found import Found, unit_of
-from labctl.workloads.readers.quantity import NoValueError
+from labctl.workloads.readers.output import NoValueError
 
 
 @dataclass(frozen=True, slots=True)

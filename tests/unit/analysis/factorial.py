@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import product
 
-from labctl.analysis.cells import Cell, Cells, Scenario, Series
-from labctl.analysis.design import Design, Primary
+from labctl.analysis.effects.cells import Cell, Cells, Scenario, Series
+from labctl.analysis.effects.design import Design, Primary
 from labctl.base.units import Better, Unit
 from labctl.store.records.factor_record import FactorCell, Factorial, PlannedFactor
 from labctl.store.samples import Sample

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.added import confirmatory
-from labctl.analysis.gate.gate_result import Outcome
+from labctl.analysis.compare.two_runs import compare_runs
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
-from labctl.analysis.gate.rules import gate
+from labctl.analysis.gate.rules import Outcome, gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
-from labctl.analysis.run_compare.two_runs import compare_runs
-from labctl.analysis.stopping import ending, until
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.decide import confirmatory
+from labctl.analysis.verdicts.looks import ending, until
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_run

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.answer_record import AnswerRecord, Grade
+from labctl.analysis.answer.record import AnswerRecord, Grade
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_run

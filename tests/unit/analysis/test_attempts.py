@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.attempts import LEVEL, count_attempts
+from labctl.analysis.caveats.run import LEVEL, count_attempts
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Attempts
 from labctl.store.run_folder import LoadedRun, LoadedTrial

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.boots import mean_squares, sharing, spread_over
-from labctl.analysis.intervals import blocks_needed, p_value, smallest_visible, t_interval
+from labctl.analysis.effects.intervals import (
+    blocks_needed,
+    mean_squares,
+    p_value,
+    sharing,
+    smallest_visible,
+    spread_over,
+    t_interval,
+)
 from labctl.analysis.judge import judge
 from tests.unit.analysis.alter import only
 from tests.unit.synthetic import WORKLOADS, synthetic_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labctl.analysis.byblock import ByBlock
+from labctl.analysis.effects.intervals import ByBlock
 
 PLAIN = {7: 0.5, 2: -1.0, 30: 4.0}
 

@@ -11,8 +11,8 @@ from math import log, sqrt
 import pytest
 from scipy import stats
 
-from labctl.analysis.decide import decide
 from labctl.analysis.judge import judge
+from labctl.analysis.verdicts.decide import decide
 from labctl.base.stopping import Stopping, looks, until_width
 from tools.calibrate.bias import biased
 from tools.calibrate.coverage import SETTINGS, coverage

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.attempts import count_trials
-from labctl.analysis.cells import Cell, Scenario, cell_of, read_cells
+from labctl.analysis.caveats.run import count_trials
+from labctl.analysis.effects.cells import Cell, Scenario, cell_of, read_cells
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial

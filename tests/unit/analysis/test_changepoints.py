@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from labctl.analysis.run_compare import changepoints
-from labctl.analysis.run_compare.changepoints import Floats, autocorrelation, change_points
+from labctl.analysis.compare import history
+from labctl.analysis.compare.history import Floats, autocorrelation, change_points
 from tools.calibrate import levels
 
 
@@ -37,8 +37,8 @@ def left_over(values: Floats, r: float, *columns: Floats) -> float:
 def test_a_steps_ratio_is_that_of_the_likelihoods_written_out(r: float) -> None:
     values = np.array(normal(1, (0.0, 6), (2.0, 6)))
     n = len(values)
-    (ratios,) = changepoints._ratios(changepoints._whitened(values[np.newaxis], r), r)
-    starts, ends = changepoints._places(n)
+    (ratios,) = history._ratios(history._whitened(values[np.newaxis], r), r)
+    starts, ends = history._places(n)
     pairs = [(a, b) for a in range(3, n) for b in range(a + 3, n + 1) if b == n or b <= n - 3]
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == pairs
     level, at = np.ones(n), np.arange(n)
@@ -92,7 +92,7 @@ def test_an_autocorrelation_is_that_around_the_levels() -> None:
     shifted = noise + 10 * (np.arange(400) >= 150)
     assert 0.5 < autocorrelation(shifted, [0, 150]) < 0.8
     assert 0.5 < autocorrelation(shifted, [0]) < 0.8
-    assert autocorrelation(np.array(normal(1, (0.0, 400))), [0]) == changepoints._LEAST
+    assert autocorrelation(np.array(normal(1, (0.0, 400))), [0]) == history._LEAST
 
 
 def test_a_smaller_alpha_takes_a_clearer_change() -> None:

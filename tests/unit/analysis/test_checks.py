@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.cells import Scenario, read_cells, scenario_of
-from labctl.analysis.checks import Checked, check
-from labctl.analysis.design import read_design
-from labctl.analysis.intervals import spread
+from labctl.analysis.effects.cells import Scenario, read_cells, scenario_of
+from labctl.analysis.effects.design import read_design
+from labctl.analysis.effects.intervals import spread
 from labctl.analysis.judge import judge
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.verdicts import sees_from
+from labctl.analysis.verdicts.checks import Checked, check
+from labctl.analysis.verdicts.rules import sees_from
+from labctl.analysis.verdicts.table import Verdict
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run

@@ -8,8 +8,8 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement, Role
-from labctl.analysis.verdict_table import Verdict
-from labctl.base.latencies import OPEN_MEAN
+from labctl.analysis.verdicts.table import Verdict
+from labctl.base.units import OPEN_MEAN
 from labctl.run.trials.parse import reparse
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_plan

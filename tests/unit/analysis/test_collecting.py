@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.cells import read_cells
-from labctl.analysis.collecting import cost, costs_said
-from labctl.analysis.run_compare.two_runs import compare_runs
-from labctl.analysis.setting import collecting_caveats
+from labctl.analysis.caveats.run import collecting_caveats
+from labctl.analysis.compare.two_runs import compare_runs
+from labctl.analysis.effects.cells import read_cells
+from labctl.analysis.times import cost, costs_said
 from labctl.base.notation import shares
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable

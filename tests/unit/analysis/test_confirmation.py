@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer_record import AnswerRecord, Grade
-from labctl.analysis.confirmation import evidence
+from labctl.analysis.answer.grade import evidence
+from labctl.analysis.answer.record import AnswerRecord, Grade
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan, with_run, with_values

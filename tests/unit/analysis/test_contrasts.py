@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.contrasts import analyse_factors
-from labctl.analysis.factor_model import Contrast, FactorAnalysis, Finding
+from labctl.analysis.factors import analyse_factors
+from labctl.analysis.model import Contrast, FactorAnalysis, Finding
 from labctl.base.units import Unit
 from labctl.store.records.factor_record import Factorial, PlannedFactor
 from tools.calibrate.rates import Rate

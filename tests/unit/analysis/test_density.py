@@ -18,7 +18,7 @@ from labctl.analysis.density import (
     median_of,
     sign_p,
 )
-from labctl.analysis.holm import rejected_at
+from labctl.analysis.verdicts.family import rejected_at
 from tests.unit.density_records import record
 
 

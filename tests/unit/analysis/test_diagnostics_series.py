@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.diagnostics import series
+from labctl.analysis.caveats import assumptions
 
-Draw = Callable[[np.random.Generator], series.Values]
+Draw = Callable[[np.random.Generator], assumptions.Values]
 
 ALL = [range(10)]
 
 
-def of(*values: float) -> series.Values:
+def of(*values: float) -> assumptions.Values:
     return np.array(values)
 
 
 def test_a_trend_is_as_rare_as_an_enumeration_of_all_orders_has_it() -> None:
     orders = [np.array(p, dtype=float) for p in itertools.permutations(range(6))]
-    found = [series.trend(order, [range(6)]) for order in orders]
+    found = [assumptions.trend(order, [range(6)]) for order in orders]
     rank = Counter(found)
     for p in rank:
         share = sum(other <= p + 1e-12 for other in found) / len(found)
@@ -33,7 +33,7 @@ def test_a_trend_is_as_rare_as_an_enumeration_of_all_orders_has_it() -> None:
 def test_a_trend_within_boots_is_as_rare_as_an_enumeration_of_both_has_it() -> None:
     three = list(itertools.permutations(range(3)))
     found = [
-        series.trend(np.array([*a, *b], dtype=float), [range(3), range(3, 6)])
+        assumptions.trend(np.array([*a, *b], dtype=float), [range(3), range(3, 6)])
         for a in three
         for b in three
     ]
@@ -43,30 +43,30 @@ def test_a_trend_within_boots_is_as_rare_as_an_enumeration_of_both_has_it() -> N
 
 def test_what_boots_differ_by_is_no_trend_within_them() -> None:
     steps = of(1, 3, 2, 5, 4, 101, 103, 102, 105, 104)
-    assert series.trend(steps, ALL) < 0.01
-    assert series.trend(steps, [range(5), range(5, 10)]) > 0.01
+    assert assumptions.trend(steps, ALL) < 0.01
+    assert assumptions.trend(steps, [range(5), range(5, 10)]) > 0.01
 
 
 def test_the_exact_and_the_normal_distribution_of_a_trend_meet() -> None:
     values = np.random.default_rng(1).normal(size=100) + np.arange(100) / 150
-    exact = series.trend(values, [range(100)])
+    exact = assumptions.trend(values, [range(100)])
     assert exact == pytest.approx(stats.kendalltau(range(100), values).pvalue, rel=0.05)
 
 
 def test_a_trend_over_thousands_of_blocks_is_seen_in_no_time() -> None:
     values = np.random.default_rng(1).normal(size=20_000) + np.arange(20_000) / 100_000
-    assert series.trend(values, [range(20_000)]) < 1e-4
-    assert series.slope(values, range(20_000), [range(20_000)]) == pytest.approx(1e-5, rel=0.5)
+    assert assumptions.trend(values, [range(20_000)]) < 1e-4
+    assert assumptions.slope(values, range(20_000), [range(20_000)]) == pytest.approx(1e-5, rel=0.5)
 
 
 def test_a_slope_is_that_of_the_pairs_within_boots() -> None:
     values = of(0, 2, 4, 100, 102, 104)
-    assert series.slope(values, [1, 2, 3, 4, 5, 6], [range(3), range(3, 6)]) == 2
+    assert assumptions.slope(values, [1, 2, 3, 4, 5, 6], [range(3), range(3, 6)]) == 2
 
 
 def test_one_wild_value_makes_no_trend() -> None:
     values = of(0.1, -0.3, 0.4, -0.2, 0.0, 0.3, -0.4, 0.2, -0.1, 1e6)
-    assert series.trend(values, ALL) > 0.05
+    assert assumptions.trend(values, ALL) > 0.05
 
 
 def test_rosners_own_example_has_three_outliers() -> None:
@@ -77,26 +77,26 @@ def test_rosners_own_example_has_three_outliers() -> None:
         *(2.14, 2.15, 2.23, 2.24, 2.26, 2.35, 2.37, 2.40, 2.47, 2.54, 2.62, 2.64, 2.90, 2.92),
         *(2.92, 2.93, 3.21, 3.26, 3.30, 3.59, 3.68, 4.30, 4.64, 5.34, 5.42, 6.01),
     )
-    assert series.outliers(values, 0.05) == (53, 52, 51)
+    assert assumptions.outliers(values, 0.05) == (53, 52, 51)
 
 
 def test_two_outliers_that_hide_each_other_are_both_found() -> None:
     values = of(0.1, -0.3, 0.4, -0.2, 0.0, 0.3, -0.4, 0.2, 20.0, 21.0)
-    assert set(series.outliers(values, 0.01)) == {8, 9}
+    assert set(assumptions.outliers(values, 0.01)) == {8, 9}
 
 
 def test_values_that_tie_have_no_outlier() -> None:
-    assert series.outliers(of(*[0.0] * 9, 1.0), 0.01) == ()
-    assert series.outliers(np.zeros(10), 0.01) == ()
+    assert assumptions.outliers(of(*[0.0] * 9, 1.0), 0.01) == ()
+    assert assumptions.outliers(np.zeros(10), 0.01) == ()
 
 
 def test_a_value_within_the_bins_of_its_histogram_is_no_outlier() -> None:
     values = of(0.001, -0.003, 0.004, -0.002, 0.0, 0.003, -0.004, 0.002, -0.001, 0.1)
-    assert series.outliers(values, 0.01) == (9,)
-    assert series.outliers(values, 0.01, floor=0.05) == ()
+    assert assumptions.outliers(values, 0.01) == (9,)
+    assert assumptions.outliers(values, 0.01, floor=0.05) == ()
 
 
-def rate(flagged: Callable[[series.Values], bool], draw: Draw, n: int = 4000) -> float:
+def rate(flagged: Callable[[assumptions.Values], bool], draw: Draw, n: int = 4000) -> float:
     rng = np.random.default_rng(11)
     return float(np.mean([flagged(draw(rng)) for _ in range(n)]))
 
@@ -107,5 +107,5 @@ def normal(blocks: int) -> Draw:
 
 @pytest.mark.parametrize("blocks", [10, 20, 30])
 def test_outliers_are_as_rare_in_normal_values_as_asked(blocks: int) -> None:
-    found = rate(lambda values: bool(series.outliers(values, 0.01)), normal(blocks))
+    found = rate(lambda values: bool(assumptions.outliers(values, 0.01)), normal(blocks))
     assert 0.003 <= found <= 0.015

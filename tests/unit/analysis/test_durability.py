@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.gate.gate_result import Finding, Outcome
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
-from labctl.analysis.gate.rules import gate
+from labctl.analysis.gate.rules import Finding, Outcome, gate
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AnswerCode, Judgement, Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.tuning import Disk
 from labctl.rollout.advice import advise
 from labctl.store.run_folder import LoadedRun

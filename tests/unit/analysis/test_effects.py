@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.analysis.cells import Series
-from labctl.analysis.effects import alone, by_ratio, effects_of, natural, on_scale, ratio_of
-from labctl.analysis.intervals import t_interval
+from labctl.analysis.effects.cells import Series
+from labctl.analysis.effects.effects import alone, by_ratio, effects_of, natural, on_scale, ratio_of
+from labctl.analysis.effects.intervals import t_interval
 from labctl.analysis.model import EffectKind
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Sample

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from labctl.analysis.exit_cost import exit_cost
-from labctl.analysis.exit_price import median_interval, price
+from labctl.analysis.times import exit_cost, median_interval, price
 from labctl.store.exit_prices import Price
 
 TSC_HZ = 2e9

@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import ALPHA, ONE_BOOT, judge_fleet
-from labctl.analysis.fleet.fleet_model import GROUPING, FleetJudgement, HostRow, Take
-from labctl.analysis.fleet.host_effects import (
+from labctl.analysis.hosts.fleet import (
+    GROUPING,
     LEVEL,
+    FleetJudgement,
     HostEffect,
     HostFacts,
+    HostRow,
+    Take,
     Where,
     host_effects,
     host_facts,
 )
-from labctl.analysis.hosts import Hosts, pool
+from labctl.analysis.hosts.judge import ALPHA, ONE_BOOT, judge_fleet
+from labctl.analysis.hosts.pool import Hosts, pool
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
 from labctl.report.fleet_words import apart_lines

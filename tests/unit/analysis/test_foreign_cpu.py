@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from labctl.analysis.foreign_cpu import OTHER, unseen_disturbance
+from labctl.analysis.caveats.caveats import OTHER, unseen_disturbance
 from labctl.analysis.judge import judge
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, RunFolder

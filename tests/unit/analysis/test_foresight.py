@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.analysis.cells import Scenario
-from labctl.analysis.decide import decide
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.foresight import Spreading, foresee, spreads
 from labctl.analysis.model import EffectKind, Role
+from labctl.analysis.verdicts.decide import decide
 from labctl.store.records.plan_record import PlanRecord
 from tests.unit.analysis.alter import with_plan
 from tests.unit.records import plan_of

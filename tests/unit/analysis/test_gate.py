@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.gate.gate_result import Finding, GateResult, Outcome
 from labctl.analysis.gate.policy import Policy, Rule, Undecided, load_policy
-from labctl.analysis.gate.rules import gate
+from labctl.analysis.gate.rules import Finding, GateResult, Outcome, gate
 from labctl.base.errors import UsageError
 from labctl.store.records.plan_record import PlanRecord
 from tests.unit.records import plan_of, run_of

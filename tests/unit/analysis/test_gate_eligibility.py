@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.gate.gate_result import Finding, Outcome
 from labctl.analysis.gate.policy import Policy, Rule, Undecided
-from labctl.analysis.gate.rules import gate
+from labctl.analysis.gate.rules import Finding, Outcome, gate
 from labctl.base.stopping import Looks, Stopping
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 

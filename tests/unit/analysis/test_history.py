@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.run_compare.history import Choice, History, RunSeries, history
+from labctl.analysis.compare.history import Choice, History, RunSeries, history
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.holm import rejected_at
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.family import rejected_at
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.stopping import Looks, Stopping
 from tests.unit.analysis.alter import only, primaries, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from labctl.analysis.byblock import Floats
-from labctl.analysis.hosts import (
+from labctl.analysis.effects.intervals import Floats
+from labctl.analysis.hosts.pool import (
     Hosts,
     apart,
     differ,
@@ -151,7 +151,7 @@ def test_many_hosts_are_left_out_in_parts_that_change_nothing(
 ) -> None:
     hosts = _hosts(np.random.default_rng(3).normal(0, 0.1, 37), 0.03)
     whole = _apart(hosts)
-    monkeypatch.setattr("labctl.analysis.hosts._CHUNK", 5)
+    monkeypatch.setattr("labctl.analysis.hosts.pool._CHUNK", 5)
     assert np.allclose(_apart(hosts), whole, rtol=1e-9)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.inconclusive import Reason, why_inconclusive
+from labctl.analysis.answer.words import Reason, why_inconclusive
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from tests.unit.synthetic import synthetic_run
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from labctl.analysis.intervals import (
+from labctl.analysis.effects.intervals import (
     Interval,
     Spread,
     blocks_needed,

@@ -8,8 +8,8 @@ from scipy import stats
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, Role
-from labctl.analysis.verdict_table import Verdict
-from labctl.base import verified
+from labctl.analysis.verdicts.table import Verdict
+from labctl.base import hostfacts
 from labctl.base.units import Better, Unit
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -420,10 +420,10 @@ def test_a_run_with_hardware_counters_is_warned_of_until_a_pmu_was_seen(
     )
     with_ipc = (LoadedTrial(t.record, (*t.readings, ipc), t.folder) for t in run.trials)
     counted = replace(run, trials=tuple(with_ipc))
-    assert verified.pmu_caveat() in judge(counted).warnings
-    assert verified.pmu_caveat() not in judge(run).warnings
-    assert verified.pmu_caveat() not in judge(with_run(counted, imported={"file": "a"})).warnings
-    monkeypatch.setattr(verified, "PMU_BUNDLES", ("a-host",))
+    assert hostfacts.pmu_caveat() in judge(counted).warnings
+    assert hostfacts.pmu_caveat() not in judge(run).warnings
+    assert hostfacts.pmu_caveat() not in judge(with_run(counted, imported={"file": "a"})).warnings
+    monkeypatch.setattr(hostfacts, "PMU_BUNDLES", ("a-host",))
     assert not any("Hardware counters" in caveat for caveat in judge(counted).warnings)
 
 
@@ -434,7 +434,7 @@ def test_a_clean_run_under_kvm_with_one_kernel_is_warned_of_as_long_as_no_such_h
     run = with_run(run, same_kernel=True, restored_state=False)
     (warning,) = judge(run).warnings
     assert warning.startswith("KVM figures are unverified on hardware")
-    monkeypatch.setattr(verified, "KVM_BUNDLES", ("a-bundle",))
+    monkeypatch.setattr(hostfacts, "KVM_BUNDLES", ("a-bundle",))
     assert judge(run).warnings == ()
 
 

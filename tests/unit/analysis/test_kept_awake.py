@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from labctl.analysis.caveats.run import LATENCY_KNOB, LATENCY_LIMIT
 from labctl.analysis.judge import judge
-from labctl.analysis.setting import LATENCY_KNOB, LATENCY_LIMIT
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample

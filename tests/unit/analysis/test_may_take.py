@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import judge_fleet
-from labctl.analysis.fleet.fleet_model import HostRow, HostState, Take
-from labctl.analysis.fleet.fleet_price import price
-from labctl.analysis.fleet.may_take import advised_tunings, hosts_that_may, look_first
+from labctl.analysis.hosts.fleet import HostRow, HostState, Take
+from labctl.analysis.hosts.judge import (
+    advised_tunings,
+    hosts_that_may,
+    judge_fleet,
+    look_first,
+    price,
+)
 from tests.unit.analysis.test_fleet_judge import ALIKE, codes, of_level, rows, spread
 
 SIX = tuple(f"h{number}" for number in range(6))

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from labctl.analysis.compare.two_runs import Difference, Prices, per_price
 from labctl.analysis.model import EffectKind
-from labctl.analysis.run_compare.per_price import Prices, per_price
-from labctl.analysis.run_compare.two_runs import Difference
 from labctl.base.units import Better, Unit
 
 LOWER = Difference(

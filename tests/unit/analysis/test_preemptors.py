@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Scenario, read_cells
-from labctl.analysis.preemptors import MOST, by_same_names
+from labctl.analysis.effects.cells import MOST, Scenario, by_same_names, read_cells
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable

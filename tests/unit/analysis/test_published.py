@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.published import Agreement, Published, Repeated, published
-from labctl.analysis.stopping import until
+from labctl.analysis.studies import Agreement, Published, Repeated, published
+from labctl.analysis.verdicts.looks import until
 from labctl.base.stopping import Looks
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun

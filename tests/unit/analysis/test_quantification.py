@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Series
-from labctl.analysis.effects import by_ratio, effects_of
+from labctl.analysis.effects.cells import Series
+from labctl.analysis.effects.effects import by_ratio, effects_of
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.store.samples import Sample
 from tests.unit.analysis.alter import only, with_values

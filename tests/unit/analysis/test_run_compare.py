@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.run_compare.two_runs import Difference, RunComparison, compare_runs
+from labctl.analysis.compare.two_runs import Difference, RunComparison, compare_runs
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun

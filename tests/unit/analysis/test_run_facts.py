@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.run_compare.run_facts import fact_words
+from labctl.analysis.compare.two_runs import fact_words
 
 
 @pytest.mark.parametrize(

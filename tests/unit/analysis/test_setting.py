@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer_record import Grade
+from labctl.analysis.answer.record import Grade
 from labctl.analysis.judge import judge
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import synthetic_run

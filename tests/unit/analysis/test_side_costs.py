@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.worse import side_costs_of
 from labctl.analysis.judge import judge
-from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import View
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample
 from tests.unit.analysis.alter import with_readings

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer_record import Grade
+from labctl.analysis.answer.record import Grade
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AnswerCode, Judgement, Standing
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.report.export.json_report import report_json
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labctl.analysis.intervals import quantile
+from labctl.analysis.effects.intervals import quantile
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Role
-from labctl.analysis.stopping import half_width, stop_after, until, widest
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.looks import half_width, stop_after, until, widest
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import UsageError
 from labctl.base.stopping import Looks, UntilWidth, looks, stopping_of, until_width
 from tests.unit.synthetic import synthetic_run

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.boots import mean_squares
-from labctl.analysis.judge import judge
-from labctl.analysis.model import Role
-from labctl.analysis.variance import (
+from labctl.analysis.effects.intervals import mean_squares
+from labctl.analysis.effects.variance import (
     Components,
     Costs,
     Proposal,
@@ -17,6 +15,8 @@ from labctl.analysis.variance import (
     costs_of,
     propose,
 )
+from labctl.analysis.judge import judge
+from labctl.analysis.model import Role
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample

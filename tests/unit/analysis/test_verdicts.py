@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from labctl.analysis.intervals import Interval
-from labctl.analysis.verdict_table import VERDICTS, Says, Tone, Verdict, classes_of
-from labctl.analysis.verdicts import Eligibility, decide
+from labctl.analysis.effects.intervals import Interval
+from labctl.analysis.verdicts.rules import Eligibility, decide
+from labctl.analysis.verdicts.table import VERDICTS, Says, Tone, Verdict, classes_of
 
 MARGIN = 0.05
 FULL = Eligibility(judges=True, reach=0.01, sees_from=0.0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.wall_time import OVERHEAD_S, expected_time, wall_time
+from labctl.analysis.times import OVERHEAD_S, expected_time, wall_time
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 from tests.unit.analysis.alter import with_run

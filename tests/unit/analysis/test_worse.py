@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.analysis.answer_record import Basis, Statistic, Worse
+from labctl.analysis.answer.record import Basis, Statistic, Worse
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import find_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.base.bottleneck import Bottleneck
+from labctl.base.link import Bottleneck
 
 
 def _link(rate_mbit: float, queue_bdp: float, delay_ms: float = 12) -> Bottleneck:

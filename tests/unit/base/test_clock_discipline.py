@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.base.clock_discipline import clock_discipline
+from labctl.base.kernel import clock_discipline
 
 
 def test_a_machine_that_tells_is_steered_within_what_the_kernel_allows() -> None:

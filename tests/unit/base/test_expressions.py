@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.expressions import evaluate, fill_in, floor_pow2, names_in
+from labctl.base.templates import evaluate, fill_in, floor_pow2, names_in
 
 
 def test_a_text_is_filled_in_with_values_and_filters():

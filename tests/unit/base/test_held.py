@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.held import held, held_in_tree, open_regular
+from labctl.base.trust import held, held_in_tree, open_regular
 
 
 def path_of(descriptor: int) -> Path:

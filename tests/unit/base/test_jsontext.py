@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.base import jsontext
-from labctl.base.jsontext import MOST_DEEP, parse_json, without_controls
+from labctl.base import json as jsontext
+from labctl.base.json import MOST_DEEP, parse_json, without_controls
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.kernel_line import booted_with, in_full, is_booted_with
+from labctl.base.kernel import booted_with, in_full, is_booted_with
 
 
 def test_words_that_want_cpus_get_the_guests() -> None:

@@ -1,4 +1,4 @@
-from labctl.base.last_words import last_words
+from labctl.base.process import last_words
 
 
 def test_the_last_line_is_what_a_program_said() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.base.latency_qos import DEVICE, NO_LIMIT_US, in_words, limit_us, limited
+from labctl.base.kernel import DEVICE, NO_LIMIT_US, in_words, limit_us, limited
 
 
 def device(root: Path, content: bytes) -> Path:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from labctl.base import matrix_threads, process
+from labctl.base import interpreter, process
 from labctl.base.deadline import Deadline
 
 VARIABLE = "OPENBLAS_NUM_THREADS"
@@ -19,7 +19,7 @@ def printed(*argv: str) -> str:
 def test_numpy_and_scipy_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     script = (
-        "import os; from labctl.base import matrix_threads; matrix_threads.take_none(); "
+        "import os; from labctl.base import interpreter; interpreter.take_no_matrix_threads(); "
         "import labctl.analysis.special; print(len(os.listdir('/proc/self/task')))"
     )
     assert printed(sys.executable, "-c", script) == "1"
@@ -27,11 +27,11 @@ def test_numpy_and_scipy_start_no_threads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_other_programs_are_told_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    matrix_threads.take_none()
+    interpreter.take_no_matrix_threads()
     assert printed("sh", "-c", f"echo ${VARIABLE}") == ""
 
 
 def test_a_user_who_says_how_many_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "2")
-    matrix_threads.take_none()
+    interpreter.take_no_matrix_threads()
     assert printed("sh", "-c", f"echo ${VARIABLE}") == "2"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from labctl.base.nearest import nearest
+from labctl.base.errors import nearest
 
 
 def test_the_nearest_name_is_offered_with_all_that_is_allowed() -> None:

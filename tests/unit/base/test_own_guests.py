@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.base.own_guests import MOST_NEIGHBOURS, OWN_NAME, guest_name, neighbour_seat
+from labctl.base.paths import MOST_NEIGHBOURS, OWN_NAME, guest_name, neighbour_seat
 
 LIBVIRTS = 20
 """Characters of a name that libvirt keeps in the paths of its sockets

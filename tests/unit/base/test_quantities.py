@@ -17,7 +17,7 @@ from labctl.base.quantities import (
     scale_of,
 )
 from labctl.base.units import Unit
-from labctl.base.yamlfile import FileModel
+from labctl.base.yaml import FileModel
 
 
 class Some(FileModel):

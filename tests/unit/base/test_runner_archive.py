@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import labctl.runner
-from labctl.base.runner_archive import runner_archive
+from labctl.base.runner_messages import runner_archive
 
 MODULES = {path.name for path in Path(labctl.runner.__file__).parent.glob("*.py")}
 OLDEST = (3, 9)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from labctl.base.schemawords import below, needed
+from labctl.base.yaml import below, needed
 
 
 class Inner(BaseModel):

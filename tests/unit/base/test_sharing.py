@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.base.sharing import bitrate_difference, jain_index, settling_s, steady
+from labctl.base.link import bitrate_difference, jain_index, settling_s, steady
 
 
 @pytest.mark.parametrize(

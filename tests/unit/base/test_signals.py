@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import libvirt
 import pytest
 
-from labctl.base import signals
+from labctl.base import process
 from labctl.base.errors import BrokenError
-from labctl.base.signals import cleaning_up, ending_signals_interrupt
+from labctl.base.process import cleaning_up, ending_signals_interrupt
 from labctl.domain.session import RunningGuest, Session
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -59,7 +59,7 @@ def test_a_second_signal_does_not_cut_the_way_out_short(second: signal.Signals) 
 
 
 def test_an_interrupt_that_was_lost_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_WAY_OUT_S", 0.0)
+    monkeypatch.setattr(process, "_WAY_OUT_S", 0.0)
     with ending_signals_interrupt():
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):

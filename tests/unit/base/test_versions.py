@@ -1,6 +1,6 @@
 import pytest
 
-from labctl.base.versions import upstream_release
+from labctl.base.hostfacts import upstream_release
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.base.yamlfile import FileModel, line_of, load, load_mapping
+from labctl.base.yaml import FileModel, line_of, load, load_mapping
 
 
 class Inner(FileModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer_record import Grade
+from labctl.analysis.answer.record import Grade
 from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import StatePaths
 from labctl.cli.apply import Target, apply_advice

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse
-from labctl.cli import rollout_target
+from labctl.cli import advise
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.rollout.fitted import Pins, UnfitError, fitted, iothreads_of
 from labctl.store.records.run_record import PinChoice
@@ -34,7 +34,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host has eight cores, and is the one that was measured."""
     topology = hosts.topology([[n] for n in range(8)])
     monkeypatch.setattr("labctl.host.topology.read_topology", lambda: topology)
-    monkeypatch.setattr(rollout_target, "other_host", lambda run: "")
+    monkeypatch.setattr(advise, "other_host", lambda run: "")
 
 
 def recorded(results: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.answer_file import NAME, write_answer
-from labctl.analysis.confirmation import evidence
+from labctl.analysis.answer.grade import evidence
+from labctl.analysis.answer.json import NAME, write_answer
 from labctl.analysis.judge import judge
-from labctl.store.fresh_runs import fresh_runs
 from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_places import fresh_runs
 from tests.unit.analysis.alter import with_run
 from tests.unit.cli.conftest import Labctl
 from tests.unit.synthetic import one_tuning_run, write_run

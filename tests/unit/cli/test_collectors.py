@@ -9,15 +9,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from labctl.base.errors import UsageError
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.cli import main
 from labctl.collect.collector import Here
-from labctl.run.collectors import works_here
+from labctl.run.collectors import collecting
 from labctl.run.commands import overhead
-from labctl.run.commands.overhead import Overheads
-from labctl.run.commands.overhead_plan import OverheadRequest
-from labctl.run.commands.overhead_windows import NOTHING, Rates
+from labctl.run.commands.overhead import NOTHING, OverheadRequest, Overheads, Rates
 from labctl.store.collecting_costs import known
 from labctl.store.records.run_record import RunRecord
 
@@ -30,9 +27,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = {"host-trace": "tracing is not permitted.", "exits": None}
     known = tuple(
         replace(c, why_unavailable=partial(_said, tried[c.name])) if c.name in tried else c
-        for c in works_here.COLLECTORS
+        for c in collecting.COLLECTORS
     )
-    monkeypatch.setattr(works_here, "COLLECTORS", known)
+    monkeypatch.setattr(collecting, "COLLECTORS", known)
 
 
 def _said(reason: str | None, _: Here) -> str | None:
@@ -92,7 +89,7 @@ def test_every_collector_is_listed_with_its_level_and_works_or_says_why_not(
 ) -> None:
     found = _document(_labctl(tmp_path, "--json"))["collectors"]
     assert {entry["level"] for entry in found} <= set(Level)
-    assert {entry["name"] for entry in found} == {c.name for c in works_here.COLLECTORS}
+    assert {entry["name"] for entry in found} == {c.name for c in collecting.COLLECTORS}
     for entry in found:
         assert entry["works"] is (entry["reason"] is None)
 
@@ -104,7 +101,7 @@ def test_without_an_image_what_needs_one_says_so(tmp_path: Path) -> None:
 
 def test_an_emulated_guest_has_no_exits_and_no_guest_events() -> None:
     at = Here(accelerator="tcg", tree=None)
-    why = {known.name: known.why_unavailable for known in works_here.COLLECTORS}
+    why = {known.name: known.why_unavailable for known in collecting.COLLECTORS}
     assert why["kvm-stats"](at) == "emulated: no VM exits."
     assert why["perf-stat (guest)"](at) is not None
 

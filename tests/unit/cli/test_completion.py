@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.cli.completion import SHELLS
+from labctl.cli.help import SHELLS
 from tests.unit.cli.conftest import Labctl
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.paths import StatePaths, shipped_data
+from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import SweepRequest
-from labctl.run.planning.planner import plan_sweep
-from labctl.study.conditionfile import load_condition
+from labctl.study.conditions import load_condition
 from labctl.study.load_study import Overrides
 from labctl.workloads.registry import checkers
 from tests.unit.cli.conftest import Labctl

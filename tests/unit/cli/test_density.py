@@ -11,8 +11,8 @@ import pytest
 from labctl.base.errors import ExitCode
 from labctl.base.events import Listener
 from labctl.host import guest_memory
-from labctl.run.commands import density_run as module
-from labctl.run.planning.density_plan import DensityRequest
+from labctl.run.commands import density as module
+from labctl.run.planning.density import DensityRequest
 from labctl.store.density_record import DensityFolder
 from tests.unit.cli.conftest import Labctl
 from tests.unit.density_records import record

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.events import Listener, Note, Progress, RunBegun
-from labctl.run.commands.progress_file import told
-from labctl.store.content_digest import folder_digest
+from labctl.run.commands.sweep import told
+from labctl.store.archive import folder_digest
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import RunFolder
 
@@ -24,7 +24,7 @@ import os, sys, time
 from pathlib import Path
 from labctl.base.errors import UsageError
 from labctl.base.events import Note, RunBegun
-from labctl.cli.detach import detached
+from labctl.cli.sweep import detached
 
 def work(listen):
     {work}

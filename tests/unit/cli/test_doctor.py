@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from labctl.base.paths import StatePaths
-from labctl.cli import doctor_since
+from labctl.cli import doctor
 from labctl.host import facts as facts_module
 from labctl.host.accelerator import Accelerator
 from labctl.host.doctor import CHECKS
 from labctl.host.facts import host_facts
 from labctl.run.collectors import trace_room
-from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
-from labctl.run.planning import guest_image
+from labctl.run.commands.host_checks import CHECKS as STUDY_CHECKS
+from labctl.run.planning import images
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -59,7 +59,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePaths:
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
     (tmp_path / "lab").mkdir()
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path / "lab"))
-    for module in (guest_image, doctor_since):
+    for module in (images, doctor):
         monkeypatch.setattr(module, "accelerator_here", lambda *_: TCG)
     # Guests of other tests come and go.
     monkeypatch.setattr(facts_module, "running_machines", list)

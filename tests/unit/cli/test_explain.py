@@ -7,9 +7,9 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from labctl.analysis.verdict_table import Verdict
-from labctl.base.glossary import glossary
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.metrics.table import METRICS
+from labctl.base.wording import glossary
 from labctl.cli.explain import command
 from labctl.study.tunings import tuning_names
 

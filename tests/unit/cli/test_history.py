@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from labctl.base.errors import UsageError
-from labctl.cli.history import command
+from labctl.cli.compare import history
 from labctl.store.jsonfile import write_json
 from labctl.store.run_folder import RunFolder
 from tests.unit.records import run_of
@@ -47,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(results: Path, *arguments: str) -> str:
     words = ["--results", str(results), *arguments]
-    done = CliRunner().invoke(command, words, standalone_mode=False)
+    done = CliRunner().invoke(history, words, standalone_mode=False)
     if done.exception is not None:
         raise done.exception
     return done.output
@@ -118,7 +118,7 @@ def test_a_page_has_the_picture_every_run_and_what_changed(results: Path, tmp_pa
 def test_a_page_and_json_can_be_had_at_once(results: Path, tmp_path: Path) -> None:
     file = tmp_path / "history.html"
     words = ["--results", str(results), *ONE, "--json", "--html", str(file)]
-    done = CliRunner().invoke(command, words, standalone_mode=False)
+    done = CliRunner().invoke(history, words, standalone_mode=False)
     assert json.loads(done.stdout)["metric"] == "events_per_s"
     assert "Wrote" in done.stderr
     assert file.is_file()

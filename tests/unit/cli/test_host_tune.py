@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from labctl.base.paths import StatePaths
-from labctl.cli import host_tune
+from labctl.cli import host as host_tune
 from labctl.host.lock import host_locked
 from labctl.host.settings import knobs, restore_timer
 from labctl.host.settings.journal import Journal
@@ -18,7 +18,7 @@ from labctl.host.settings.knob import KnobPlace
 from labctl.host.settings.knob_table import TABLE
 from labctl.host.settings.tunables import FileValue
 from labctl.run.commands import host_tuning
-from labctl.run.planning import host_request
+from labctl.run.planning import host as host_request
 from tests.unit.cli.conftest import Labctl, Said
 from tests.unit.domain import hosts
 from tests.unit.host import fake_host

@@ -129,7 +129,7 @@ def test_a_template_of_the_lab_folder_comes_to_an_end(
     labctl: Labctl, present: Path, monkeypatch: pytest.MonkeyPatch, code: str, why: str
 ) -> None:
     (present / MARKER).touch()
-    monkeypatch.setattr("labctl.base.sandbox.CPU_S", 0.2)
+    monkeypatch.setattr("labctl.base.templates.CPU_S", 0.2)
     planted(present, "templates/domain.xml.j2", code)
     said = labctl("tuning", "render", "baseline")
     assert said.code == 2

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.cli.lint import _CHECKS, kind_of
-from labctl.cli.schema import KINDS
+from labctl.cli.lint import _CHECKS, KINDS, kind_of
 from tests.unit.cli.conftest import Labctl
 
 ROOT = Path(__file__).parents[3]

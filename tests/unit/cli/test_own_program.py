@@ -11,8 +11,8 @@ import pytest
 
 from labctl.cli.own_program import argv_of
 from labctl.run.commands import sweep as module
-from labctl.run.commands.record import command as recorded_command
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.commands.sweep import command as recorded_command
+from labctl.run.planning.plan import plan_sweep
 from labctl.store.run_folder import RunFolder
 from labctl.study.load_study import OneProgram
 from labctl.workloads.declarations import load_declaration

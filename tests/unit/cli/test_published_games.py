@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from labctl.analysis.study_tables import TableRow, study_tables
+from labctl.analysis.studies import TableRow, study_tables
 from labctl.cli import main
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import find_run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.base.yamlfile import load_mapping
+from labctl.base.yaml import load_mapping
 from labctl.cli import main
 
 REPOSITORY = Path(__file__).parents[3]

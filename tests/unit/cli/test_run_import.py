@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from labctl.analysis.factor_model import Contrast
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison, Judgement
-from labctl.analysis.verdict_table import Verdict
-from labctl.report.export.samples_csv import samples_csv
+from labctl.analysis.model import Comparison, Contrast, Judgement
+from labctl.analysis.verdicts.table import Verdict
+from labctl.report.export.samples import samples_csv
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import find_run
 from labctl.store.samples import Sample

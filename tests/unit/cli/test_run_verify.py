@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.store.archive import pack
-from labctl.store.content_digest import folder_digest
+from labctl.store.archive import folder_digest, pack
 from labctl.store.run_folder import RunFolder
 from tests.unit.records import write_plan, write_run_json
 from tests.unit.store.test_fitting_plan import planned, ran

@@ -11,14 +11,7 @@ import pytest
 
 from labctl.host.accelerator import Accelerator
 from labctl.run.commands import selftest
-from labctl.run.commands.selftest_result import (
-    FAILED,
-    NOT_HERE,
-    RAN,
-    Claim,
-    SelftestResult,
-    TuningResult,
-)
+from labctl.run.commands.selftest import FAILED, NOT_HERE, RAN, Claim, SelftestResult, TuningResult
 
 from .conftest import Labctl
 

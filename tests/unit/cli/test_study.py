@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.study.studies import study_names
+from labctl.study.study import study_names
 from tests.unit.cli.conftest import Labctl
 
 

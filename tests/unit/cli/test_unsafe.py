@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from labctl.cli import rollout_target
+from labctl.cli import advise
 from labctl.cli.main import cli
 from labctl.host.topology import Topology
 from tests.unit.analysis.alter import with_run
@@ -157,10 +157,10 @@ def prepared(
         "<target dev='vda' bus='virtio'/></disk></devices></domain>"
     )
     monkeypatch.setattr("labctl.host.topology.read_topology", lambda: unsafe.host)
-    monkeypatch.setattr("labctl.run.planning.planner.read_topology", lambda: unsafe.host)
-    for module in ("labctl.host.topology", "labctl.run.planning.fitting"):
+    monkeypatch.setattr("labctl.run.planning.plan.read_topology", lambda: unsafe.host)
+    for module in ("labctl.host.topology", "labctl.run.planning.host"):
         monkeypatch.setattr(f"{module}.read_rt_runtime_us", lambda: unsafe.rt_runtime_us)
-    monkeypatch.setattr(rollout_target, "other_host", lambda run: "")
+    monkeypatch.setattr(advise, "other_host", lambda run: "")
     lab = tmp_path / "lab"
     (lab / "domains").mkdir(parents=True)
     (lab / ".labctl-lab").touch()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.confirmation import evidence
+from labctl.analysis.answer.grade import evidence
 from labctl.base.paths import MARKER
 from labctl.cli import sweep as sweep_command
+from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import SweepRequest
-from labctl.run.planning.planner import plan_sweep
 from labctl.store.jsonfile import canonical
 from labctl.store.records.run_record import AdviceVerified
 from labctl.store.run_folder import LoadedRun, RunFolder

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from labctl.run.commands import try_workload as module
-from labctl.run.commands.try_reading import read_recorded
-from labctl.run.commands.try_run import Tried
+from labctl.run.commands.try_workload import Tried, read_recorded
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.loops import Output
 from tests.unit.cli.conftest import Labctl

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.collect.counters import host_cpus, perf_attached
-from labctl.collect.counters.perf_stat_probe import Countable
+from labctl.collect.counters import host_cpus, perf
+from labctl.collect.counters.perf import Countable
 from labctl.store.trial import TrialFolder
 from tests.unit.collect.targets import target
 from tests.unit.collect.test_host_cpus import printed
@@ -32,7 +32,7 @@ def test_registers_are_read_around_the_window(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     can = Countable(events=host_cpus.EVENTS, output=("--json-output",))
     monkeypatch.setattr(host_cpus, "_countable", lambda: can)
-    monkeypatch.setattr(perf_attached, "_ATTACH_S", 1.0)
+    monkeypatch.setattr(perf, "_ATTACH_S", 1.0)
     folder = _trial(tmp_path)
     with host_cpus.CPU_FREQUENCY.attached(target(folder, trial_cpus=frozenset({1, 2, 5}))):
         pass

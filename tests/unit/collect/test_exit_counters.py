@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.collect.exits import bpf_exits, exit_counters, perf_exits
+from labctl.collect.exits import bpf_exits, exits, perf
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from tests.unit.collect.targets import CPUS, target
@@ -185,9 +185,9 @@ def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _program(programs, "perf", f"exec {sys.executable} -c '{_PERF}' \"$@\"")
-    monkeypatch.setattr(exit_counters, "why_no_bpf", lambda: "BPF can't be used: a test.")
+    monkeypatch.setattr(exits, "why_no_bpf", lambda: "BPF can't be used: a test.")
     folder = TrialFolder(tmp_path / "trial")
-    recorded = folder.path / perf_exits.RAW
+    recorded = folder.path / perf.RAW
     read: list[tuple[int, str]] = []
 
     def counters() -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
         return {}
 
     asked = target(folder, accelerator="kvm", vcpu_tids=(77, 78), counters=counters)
-    with exit_counters.exit_counting(asked):
+    with exits.exit_counting(asked):
         within_ns = time.monotonic_ns()
     told = folder.read_json(files.EXITS)
     (before_ns, before), (after_ns, after) = read
@@ -205,4 +205,4 @@ def test_perf_is_on_around_kvms_readings_and_those_around_the_window(
     assert recorded.read_text() == "disable\nenable\ndisable\n"
     assert told["vcpus"] == {"77": 0, "78": 1}
     assert told["total"]["seconds"] >= (closed_ns - opened_ns) / 1e9
-    assert folder.read_text(perf_exits.REPORT) == "the table of perf.data.guest\n"
+    assert folder.read_text(perf.REPORT) == "the table of perf.data.guest\n"

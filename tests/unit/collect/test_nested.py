@@ -16,9 +16,8 @@ from labctl.collect.traces.nested import SEEN, SHARES
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.model import Trace
+from labctl.trace.model import TIMER_START, Trace
 from labctl.trace.timeline.recordings import Traces
-from labctl.trace.tracepoints import TIMER_START
 from tests.unit.collect.targets import raw_trial
 
 FIXTURES = Path(__file__).parent / "fixtures"

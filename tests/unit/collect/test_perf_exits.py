@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.exits import exits, perf_exits
+from labctl.collect.exits import exits, perf
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -73,8 +73,8 @@ def _trial(
         },
     }
     raw.write_raw_json(files.EXITS, {**told, **changes})
-    raw.write_raw(perf_exits.RAW, data if isinstance(data, bytes) else recording(data))
-    raw.write_raw(perf_exits.REPORT, report)
+    raw.write_raw(perf.RAW, data if isinstance(data, bytes) else recording(data))
+    raw.write_raw(perf.REPORT, report)
     return raw
 
 

@@ -4,7 +4,7 @@ ones of perf (3.7) in its commit messages, RISC-V's and LoongArch's in theirs.""
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.exits.perf_kvm_stat import VM_EXITS, Report, read_reports
+from labctl.collect.exits.perf import VM_EXITS, Report, read_reports
 from tests.unit.collect.trials import recorded
 
 INTEL = "perf-kvm-stat-intel-report-866-samples.txt"

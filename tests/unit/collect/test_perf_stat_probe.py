@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from labctl.collect.counters.host_cpus import frequency_countable, measured_tsc_hz
+from labctl.collect.counters.perf import Countable, pmu_countable
 from labctl.collect.counters.perf_stat import user_events, wanted_events
-from labctl.collect.counters.perf_stat_probe import Countable, pmu_countable
 from tests.unit.collect.trials import recorded
 
 NO_PMU = "perf-stat-6.1-no-pmu.jsonl"

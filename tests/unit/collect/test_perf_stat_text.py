@@ -3,7 +3,7 @@ import json
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.counters.perf_stat_text import Counter, counts, read_counters, totals
+from labctl.collect.counters.perf import Counter, counts, read_counters, totals
 from tests.unit.collect.trials import recorded
 
 AMD = "perf-stat-amd-json-user-6.x.jsonl"

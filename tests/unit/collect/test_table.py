@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from labctl.base.levels import Level
 from labctl.base.process import running
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Attaching, Collector, Snapshot, Target
 from labctl.collect.table import COLLECTORS, RECORDERS, SOURCES
 from labctl.run.collectors import collecting as engine
 from labctl.run.collectors.collecting import collecting
-from labctl.run.guests.threads import labctl_threads
+from labctl.run.guests.bench import labctl_threads
 from tests.unit.collect.targets import target
 
 

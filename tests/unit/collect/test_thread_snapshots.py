@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.levels import Level
+from labctl.base.tuning import Level
 from labctl.collect.collector import Edge, ThreadRef
 from labctl.collect.table import COLLECTORS
 from labctl.collect.threads.host_threads import THREADS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.base.xmldiff import parse
-from labctl.domain.confined import confined_to
+from labctl.domain.session import confined_to
 
 PINNED = """\
 <domain><name>a</name><vcpu placement='static' cpuset='3'>1</vcpu>

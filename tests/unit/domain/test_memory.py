@@ -11,14 +11,8 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Memory, Pin, Strategy
-from labctl.domain.memory import (
-    Pages,
-    default_page,
-    huge_page_kib,
-    memory_problems,
-    pages_asked,
-)
 from labctl.domain.pinning.pin_plan import pin_plan
+from labctl.domain.readback import Pages, default_page, huge_page_kib, memory_problems, pages_asked
 from labctl.domain.render import render
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.domain.qemu_conf import qemu_conf
+from labctl.domain.session import qemu_conf
 
 ROOT = "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
 PROC = "23 22 0:21 / /proc rw,nosuid - proc proc rw\n"

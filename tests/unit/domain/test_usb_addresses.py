@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lxml import etree
 
-from labctl.domain.usb_addresses import with_usb_addresses
+from labctl.domain.save_image import with_usb_addresses
 
 ASKED = """<domain><devices>
 <disk><target dev='sdb' bus='usb'/></disk><disk><target dev='vda' bus='virtio'/></disk>

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.base.errors import UsageError
-from labctl.fleet.batches import batches_of
+from labctl.fleet.ansible import batches_of
 
 TEN = [f"h{n}" for n in range(10)]
 

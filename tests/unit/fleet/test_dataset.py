@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.fleet import dataset
-from labctl.fleet.dataset import COMPACTED, EFFECTS, compact, landed, pieces, read, write_host
+from labctl.fleet import table as dataset
+from labctl.fleet.table import COMPACTED, EFFECTS, compact, landed, pieces, read, write_host
 
 DAY = "2026-11-24"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import judge_fleet
+from labctl.analysis.hosts.judge import judge_fleet
 from labctl.base.errors import UsageError
-from labctl.fleet.fleet_advice import FleetAdvice, advise_fleet
+from labctl.fleet.advice import FleetAdvice, advise_fleet
 from labctl.fleet.fleet_folder import FleetFolder
-from labctl.fleet.landing import taken
+from labctl.fleet.table import taken
 from labctl.store.archive import RunArchive
 from tests.unit.fleet.fleets import hosts, make_fleet, with_rollout
 

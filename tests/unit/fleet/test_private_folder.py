@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.fleet.private_folder import private_folder
+from labctl.fleet.ansible import private_folder
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from labctl.base.errors import LabctlError
 from labctl.cli.main import cli
-from labctl.fleet import landing
-from labctl.fleet.dataset import EFFECTS, SAMPLES, pieces
+from labctl.fleet import table as landing
+from labctl.fleet.table import EFFECTS, SAMPLES, pieces
 from labctl.store.archive import RunArchive
 from tests.unit.example import ARCHIVE
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet

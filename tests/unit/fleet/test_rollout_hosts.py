@@ -13,13 +13,19 @@ import yaml
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.paths import shipped_data
-from labctl.fleet import rollout_hosts as rolling
+from labctl.fleet import rollout as rolling
 from labctl.fleet.ansible import Ended
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.host_news import RUN_NAME, news_of
-from labctl.fleet.plan_rollout import AskedFor, planned_rollout
-from labctl.fleet.rollout_folder import Rollout, RolloutFolder, Stand
-from labctl.fleet.rollout_hosts import foreseen, roll_out
+from labctl.fleet.rollout import (
+    AskedFor,
+    Rollout,
+    RolloutFolder,
+    Stand,
+    foreseen,
+    planned_rollout,
+    roll_out,
+)
 from labctl.fleet.sweep_hosts import HowToReach
 from tests.unit.fleet.fleets import hosts, make_fleet
 from tests.unit.fleet.test_host_news import event

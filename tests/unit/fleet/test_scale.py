@@ -7,9 +7,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from labctl.fleet.dataset import EFFECTS, SAMPLES, pieces
 from labctl.fleet.fleet_folder import FleetFolder
-from labctl.fleet.landing import compacted, taken
+from labctl.fleet.table import EFFECTS, SAMPLES, compacted, pieces, taken
 from tools.fleet_scale import main
 
 

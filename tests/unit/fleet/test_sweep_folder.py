@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from labctl.analysis.fleet.fleet_model import HostState
+from labctl.analysis.hosts.fleet import HostState
 from labctl.base.errors import BrokenError, UsageError
 from labctl.fleet.fleet_folder import FleetFolder
-from labctl.fleet.sweep_folder import FleetSweep, StateRecord, Status, SweepFolder, check_names
+from labctl.fleet.sweep_hosts import FleetSweep, StateRecord, Status, SweepFolder, check_names
 
 RECORD = FleetSweep.made(
     {

@@ -12,8 +12,7 @@ import yaml
 from labctl.base.paths import shipped_data
 from labctl.fleet import sweep_hosts as sweeping
 from labctl.fleet.ansible import Ended
-from labctl.fleet.sweep_folder import Status, SweepFolder
-from labctl.fleet.sweep_hosts import HowToReach, sweep_hosts
+from labctl.fleet.sweep_hosts import HowToReach, Status, SweepFolder, sweep_hosts
 from tests.unit.fleet.test_host_news import event
 from tests.unit.fleet.test_sweep_folder import RECORD
 

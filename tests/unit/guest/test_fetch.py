@@ -15,7 +15,7 @@ from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError, HostError, LabctlError, UsageError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
-from labctl.guest import download, fetch
+from labctl.guest import fetch
 from labctl.guest.recipe import CloudImage
 
 from .publisher import Server, Signer
@@ -185,14 +185,14 @@ def test_a_redirect_on_this_machine_is_followed(
     target = places.root / "x"
     places.root.mkdir()
     deadline = Deadline.after(10, "a test")
-    download.download(f"{published.url}/latest", target, deadline, silent)
+    fetch.download(f"{published.url}/latest", target, deadline, silent)
     assert target.read_bytes() == IMAGE
 
 
 def test_a_file_larger_than_any_cloud_image_is_refused(
     published: Server, keyring: Path, places: StatePaths
 ) -> None:
-    published.claimed_bytes[PATH] = download.MAX_BYTES + 1
+    published.claimed_bytes[PATH] = fetch.MAX_BYTES + 1
     refused(places, cloud_image(published, keyring), BrokenError, "larger than 8192 MiB")
 
 
@@ -253,4 +253,4 @@ def test_nothing_but_https_is_ever_asked(tmp_path: Path) -> None:
     deadline = Deadline.after(10, "a test")
     for url in ("http://mirror.example/a", "ftp://mirror.example/a", "file:///etc/passwd"):
         with pytest.raises(UsageError, match="must begin with https://"):
-            download.read_small(url, deadline)
+            fetch.read_small(url, deadline)

@@ -13,11 +13,11 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
 from labctl.guest import build, images
-from labctl.guest.add_layer import refuse_what_cannot_be_layered
+from labctl.guest.build import layer_plan
 from labctl.guest.images import Image
 from labctl.guest.kernels import read_kernel
 from labctl.guest.layer import Brought, Build, Layer, joined
-from labctl.guest.layer_plan import layer_plan
+from labctl.guest.layers import refuse_what_cannot_be_layered
 
 from .kernels import write_kernel
 from .test_build import FAKES, MMDEBSTRAP, RECIPE, fake

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.guest import signed
-from labctl.guest.signed import Checksum, checksum_of, good_signers
+from labctl.guest import fetch
+from labctl.guest.fetch import Checksum, checksum_of, good_signers
 
 from .publisher import Signer
 
@@ -20,14 +20,14 @@ SHA256, SHA512 = "ab" * 32, "cd" * 64
 def test_a_detached_signature_of_a_key_in_the_keyring_is_good(
     signer: Signer, keyring: Path
 ) -> None:
-    text, fingerprint = signed.verified(TEXT, signer.detached(TEXT), keyring, None)
+    text, fingerprint = fetch.verified(TEXT, signer.detached(TEXT), keyring, None)
     assert text == TEXT.decode()
     assert fingerprint == signer.fingerprint
 
 
 def test_of_a_clear_signed_file_only_what_was_signed_is_read(signer: Signer, keyring: Path) -> None:
     around = b"evil  a.qcow2\n" + signer.clear(TEXT) + b"evil  a.qcow2\n"
-    text, _ = signed.verified(around, None, keyring, signer.fingerprint)
+    text, _ = fetch.verified(around, None, keyring, signer.fingerprint)
     assert text == TEXT.decode()
 
 
@@ -35,24 +35,24 @@ def test_an_armored_keyring_serves_as_well(signer: Signer, tmp_path: Path) -> No
     armored = tmp_path / "key.asc"
     armored.write_bytes(signer.keyring(armored=True))
     assert b"BEGIN PGP" in armored.read_bytes()
-    _, fingerprint = signed.verified(TEXT, signer.detached(TEXT), armored, None)
+    _, fingerprint = fetch.verified(TEXT, signer.detached(TEXT), armored, None)
     assert fingerprint == signer.fingerprint
 
 
 def test_another_text_than_the_signed_one_is_refused(signer: Signer, keyring: Path) -> None:
     with pytest.raises(BrokenError, match="not the text that was signed"):
-        signed.verified(TEXT + b"x", signer.detached(TEXT), keyring, None)
+        fetch.verified(TEXT + b"x", signer.detached(TEXT), keyring, None)
 
 
 def test_a_clear_signed_text_that_was_changed_is_refused(signer: Signer, keyring: Path) -> None:
     changed = signer.clear(TEXT).replace(b"0123", b"0124")
     with pytest.raises(BrokenError, match="not the text that was signed"):
-        signed.verified(changed, None, keyring, None)
+        fetch.verified(changed, None, keyring, None)
 
 
 def test_a_key_that_is_not_in_the_keyring_is_refused(stranger: Signer, keyring: Path) -> None:
     with pytest.raises(BrokenError, match="its key is not in the keyring"):
-        signed.verified(TEXT, stranger.detached(TEXT), keyring, None)
+        fetch.verified(TEXT, stranger.detached(TEXT), keyring, None)
 
 
 def test_another_key_of_the_keyring_than_the_named_one_is_refused(
@@ -61,7 +61,7 @@ def test_another_key_of_the_keyring_than_the_named_one_is_refused(
     both = tmp_path / "both.gpg"
     both.write_bytes(signer.keyring() + stranger.keyring())
     with pytest.raises(BrokenError, match=f"signed it, not {signer.fingerprint}"):
-        signed.verified(TEXT, stranger.detached(TEXT), both, signer.fingerprint)
+        fetch.verified(TEXT, stranger.detached(TEXT), both, signer.fingerprint)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_key_that_has_expired_is_refused(expired: Signer, tmp_path: Path) -> N
     keyring = tmp_path / "expired.gpg"
     keyring.write_bytes(expired.keyring())
     with pytest.raises(BrokenError, match="its key has expired"):
-        signed.verified(TEXT, expired.detached(TEXT, days_ago=9), keyring, None)
+        fetch.verified(TEXT, expired.detached(TEXT, days_ago=9), keyring, None)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_what_is_no_signature_is_refused(
     keyring: Path, data: bytes, signature: bytes | None
 ) -> None:
     with pytest.raises(BrokenError, match="not signed by a key that the recipe trusts"):
-        signed.verified(data, signature, keyring, None)
+        fetch.verified(data, signature, keyring, None)
 
 
 def test_a_keyring_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nosuch\.gpg: No such file"):
-        signed.verified(TEXT, None, tmp_path / "nosuch.gpg", None)
+        fetch.verified(TEXT, None, tmp_path / "nosuch.gpg", None)
 
 
 # Status lines of gpgv 2.2.40.

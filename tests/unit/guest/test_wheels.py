@@ -17,7 +17,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
 from labctl.guest.layer import Brought, Layer, Wheel
-from labctl.guest.wheels import fetch_wheel, unpack
+from labctl.guest.layers import fetch_wheel, unpack
 
 PIP = """\
 #!/bin/sh

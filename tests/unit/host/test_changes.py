@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.processes import boot_id
+from labctl.host.machines import boot_id
 from labctl.host.settings import journal_file
-from labctl.host.settings.journal import Journal, KnobChange, State, UndoOutcome
-from labctl.host.settings.journal_lines import decoded, encoded
+from labctl.host.settings.journal import Journal, KnobChange, State
+from labctl.host.settings.journal_file import UndoOutcome, decoded, encoded
 from labctl.host.settings.tunables import FileValue
 
 BEFORE = {"a": "01", "b": "02", "c": "03"}

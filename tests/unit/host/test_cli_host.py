@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.cli.host import command
-from labctl.host.processes import boot_id
+from labctl.host.machines import boot_id
 
 
 def labctl_host(state: Path, *arguments: str) -> Result:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.host.congestion import has_congestion_control
+from labctl.host.tracers import has_congestion_control
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from labctl.base.paths import StatePaths
 from labctl.host import facts
-from labctl.host.kernel_config import config_digest, config_value, read_config
-from labctl.host.machine_facts import facts_from_texts, machine_facts, same_kernel
+from labctl.host.machines import facts_from_texts, machine_facts, same_kernel
+from labctl.host.tracers import config_digest, config_value, read_config
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CPUINFO = (FIXTURES / "cpuinfo-linux-6.18-2-cpus.txt").read_text()

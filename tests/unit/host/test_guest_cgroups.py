@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.own_guests import OWN_NAME
-from labctl.host import guest_cgroups
-from labctl.host.guest_cgroups import of_guests, remove
+from labctl.base.paths import OWN_NAME
+from labctl.host import own_cgroups
+from labctl.host.own_cgroups import of_guests, remove
 
 MOUNTS = """\
 35 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset
@@ -60,8 +60,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
                 path.unlink()
         rmdir(folder)
 
-    monkeypatch.setattr(guest_cgroups.os, "rmdir", as_a_kernel_does)
-    monkeypatch.setattr(guest_cgroups, "_EMPTYING_S", 0.3)
+    monkeypatch.setattr(own_cgroups.os, "rmdir", as_a_kernel_does)
+    monkeypatch.setattr(own_cgroups, "_EMPTYING_S", 0.3)
     return Host(tmp_path)
 
 
@@ -125,6 +125,6 @@ def test_an_empty_partition_goes_and_one_that_is_used_stays(
     empty, used = (host.root / "sys/fs/cgroup" / name / "machine" for name in ("cpuset", "unified"))
     empty.mkdir(parents=True)
     (used / "qemu-1-web.libvirt-qemu").mkdir(parents=True)
-    guest_cgroups.remove_empty_partitions(host.root)
+    own_cgroups.remove_empty_partitions(host.root)
     assert not empty.exists()
     assert (used / "qemu-1-web.libvirt-qemu").is_dir()

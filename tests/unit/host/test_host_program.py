@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.base.knob_values import KNOB_VALUES, HostProgram
-from labctl.host.settings.host_program import check_files, program_running
+from labctl.base.tuning import KNOB_VALUES, HostProgram
 from labctl.host.settings.knob import Impossible
+from labctl.host.settings.knob_table import check_files, program_running
 
 SLEEP, SH, TRUE = "/usr/bin/sleep", "/bin/sh", "/bin/true"
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.processes import boot_id, is_alive, start_time
-from labctl.host.settings.journal import Journal, State, UndoOutcome
-from labctl.host.settings.journal_lines import DamagedError, decoded, encoded
+from labctl.host.machines import boot_id, is_alive, start_time
+from labctl.host.settings.journal import Journal, State
+from labctl.host.settings.journal_file import DamagedError, UndoOutcome, decoded, encoded
 from labctl.host.settings.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
 
 
@@ -93,7 +93,7 @@ def test_the_entry_is_on_disk_before_the_change(journal: Journal, setting: Path)
 def test_a_setting_that_reads_back_differently_is_an_error_and_undone(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.settings.undo._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.settings.journal._READ_BACK_S", 0.0)
 
     class Clamping(FileValue):
         def write(self, value: str) -> None:
@@ -264,7 +264,7 @@ def test_a_value_that_cannot_be_put_back_stays_in_the_journal(
 def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
     journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labctl.host.settings.undo._READ_BACK_S", 0.0)
+    monkeypatch.setattr("labctl.host.settings.journal._READ_BACK_S", 0.0)
 
     class Stuck(FileValue):
         def write(self, value: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.base.knob_values import KNOB_VALUES, number
+from labctl.base.tuning import KNOB_VALUES, number
 from labctl.host.settings import knobs
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.knob import KnobPlace

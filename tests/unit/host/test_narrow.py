@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.bottleneck import Bottleneck
+from labctl.base.link import Bottleneck
 from labctl.host import narrow as module
 from labctl.host.narrow import Narrow, narrowed
 

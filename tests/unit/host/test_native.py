@@ -12,7 +12,7 @@ from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import run
-from labctl.base.runner_archive import runner_archive
+from labctl.base.runner_messages import runner_archive
 from labctl.host import cgroups, own_cgroups
 from labctl.host.link import native_network
 from labctl.host.native import NativeSession, check_tree, in_tree, native_session

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from labctl.host.settings import permanent
-from labctl.host.settings.journal import Journal, KnobChange, UndoOutcome
-from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.journal import Journal, KnobChange, rebuild
+from labctl.host.settings.journal_file import UndoOutcome
 from labctl.host.settings.permanent import ConfigFile, DomainDefinition, content
 from labctl.host.settings.tunables import ABSENT, Tunable
 

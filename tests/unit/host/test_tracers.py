@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.host import tracers
-from labctl.host.kernel_config import read_config
-from labctl.host.tracers import has_tracer, is_built_with
+from labctl.host.tracers import has_tracer, is_built_with, read_config
 
 
 def _root(folder: Path, **files: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.journal import rebuild
 from labctl.host.settings.netdevices import NetworkNamespace, TapDevice
 from labctl.host.settings.tunables import (
     ABSENT,

@@ -9,8 +9,7 @@ import pytest
 
 from labctl.base.errors import HostError
 from labctl.host.settings import tuned, tuned_state
-from labctl.host.settings.journal import Journal
-from labctl.host.settings.kinds import rebuild
+from labctl.host.settings.journal import Journal, rebuild
 from labctl.host.settings.knob import Impossible, KnobPlace
 from labctl.host.settings.tuned_state import ActiveProfile, ProfileFolder, chosen, daemon_runs
 

@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.host.settings.tuned_profile import (
-    Refused,
-    Undoable,
-    Unit,
-    effect,
-    profile_names,
-    read_profile,
-)
+from labctl.host.settings.tuned import Refused, Undoable, Unit, effect, profile_names, read_profile
 
 # After tuned 2.20's latency-performance, network-latency and realtime.
 PROFILES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from labctl.analysis.fleet.fleet_judge import judge_fleet
-from labctl.analysis.fleet.fleet_model import HostState
+from labctl.analysis.hosts.fleet import HostState
+from labctl.analysis.hosts.judge import judge_fleet
 from labctl.report.page.fleet_page import fleet_page
 from tests.unit.analysis.test_fleet_judge import ALIKE, of_level, rows, spread
 

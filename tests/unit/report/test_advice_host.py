@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from labctl.base.cpus import format_cpus
-from labctl.rollout.ansible import tasks
+from labctl.rollout.files import tasks
 from labctl.rollout.host_settings import KNOBS, Cpus, guest_steps, host_steps, not_lasting
 from labctl.rollout.steps import InForce, Machine, Step
 from labctl.store.records.run_record import RecordedGuest

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from labctl.analysis.answer.view import View
 from labctl.analysis.judge import judge
-from labctl.analysis.view import View
-from labctl.report.page.bitrates import Bitrates, bitrates
+from labctl.report.page.pictures import Bitrates, bitrates
 from labctl.report.page.report_page import page
 from labctl.report.page.study_heatmaps import study_heatmaps
 from labctl.store.records.factor_record import PlannedHeatmap

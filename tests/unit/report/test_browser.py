@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from labctl.analysis.compare.history import Choice, history
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, Role
-from labctl.analysis.run_compare.history import Choice, history
 from labctl.report.page.history_page import history_page
 from labctl.report.page.report_page import page
 from labctl.store.records.factor_record import PlannedFactor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.analysis.fleet.fleet_judge import judge_fleet
-from labctl.analysis.fleet.fleet_model import FleetEffect
-from labctl.report.page.caterpillar import Caterpillar, caterpillar
+from labctl.analysis.hosts.fleet import FleetEffect
+from labctl.analysis.hosts.judge import judge_fleet
+from labctl.report.page.fleet_page import Caterpillar, caterpillar
 from tests.unit.analysis.test_fleet_judge import rows, spread
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from labctl.analysis.stopping import until
+from labctl.analysis.verdicts.looks import until
 from labctl.base import paths
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.base.stopping import UntilWidth

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from labctl.analysis.density import judged
 from labctl.report.density_words import remarks
-from labctl.report.export.density_json import density_json
+from labctl.report.export.json_report import density_json
 from labctl.report.page.density_page import density_page
 from labctl.report.terminal.density_tables import density_report
 from labctl.store.density_record import DensityRecord

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.analysis import answer_file
+from labctl.analysis.answer import json
 from labctl.analysis.judge import judge
 from labctl.report.page.report_page import page
 from labctl.store.run_places import find_run
@@ -36,8 +36,8 @@ def test_an_examples_page_is_as_it_is_made_now(shown: Path, regenerate_golden: b
 def test_the_answer_that_lies_in_the_example_is_the_one_that_is_worked_out_now() -> None:
     found = find_run(PAGES[0].parent, "example")
     assert found.archive is not None
-    lies_there, _ = found.archive.json_and_digest(answer_file.NAME)
-    now = answer_file.answer_json(judge(found.load()).decision)
+    lies_there, _ = found.archive.json_and_digest(json.NAME)
+    now = json.answer_json(judge(found.load()).decision)
     # The run has its own name there and its file's here, and commands have it in them.
     assert lies_there.keys() == now.keys()
     for key in now.keys() - {"run", "sure", "next", "tunings"}:

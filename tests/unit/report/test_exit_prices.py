@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View, only_label
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.judge import judge
-from labctl.analysis.view import View, only_label
 from labctl.report.export.json_report import report_json
-from labctl.report.page.report_page import page
-from labctl.report.page.scenario_page import _wanted
+from labctl.report.page.report_page import _wanted, page
 from labctl.report.price_list import Predicted, predictions, price_table
 from labctl.report.terminal.tables import print_report
 from labctl.store.exit_prices import Price

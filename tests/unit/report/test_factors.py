@@ -12,12 +12,11 @@ import pytest
 from lxml import html
 from rich.console import Console, RenderableType
 
-from labctl.analysis.contrasts import picturing
-from labctl.analysis.factor_words import findings
+from labctl.analysis.factors import findings, picturing
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement
 from labctl.base.errors import UsageError
-from labctl.report.export.samples_csv import samples_csv
+from labctl.report.export.samples import samples_csv
 from labctl.report.export.samples_parquet import samples_parquet
 from labctl.report.page.factor_pictures import heatmap, interaction
 from labctl.report.page.picture_files import picture_files

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Role
-from labctl.analysis.view import View
 from labctl.base.units import Better, Unit
 from labctl.report.page.forest import Forest, Row, forest, native_reference
 from labctl.store.run_folder import LoadedRun

@@ -9,12 +9,12 @@ import pytest
 from lxml import etree
 from lxml import html as lxml_html
 
-from labctl.analysis.answer_record import UNDECIDED, Next
+from labctl.analysis.answer.record import UNDECIDED, Next
+from labctl.analysis.answer.view import View
+from labctl.analysis.answer.words import shown
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Added, MissingMetric, Role
-from labctl.analysis.verdict_table import VERDICTS, Verdict
-from labctl.analysis.view import View
-from labctl.analysis.words import shown
+from labctl.analysis.verdicts.table import VERDICTS, Verdict
 from labctl.report.page.dots import invalid_attempts
 from labctl.report.page.pictures import PICTURES, Sight
 from labctl.report.page.report_page import page, write_page

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from labctl.analysis import model
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Diagnostic, DiagnosticKind, Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.report.export.json_report import report_json, report_pieces
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord

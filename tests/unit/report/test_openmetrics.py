@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_of
 
 from labctl.analysis.judge import judge
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.report.export.openmetrics import openmetrics, prometheus
 from labctl.store.records.plan_record import PlanRecord

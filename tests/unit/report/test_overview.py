@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from labctl.analysis.answer.view import View
 from labctl.analysis.judge import judge
 from labctl.analysis.model import EffectKind, Judgement, Role
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.view import View
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better
 from labctl.report.page.overview import MOST_ROWS, Bar, Overview, overviews
 from labctl.report.page.report_page import page

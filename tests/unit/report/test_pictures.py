@@ -10,19 +10,25 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Level
-from labctl.analysis.view import View
 from labctl.base.units import Better, Unit
 from labctl.report.page import dots as dots_of
 from labctl.report.page.axis import axis_of
 from labctl.report.page.curves import Curves, curves
 from labctl.report.page.dots import Dots, dots, invalid_attempts
-from labctl.report.page.pictures import PICTURES, Picture, Sight, drawings
-from labctl.report.page.pinmap import pin_maps
-from labctl.report.page.report_page import page
-from labctl.report.page.stacks import exits, host_cpu, no_exits
+from labctl.report.page.pictures import (
+    PICTURES,
+    Picture,
+    Sight,
+    drawings,
+    exits,
+    host_cpu,
+    no_exits,
+)
+from labctl.report.page.report_page import page, pin_maps
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from tests.unit.example import EXAMPLE

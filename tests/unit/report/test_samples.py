@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from labctl.report.export.samples import COLUMNS, SCHEMA, WHOLE_NUMBERS
-from labctl.report.export.samples_csv import samples_csv
+from labctl.report.export.samples import COLUMNS, SCHEMA, WHOLE_NUMBERS, samples_csv
 from labctl.report.export.samples_parquet import VERSION_KEY, samples_parquet
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Sample, Unavailable

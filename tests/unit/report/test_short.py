@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from labctl.analysis.inconclusive import Reason
+from labctl.analysis.answer.words import Reason
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.report.parts import bare_table, text
 from labctl.report.terminal.short import print_short
 from labctl.store.run_folder import LoadedRun

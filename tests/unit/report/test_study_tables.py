@@ -10,9 +10,9 @@ import pytest
 from lxml import html as parser
 from rich.console import Console
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.judge import judge
-from labctl.analysis.study_tables import FilledTable, study_tables
+from labctl.analysis.studies import FilledTable, study_tables
 from labctl.report.export.json_report import report_json
 from labctl.report.page.report_page import page
 from labctl.report.terminal.tables import print_report

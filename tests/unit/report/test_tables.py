@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from labctl.analysis.answer.words import shown
 from labctl.analysis.judge import judge
 from labctl.analysis.model import (
     Added,
@@ -18,8 +19,7 @@ from labctl.analysis.model import (
     MissingMetric,
     Role,
 )
-from labctl.analysis.verdict_table import Verdict
-from labctl.analysis.words import shown
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.report.terminal.tables import print_report
 from labctl.store.run_folder import LoadedRun

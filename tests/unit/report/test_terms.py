@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.base.glossary import glossary
+from labctl.base.wording import glossary
 from labctl.report.page.report_page import page
 from labctl.report.page.terms import IN_SENTENCES, Terms
 from tests.unit.synthetic import synthetic_run

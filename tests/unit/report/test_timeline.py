@@ -16,10 +16,17 @@ import pytest
 from numpy.typing import NDArray
 
 from labctl.report.timeline import timeline_words as words
-from labctl.report.timeline.overview import WIDTH, shares
-from labctl.report.timeline.spans_data import CATEGORIES, MEASURED, packed, spans_of
-from labctl.report.timeline.timeline_json import timeline_json
-from labctl.report.timeline.timeline_page import About, page
+from labctl.report.timeline.exports import timeline_json
+from labctl.report.timeline.timeline_page import (
+    CATEGORIES,
+    MEASURED,
+    WIDTH,
+    About,
+    packed,
+    page,
+    shares,
+    spans_of,
+)
 from labctl.trace.coverage import Coverage, Own
 from labctl.trace.model import Gap
 from labctl.trace.timeline.lanes import Lane, Late, State, Suspect, Timeline
@@ -502,7 +509,7 @@ def test_more_spans_than_fit_are_joined_and_the_page_says_so() -> None:
 
 
 def test_what_most_of_a_joined_run_was_is_what_it_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labctl.report.timeline.spans_data._MOST_SPANS", 2)
+    monkeypatch.setattr("labctl.report.timeline.timeline_page._MOST_SPANS", 2)
     rows = [
         (0, 100, State.GUEST, ""),
         (100, 250, State.EXIT, "IO"),

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from labctl.report.timeline.spans_data import spans_of
-from labctl.report.timeline.timeline_page import page
+from labctl.report.timeline.timeline_page import page, spans_of
 from labctl.trace.timeline.lanes import Timeline
 from tests.unit.report.test_browser import PAPER_PX, check
 from tests.unit.report.test_timeline import ABOUT, HOSTILE, MS, late, small

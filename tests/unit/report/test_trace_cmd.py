@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.report.timeline.trace_cmd import GUEST, HOST, write_trace_dat
+from labctl.report.timeline.exports import GUEST, HOST, write_trace_dat
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.perf.perfdata import read_trace

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from labctl.analysis.cells import Scenario
+from labctl.analysis.answer.view import View, series_name
+from labctl.analysis.answer.worse import side_costs_of
+from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import MissingMetric
-from labctl.analysis.side_costs import side_costs_of
-from labctl.analysis.view import View, series_name
 from tests.unit.report.conftest import Judged
 
 PLACE = Scenario("fio-randread", "neighbour")

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.base.paths import StatePaths
 from labctl.host.topology import Topology
-from labctl.run.planning import fitting, planner, run_plan
+from labctl.run.planning import host, plan
 from labctl.run.planning.planned import SweepRequest
 
 
@@ -26,6 +26,6 @@ def request(tmp_path: Path, **fields: Any) -> SweepRequest:
 
 def plan_on(monkeypatch: pytest.MonkeyPatch, topology: Topology) -> None:
     """Have plans made for a host with that topology."""
-    for module in (planner, run_plan):
+    for module in (plan, plan):
         monkeypatch.setattr(module, "read_topology", lambda: topology)
-    monkeypatch.setattr(fitting, "read_rt_runtime_us", lambda: 950_000)
+    monkeypatch.setattr(host, "read_rt_runtime_us", lambda: 950_000)

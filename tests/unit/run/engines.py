@@ -13,13 +13,12 @@ import pytest
 
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.events import Event, TrialEnded, Warned
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
 from labctl.run.guests.bench import Bench
-from labctl.run.trials import attempt
 from labctl.run.trials import engine as module
+from labctl.run.trials import trial
+from labctl.run.trials.beside import NeighbourRooms
 from labctl.run.trials.engine import Engine
-from labctl.run.trials.neighbour_rooms import NeighbourRooms
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
@@ -113,8 +112,8 @@ class World:
             return self._bench(tuning.name)
 
         self.monkeypatch.setattr(module, "bench_of", bench_of)
-        self.monkeypatch.setattr(attempt, "run_trial", self._run_trial)
-        self.monkeypatch.setattr(attempt, "parse_trial", lambda folder, record: self.parse(record))
+        self.monkeypatch.setattr(trial, "run_trial", self._run_trial)
+        self.monkeypatch.setattr(trial, "parse_trial", lambda folder, record: self.parse(record))
 
     def engine(self, plan: Plan) -> Engine:
         path = self.results / "run"
@@ -129,7 +128,7 @@ class World:
         calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
         boots: Any = SimpleNamespace(saved=self.saved.append)
         rooms = NeighbourRooms(lab, boots, plan)
-        attempts = attempt.Attempts(lab, folder, plan, calibrations, rooms)
+        attempts = trial.Attempts(lab, folder, plan, calibrations, rooms)
         return Engine(
             lab, folder, plan, parts, attempts, proof, fresh_boots=False, why_end=self.why_end
         )

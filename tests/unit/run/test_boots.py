@@ -79,7 +79,7 @@ class Guests:
         self.monkeypatch.setattr(module, "_check_place", lambda lab, running: None)
         self.monkeypatch.setattr(module.Boots, "set_up", lambda *of: None)
         self.monkeypatch.setattr(
-            module.guest_nic, "with_guest_nic", lambda *of: nullcontext(lambda guest: None)
+            module.nic, "with_guest_nic", lambda *of: nullcontext(lambda guest: None)
         )
         source = SimpleNamespace(check=lambda: None, may_boot_two=self.may_boot_two)
         session = SimpleNamespace(

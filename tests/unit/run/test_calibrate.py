@@ -18,8 +18,7 @@ from labctl.base.errors import BrokenError
 from labctl.base.events import Event, Warned
 from labctl.base.tuning import Kind
 from labctl.collect.counters import calibrated
-from labctl.collect.counters.perf_attached import Printed
-from labctl.collect.counters.perf_stat_probe import Countable
+from labctl.collect.counters.perf import Countable, Printed
 from labctl.run.collectors import calibrate
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.study.study import StudyWorkload

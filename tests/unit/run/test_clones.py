@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.own_guests import guest_name, guest_uuid, mac_of, neighbour_seat
+from labctl.base.paths import guest_name, guest_uuid, mac_of, neighbour_seat
 from labctl.domain.save_image import SaveHeader, identity_of
 from labctl.host.cgroups import Hierarchy, Layout
-from labctl.run.guests import clone_state
+from labctl.run.guests import clones
 from labctl.run.guests import clones as module
-from labctl.run.guests.clone_parts import CloneParts
-from labctl.run.guests.clones import TICK_S, clone_room
+from labctl.run.guests.clones import TICK_S, CloneParts, clone_room
 from tests.unit.domain.test_save_image import STREAM, header
 
 CPUS = frozenset({0, 1})
@@ -154,17 +153,17 @@ def test_a_full_disk_ends_the_run_and_leaves_no_part_of_a_copy(host: Host) -> No
 
 def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout({"cpu": Hierarchy(2, Path("/sys/fs/cgroup"))}, None, rt_group_sched=False)
-    monkeypatch.setattr(clone_state, "placement", lambda pid: {})
-    monkeypatch.setattr(clone_state, "placement_problems", lambda layout, placement: [])
+    monkeypatch.setattr(clones, "placement", lambda pid: {})
+    monkeypatch.setattr(clones, "placement_problems", lambda layout, placement: [])
     running: Any = SimpleNamespace(
         pid=os.getpid(),
         name="labctl-noisy-1",
         vcpu_threads=lambda: {0: os.getpid()},
         iothread_threads=dict,
     )
-    expected = clone_state.confined_threads(running, frozenset({4096}))
+    expected = clones.confined_threads(running, frozenset({4096}))
     with pytest.raises(BrokenError) as caught:
-        clone_state.check_place(layout, running, expected)
+        clones.check_place(layout, running, expected)
     assert caught.value.message.startswith("the guest labctl-noisy-1 is not as asked: ")
     assert "vCPU 0 " in caught.value.message
     assert "asked was 4096" in caught.value.message
@@ -172,12 +171,12 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
 
 def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:
     running: Any = SimpleNamespace(pid=os.getpid(), name="labctl-noisy-1")
-    before = clone_state.cpu_ns(running)
+    before = clones.cpu_ns(running)
     assert sum(range(300_000)) > 0
-    assert clone_state.cpu_ns(running) > before
+    assert clones.cpu_ns(running) > before
     running.pid = 2**22
     with pytest.raises(BrokenError, match="the guest labctl-noisy-1 is gone"):
-        clone_state.cpu_ns(running)
+        clones.cpu_ns(running)
 
 
 def test_the_last_one_can_be_ended_and_its_place_taken_again(host: Host) -> None:

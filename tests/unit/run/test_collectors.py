@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.levels import Level
-from labctl.base.tuning import PLAN, Kind, Pin, Tuning
+from labctl.base.tuning import PLAN, Kind, Level, Pin, Tuning
 from labctl.collect.collector import Here
 from labctl.collect.threads import task_clock
-from labctl.run.collectors.works_here import lacking, without_clocks
+from labctl.run.collectors.collecting import lacking, without_clocks
 
 EMULATED = Here(accelerator="tcg", tree=None)
 

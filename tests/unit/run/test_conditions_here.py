@@ -15,9 +15,15 @@ from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.cgroups import Hierarchy, Layout
 from labctl.host.topology import Topology
-from labctl.run.planning.conditions_here import GuestsHere, cpus_of, unfit_conditions, why_not
-from labctl.run.planning.planned_conditions import condition_of, on_the_host
-from labctl.study.condition import Condition, Kind, Neighbour
+from labctl.run.planning.conditions import (
+    GuestsHere,
+    condition_of,
+    cpus_of,
+    on_the_host,
+    unfit_conditions,
+    why_not,
+)
+from labctl.study.conditions import Condition, Kind, Neighbour
 from tests.unit.domain.hosts import FOUR_CORES_SMT, TWO_CPUS
 
 V2 = Layout({"cpu": Hierarchy(2, Path("/none"))}, Path("/none"), rt_group_sched=False)

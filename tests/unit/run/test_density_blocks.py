@@ -13,7 +13,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.run.guests.boots import BootError
-from labctl.run.trials import density_blocks as module
+from labctl.run.trials import density as module
 from labctl.store.density_record import CountRecord, DensityFolder, DensityLog
 from tests.unit.density_records import record
 

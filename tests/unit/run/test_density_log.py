@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.run.commands.density_log import folder_path, recorded
-from labctl.run.planning.density_plan import DensityPlan, plan_density
+from labctl.run.commands.density import folder_path, recorded
+from labctl.run.planning.density import DensityPlan, plan_density
 from labctl.store.density_record import DensityFolder
 from tests.unit.density_records import count_record
 from tests.unit.domain import hosts

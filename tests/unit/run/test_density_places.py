@@ -9,7 +9,7 @@ import pytest
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.host.topology import Topology
-from labctl.run.planning.density_places import Places, places
+from labctl.run.planning.density import Places, places
 from tests.unit.domain import hosts
 
 

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.base.own_guests import MOST_NEIGHBOURS
-from labctl.base.paths import StatePaths
-from labctl.cli.workload_facts import asked_for
+from labctl.base.paths import MOST_NEIGHBOURS, StatePaths
+from labctl.cli.workload import asked_for
 from labctl.host import guest_memory
-from labctl.run.planning.density_plan import DensityRequest, plan_density
-from labctl.run.planning.density_search import Search
+from labctl.run.planning.density import DensityRequest, Search, plan_density
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.limits import limit_of
 from labctl.workloads.registry import workload

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.run.planning.density_search import Search, bracket, next_count
+from labctl.run.planning.density import Search, bracket, next_count
 
 
 def tried(fits: int, most: int, search: Search) -> dict[int, bool]:

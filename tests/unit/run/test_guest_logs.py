@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.run.guests.guest_logs import console_end, how_it_ended
+from labctl.run.guests.started import console_end, how_it_ended
 
 STARTED = """\
 2026-11-22 09:01:16.807+0000: starting up libvirt version: 9.0.0, hostname: vm

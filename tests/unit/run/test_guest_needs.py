@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from labctl.run.planning.guest_needs import guest_needs
-from labctl.study.condition import Condition, Kind, Neighbour
+from labctl.run.planning.images import guest_needs
+from labctl.study.conditions import Condition, Kind, Neighbour
 from labctl.study.study import GuestShape
 
 MIB = 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Any
 from labctl.base.command import Command, CommandResult
 from labctl.base.deadline import Deadline
 from labctl.base.tuning import GuestSide
-from labctl.run.guests.guest_side import RAW, set_up
+from labctl.run.guests.tuned import RAW, set_up
 
 DATA = "/dev/disk/by-id/virtio-labctl-data"
 ELEVATOR = "/sys/block/vdb/queue/scheduler"

@@ -9,7 +9,7 @@ import pytest
 
 from labctl.base.command import Command, CommandResult
 from labctl.base.errors import BrokenError
-from labctl.run.guests.guest_tuned import TunedState, activate
+from labctl.run.guests.tuned import TunedState, activate
 
 # As tuned 2.20.0 wrote them in a Debian 12 guest of two vCPUs, booted with 1-N.
 VERIFYING = "2026-11-21 15:41:39,048 INFO     tuned.daemon.daemon: verifying profile(s): x\n"

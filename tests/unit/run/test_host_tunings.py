@@ -9,8 +9,9 @@ import pytest
 from labctl.base.errors import HostError, UsageError
 from labctl.host.settings import knobs
 from labctl.host.settings.knob import KnobPlace
-from labctl.run.planning import fitting, requirements
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.planning import host as fitting
+from labctl.run.planning import requirements
+from labctl.run.planning.plan import plan_sweep
 from labctl.study.load_study import Overrides
 from labctl.study.tunings import load_tuning
 from tests.unit.domain import hosts

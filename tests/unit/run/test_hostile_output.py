@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from labctl.base.errors import BrokenError, UsageError
 from labctl.collect import neighbour
 from labctl.collect.counters import perf_stat
-from labctl.collect.exits import bpf_exits, exits, perf_exits
-from labctl.collect.exits.perf_kvm_stat import read_reports
+from labctl.collect.exits import bpf_exits, exits, perf
+from labctl.collect.exits.perf import read_reports
 from labctl.collect.traces import guest_trace
 from labctl.run.trials.parse import believable
 from labctl.store.samples import sample
@@ -262,7 +262,7 @@ def test_perf_s_table_of_the_exits_that_it_recorded(damage: Damage) -> None:
     recording = (UNIT / "trace" / "fixtures" / "svm-perf-6.1.data").read_bytes()
 
     def parse(raw: TrialFolder) -> Iterator[object]:
-        raw.write_raw(perf_exits.RAW, recording)
+        raw.write_raw(perf.RAW, recording)
         told = {
             "tool": exits.PERF,
             "vcpus": {"4199": 0},
@@ -274,4 +274,4 @@ def test_perf_s_table_of_the_exits_that_it_recorded(damage: Damage) -> None:
         return exits.parse(raw)
 
     data = (UNIT / "collect" / "fixtures" / "perf-kvm-stat-6.1-svm-850-samples.txt").read_bytes()
-    _read(damage(data), perf_exits.REPORT, parse)
+    _read(damage(data), perf.REPORT, parse)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.domain.memory import Pages
+from labctl.domain.readback import Pages
 from labctl.host.settings.journal import Journal
 from labctl.run.resources.huge_pages import free_pages, huge_pages
 

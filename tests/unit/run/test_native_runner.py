@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from labctl.base.runner_archive import runner_archive
-from labctl.run.guests.native_bench import runner_file
+from labctl.base.runner_messages import runner_archive
+from labctl.run.guests.bench import runner_file
 
 
 def test_only_root_can_change_what_it_runs_in_machines(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from labctl.base.tuning import Kind
 from labctl.guest.images import Image
 from labctl.guest.recipe import load_recipe
 from labctl.host.cgroups import Hierarchy, Layout
-from labctl.run.planning import needed_tracers
-from labctl.run.planning.needed_tracers import Kernels, lacking
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.planning import requirements
+from labctl.run.planning.plan import plan_sweep
+from labctl.run.planning.requirements import Kernels, lacking
 from labctl.study.load_study import Overrides, load_study
 from labctl.study.make_plan import extend
 from labctl.study.plan import Plan
@@ -64,8 +64,8 @@ def planned(tmp_path: Path, study: str, monkeypatch: pytest.MonkeyPatch) -> Plan
     def make(native: bool | None, guest: bool | None, **overrides: object) -> Plan:
         config = "CONFIG_TIMERLAT_TRACER=y\n" if guest else "# nothing\n"
         image = None if guest is None else image_with(tmp_path, config)
-        monkeypatch.setattr(needed_tracers, "has_tracer", lambda tracer: native)
-        monkeypatch.setattr(needed_tracers, "find", lambda recipe, places: image)
+        monkeypatch.setattr(requirements, "has_tracer", lambda tracer: native)
+        monkeypatch.setattr(requirements, "find", lambda recipe, places: image)
         asked = request(tmp_path, study=study, quick=False, overrides=Overrides(**overrides))  # type: ignore[arg-type]
         found = plan_sweep(asked)
         assert found.hangs_on_image == (("timer",) if guest is None else ())
@@ -139,7 +139,7 @@ def test_of_a_domain_of_ones_own_only_its_guest_can_tell(tmp_path: Path, study: 
 def test_a_competitor_whose_congestion_control_the_host_lacks_is_left_out_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(needed_tracers, "has_congestion_control", lambda name: name != "bbr")
+    monkeypatch.setattr(requirements, "has_congestion_control", lambda name: name != "bbr")
     study = load_study("stream-congestion", programs=checkers())
     kernels = Kernels(recipe=load_recipe("debian-13"), image=None)
     found = lacking(study, {Kind.NATIVE, Kind.GUEST}, kernels)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.run.planning.fitting import check_memory
+from labctl.run.planning.host import check_memory
 from labctl.run.planning.requirements import Offers, refuse, unmet
 from labctl.study.tunings import load_tuning
 

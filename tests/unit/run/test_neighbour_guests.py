@@ -15,12 +15,12 @@ import pytest
 from labctl.base.channel import Serving
 from labctl.base.command import Command, Server
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.runner_answers import EndedServer
+from labctl.base.runner_messages import EndedServer
 from labctl.domain.save_image import Identity
-from labctl.run.guests import neighbour_guests as module
+from labctl.run.guests import neighbours as module
 from labctl.run.guests.clones import Clone
-from labctl.run.guests.neighbour_guests import NeighbourGuests, neighbour_guests
-from labctl.study.condition import Kind, Neighbour
+from labctl.run.guests.neighbours import NeighbourGuests, neighbour_guests
+from labctl.study.conditions import Kind, Neighbour
 
 CPUS = frozenset({0, 1})
 FILES = {"hog.yaml": "---\n"}

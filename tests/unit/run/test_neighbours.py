@@ -15,7 +15,7 @@ import pytest
 
 from labctl.base.command import CommandResult
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.run.trials.neighbours import Together, _Copy, _OnTheHost
+from labctl.run.trials.beside import Together, _Copy, _OnTheHost
 from labctl.workloads.beside import Beside
 
 LOOPING = {"hackbench": signal.SIGTERM, "cpu-hog": signal.SIGINT}

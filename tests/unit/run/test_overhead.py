@@ -9,7 +9,7 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Kind
-from labctl.run.commands.overhead_plan import OverheadRequest, plan_overhead
+from labctl.run.commands.overhead import OverheadRequest, plan_overhead
 
 WITHOUT_NATIVE = """\
 title: Guests alone

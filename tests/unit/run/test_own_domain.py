@@ -17,10 +17,10 @@ from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.domain.foreign.foreign_domain import OwnDomain, own_domain
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.run.planning import own_domain as module
-from labctl.run.planning import own_files
-from labctl.run.planning import planner as planning
+from labctl.run.planning import own_domain as own_files
+from labctl.run.planning import plan as planning
 from labctl.run.planning.own_domain import misfits, outside_xml, own_of_run, read_own
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.planning.plan import plan_sweep
 from labctl.store.run_folder import RunFolder
 from labctl.study.load_study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings

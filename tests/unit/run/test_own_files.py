@@ -11,8 +11,8 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.domain.foreign.foreign_domain import own_domain
-from labctl.run.planning import own_files
-from labctl.run.planning.own_files import FIRMWARE_FOLDERS, check_files
+from labctl.run.planning import own_domain as own_files
+from labctl.run.planning.own_domain import FIRMWARE_FOLDERS, check_files
 
 XML = """\
 <domain type='kvm'>

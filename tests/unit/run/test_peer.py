@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labctl.base.command import Command
-from labctl.run.trials.peer import has_port
+from labctl.run.trials.beside import has_port
 from labctl.workloads.setting import Peer
 
 UDP = [

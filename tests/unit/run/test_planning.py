@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.run.planning import planner
-from labctl.run.planning.planner import plan_sweep
+from labctl.run.planning import plan as planner
+from labctl.run.planning.plan import plan_sweep
 from labctl.store.jsonfile import canonical
 from labctl.study.load_study import Overrides
 from tests.unit.domain import hosts

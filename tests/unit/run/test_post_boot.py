@@ -12,7 +12,7 @@ import pytest
 from labctl.base.command import Command, CommandResult, Server
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.run.trials.post_boot import PostBootSetup
+from labctl.run.trials.engine import PostBootSetup
 
 
 class Guest:

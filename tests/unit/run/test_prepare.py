@@ -13,8 +13,8 @@ import pytest
 from labctl.base.errors import BrokenError, BusyError
 from labctl.base.events import Event, Note
 from labctl.guest.images import Image
-from labctl.run.guests import prepare as module
-from labctl.run.guests.prepare import prepared_disk
+from labctl.run.guests import base_guest as module
+from labctl.run.guests.base_guest import prepared_disk
 from labctl.study.tunings import load_tuning
 
 BASELINE = load_tuning("baseline")

@@ -16,7 +16,7 @@ import pytest
 from labctl.base.channel import Channel
 from labctl.base.errors import HostError
 from labctl.base.events import Event
-from labctl.base.runner_answers import HashedProgram
+from labctl.base.runner_messages import HashedProgram
 from labctl.base.tuning import Kind
 from labctl.run.trials import proof as module
 from labctl.run.trials.proof import Proof

@@ -9,7 +9,7 @@ import pytest
 from labctl.base.command import Command, CommandCgroup
 from labctl.base.tuning import Policy, Sched
 from labctl.domain.asked import expected_workload
-from labctl.run.trials.ran_checks import not_in_force
+from labctl.run.trials.trial import not_in_force
 from labctl.run.trials.window_checks import held
 from tests.unit.run.test_held import told
 

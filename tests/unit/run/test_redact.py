@@ -20,15 +20,14 @@ from click.testing import CliRunner
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.paths import StatePaths
 from labctl.cli.main import cli
-from labctl.host.identity import is_no_name, read_users
+from labctl.host.facts import is_no_name, read_users
 from labctl.host.lock import host_locked
 from labctl.run.commands import export as module
-from labctl.run.commands import redact as redacting
-from labctl.run.commands.export import export
-from labctl.run.commands.redact import Identity, Redacted, redact
+from labctl.run.commands import export as redacting
+from labctl.run.commands.export import Identity, Redacted, export, redact
 from labctl.run.commands.scrub import Scrubber
 from labctl.run.commands.verify import verify
-from labctl.run.planning.run_plan import Begun
+from labctl.run.planning.plan import Begun
 from labctl.run.trials.parse import reparse
 from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import RunFolder

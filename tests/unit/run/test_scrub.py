@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labctl.host.identity import read_identity
+from labctl.host.facts import read_identity
 from labctl.run.commands.scrub import Scrubber
 
 UUID = "4cb54d0d-fd38-518a-9ecf-b07240e1e3ee"

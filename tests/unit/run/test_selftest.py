@@ -10,15 +10,8 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.units import Better, Unit
 from labctl.host.accelerator import Accelerator
-from labctl.run.commands.selftest_result import (
-    FAILED,
-    NOT_HERE,
-    RAN,
-    SelftestResult,
-    outcome,
-    unavailable,
-)
-from labctl.run.planning.restorable import restorable
+from labctl.run.commands.selftest import FAILED, NOT_HERE, RAN, SelftestResult, outcome, unavailable
+from labctl.run.planning.host import restorable
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample, Unavailable
 from labctl.store.trial import TrialStatus

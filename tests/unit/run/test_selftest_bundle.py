@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError, UsageError
-from labctl.run.commands.selftest_bundle import read_bundle, write_bundle
+from labctl.run.commands.selftest import read_bundle, write_bundle
 
 FILES = {"run/trials/0001/stdout.txt": b"events: 3\n", "tools/perf.txt": b"\xff\x00"}
 

@@ -9,12 +9,12 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison, Judgement, Role
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import HostError
 from labctl.base.events import Note, Progress
 from labctl.base.stopping import Looks, Stopping, UntilWidth
 from labctl.base.units import Better, Unit
-from labctl.run.planning.reached import reached
+from labctl.run.planning.plan import reached
 from labctl.run.trials.engine import Engine
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.samples import Sample

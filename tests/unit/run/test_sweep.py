@@ -18,11 +18,10 @@ from labctl.base.stopping import Looks, UntilWidth
 from labctl.domain.session import Session
 from labctl.run.commands import sweep as module
 from labctl.run.commands.host_record import check_same_host, put_qemu_user
-from labctl.run.commands.record import command
-from labctl.run.commands.sweep import sweep
-from labctl.run.planning import run_plan
+from labctl.run.commands.sweep import command, sweep
+from labctl.run.planning import plan as run_plan
+from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.run.planning.planner import plan_sweep
 from labctl.store.records.run_record import AdviceVerified, RunRecord
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.run_places import all_runs
@@ -470,8 +469,8 @@ def test_the_recorded_command_repeats_the_rule(
     asked = request(tmp_path, overrides=Overrides(stopping=rule))
     recorded = command(asked, plan_sweep(asked).plan)
     assert " ".join(words) in " ".join(recorded)
-    from labctl.cli.stopping import rule_asked_for
     from labctl.cli.sweep import command as cli
+    from labctl.cli.sweep import rule_asked_for
 
     given = cli.make_context("sweep", recorded[2:]).params
     assert rule_asked_for(given["until_width"], given["max_blocks"], given["looks"], None) == rule

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.base.placed import known_slice_ns, set_slice, slice_ns
-from labctl.run.guests import threads
-from labctl.run.guests.threads import set_slices
+from labctl.base.placement import known_slice_ns, set_slice, slice_ns
+from labctl.run.guests import bench
+from labctl.run.guests.bench import set_slices
 
 NO_SUCH_THREAD = (1 << 22) + 1  # beyond the kernel's limit on ids (PID_MAX_LIMIT)
 
@@ -53,7 +53,7 @@ def test_a_kernel_that_takes_a_slice_and_does_nothing_is_found_out(
     """As before Linux 6.12."""
     set_slices([thread], 3_000_000)
     assert slice_ns(thread) == 3_000_000
-    monkeypatch.setattr(threads, "set_slice", lambda tid, wanted_ns: None)
+    monkeypatch.setattr(bench, "set_slice", lambda tid, wanted_ns: None)
     with pytest.raises(BrokenError, match=r"given a time slice of 20 ms and has 3 ms"):
         set_slices([thread], 20_000_000)
 

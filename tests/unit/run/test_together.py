@@ -15,9 +15,9 @@ import pytest
 from labctl.base.channel import Serving
 from labctl.base.command import Command, CommandResult
 from labctl.base.errors import BrokenError
-from labctl.base.runner_answers import EndedServer
-from labctl.run.trials import together as module
-from labctl.run.trials.together import Job, Together, run_together
+from labctl.base.runner_messages import EndedServer
+from labctl.run.trials import density as module
+from labctl.run.trials.density import Job, Together, run_together
 from labctl.store.trial import TrialFolder
 from labctl.workloads.registry import workload
 

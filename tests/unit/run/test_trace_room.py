@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from labctl.base.levels import Level
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Level
+from labctl.collect.traces.guest_recorder import LIMIT_MIB as GUEST_MIB
+from labctl.collect.traces.perf_record import LIMIT_MIB as HOST_MIB
 from labctl.run.collectors import trace_room
 from labctl.run.collectors.trace_room import (
-    GUEST_MIB,
-    HOST_MIB,
     KEPT_MIB,
     TracedWindow,
     forecast,
@@ -23,7 +22,7 @@ from labctl.run.collectors.trace_room import (
     traced_bytes,
     warning,
 )
-from labctl.run.trials import attempt
+from labctl.run.trials import trial as attempt
 from labctl.store.run_folder import RunFolder
 from labctl.trace import files
 from tests.unit.run.engines import World, small_plan

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from labctl.base.latency_qos import NO_LIMIT_US
+from labctl.base.kernel import NO_LIMIT_US
 from labctl.base.tuning import Kind
 from labctl.collect.counters import host_cpus
 from labctl.run.trials import warmup, window_checks

@@ -10,8 +10,8 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import GuestSide
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
-from labctl.run.guests import tuned_guest as module
-from labctl.run.guests.tuned_guest import TunedGuest, tuned_guests
+from labctl.run.guests import neighbours as module
+from labctl.run.guests.neighbours import TunedGuest, tuned_guests
 
 DISK = SimpleNamespace(bus="virtio")
 
@@ -79,7 +79,7 @@ def test_the_last_ones_are_ended_first_and_all_at_the_end(
 def test_one_that_is_not_as_asked_inside_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "guest_data_paths", lambda disk, count: ())
     wrong = SimpleNamespace(problems=("in the guest /sys/x reads '0', asked was '1'",))
-    monkeypatch.setattr(module.guest_side, "set_up", lambda *of: wrong)
+    monkeypatch.setattr(module.tuned, "set_up", lambda *of: wrong)
     room: Any = Room()
     with tuned_guests(room) as guests:
         with pytest.raises(BrokenError, match="asked was '1'"):

@@ -8,7 +8,8 @@ import pytest
 
 from labctl.base.errors import HostError
 from labctl.base.tuning import GuestSide, Kind, Requires, Tuning
-from labctl.run.planning.requirements import MIB, Offers, Unmet, read_offers, refuse, unmet
+from labctl.run.planning.requirements import Offers, Unmet, read_offers, refuse, unmet
+from labctl.run.resources.huge_pages import MIB
 from tests.unit.domain import hosts
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from labctl.analysis.judge import judge
-from labctl.analysis.verdict_table import Verdict
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import BrokenError
 from labctl.host.settings.journal import Journal
 from labctl.report.export.json_report import report_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.base.units import Better, Unit
-from labctl.run.trials.validity import OTHER_CPU, invalid_reasons
+from labctl.run.trials.request import OTHER_CPU, invalid_reasons
 from labctl.store.samples import Sample, Unavailable
 from labctl.study.study import Limits
 

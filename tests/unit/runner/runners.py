@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.channel import Channel
-from labctl.base.runner_archive import runner_archive
+from labctl.base.runner_messages import runner_archive
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from labctl.base import runner_answers
+from labctl.base import runner_messages
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, CommandCgroup, CommandResult
-from labctl.base.runner_requests import cgroup_name
+from labctl.base.runner_messages import cgroup_name
 from labctl.runner import cgroup
 from tests.unit.runner.runners import Runner
 
@@ -256,9 +256,9 @@ TOLD: dict[str, Any] = {
 
 
 def test_what_a_runner_says_of_a_cgroup_is_text_and_a_count() -> None:
-    assert runner_answers.cgroup(TOLD) == TOLD
+    assert runner_messages.cgroup(TOLD) == TOLD
     long = {**TOLD, "member": "x" * 200_000}
-    assert len(runner_answers.cgroup(long)["member"]) == 1 << 16
+    assert len(runner_messages.cgroup(long)["member"]) == 1 << 16
 
 
 @pytest.mark.parametrize(
@@ -272,4 +272,4 @@ def test_what_a_runner_says_of_a_cgroup_is_text_and_a_count() -> None:
 )
 def test_what_no_runner_says_is_refused(told: Any) -> None:
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
-        runner_answers.cgroup(told)
+        runner_messages.cgroup(told)

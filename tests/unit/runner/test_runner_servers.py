@@ -16,7 +16,7 @@ import pytest
 from labctl.base.channel import RefusedError
 from labctl.base.command import Command, FileSystem, Ready, Server
 from labctl.base.errors import BrokenError
-from labctl.base.places_inside import NOBODY
+from labctl.base.paths import NOBODY
 from tests.unit.runner.runners import Runner, is_gone
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes its user")

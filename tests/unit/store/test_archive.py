@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.run.commands.redact import run_files
+from labctl.run.commands.export import run_files
 from labctl.store import archive
 from labctl.store.archive import RunArchive, pack
 from labctl.store.run_folder import RunFolder

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.store.archive import RunArchive, pack
-from labctl.store.content_digest import archive_digest, content_digest, folder_digest
+from labctl.store.archive import RunArchive, archive_digest, content_digest, folder_digest, pack
 from tests.unit.example import ARCHIVE, EXAMPLE
 
 

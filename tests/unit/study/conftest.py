@@ -17,7 +17,7 @@ from .small import NAMES, PROGRAMS, STUDY
 def write_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Writes the study as benchmarks/small.yaml of a lab folder, with `old` replaced by `new`."""
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    for module in ("load_study", "studyfile", "studycheck"):
+    for module in ("load_study", "studyfile"):
         monkeypatch.setattr(f"labctl.study.{module}.tuning_names", lambda: list(NAMES))
     images = tmp_path / "guest-images"
     images.mkdir()

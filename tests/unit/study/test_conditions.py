@@ -12,8 +12,7 @@ import pytest
 from labctl.base.errors import HostError, UsageError
 from labctl.base.tuning import Tuning
 from labctl.store.records.plan_record import PlanRecord
-from labctl.study.condition import Condition, Kind, Neighbour
-from labctl.study.conditionfile import condition_names, load_condition
+from labctl.study.conditions import Condition, Kind, Neighbour, condition_names, load_condition
 from labctl.study.load_study import Overrides, load_study
 from labctl.study.make_plan import make_plan
 from labctl.study.plan import Plan

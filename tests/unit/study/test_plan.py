@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from labctl.base.cpus import parse_cpus
 from labctl.base.errors import BrokenError, HostError, UsageError
-from labctl.base.levels import Level
-from labctl.base.tuning import Pin, Requires, Tuning
+from labctl.base.tuning import Level, Pin, Requires, Tuning
 from labctl.study.make_plan import extend, make_plan
 from labctl.study.plan import MOST_TRIALS, Plan, changed_tunings
 from labctl.study.study import Study

@@ -6,9 +6,15 @@ from pathlib import Path
 
 from labctl.base.tuning import Kind
 from labctl.study.load_study import load_study
-from labctl.study.reference import COMMAND, reference
-from labctl.study.studies import study_names
-from labctl.study.tunings import BASELINE, load_tuning, load_tunings, tuning_names
+from labctl.study.study import study_names
+from labctl.study.tunings import (
+    BASELINE,
+    COMMAND,
+    load_tuning,
+    load_tunings,
+    reference,
+    tuning_names,
+)
 from labctl.workloads.registry import checkers
 
 FILE = Path(__file__).parents[3] / "docs" / "tunings.md"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
 from labctl.base.paths import data_files
+from labctl.base.units import OPEN_MEAN, SKIP_PERIODS
 from labctl.study.load_study import load_study
 from labctl.study.make_plan import make_plan
 from labctl.study.plan import Plan
-from labctl.study.studies import study_names
+from labctl.study.study import study_names
 from labctl.study.tunings import load_tunings, tuning_names
 from labctl.workloads.registry import checkers
 

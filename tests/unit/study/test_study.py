@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.levels import Level
 from labctl.base.stopping import Looks, UntilWidth
+from labctl.base.tuning import Level
 from labctl.study.load_study import Overrides, load_study
-from labctl.study.studies import study_names
-from labctl.study.study import Study
+from labctl.study.study import Study, study_names
 from labctl.workloads.registry import checkers
 
 from .small import PROGRAMS, STUDY

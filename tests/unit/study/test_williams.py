@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labctl.study.williams import block_order, williams_rows
+from labctl.study.order import block_order, williams_rows
 
 SIZES = st.integers(min_value=1, max_value=15)
 SEEDS = st.integers(min_value=0, max_value=2**63)

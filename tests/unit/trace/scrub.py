@@ -13,7 +13,7 @@ import struct
 import sys
 from pathlib import Path
 
-from labctl.trace.perf.formats import read_formats
+from labctl.trace.perf.head import read_formats
 
 SAMPLE, LOST, COMM, FORK, ROUND, LOST_SAMPLES, ID_INDEX = 9, 2, 3, 7, 68, 13, 69
 SWITCHED = 15

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labctl.trace.tracepoints import FORK, MIGRATE, SWITCH, WAKEUP, WAKEUP_NEW, WAKING
+from labctl.trace.model import FORK, MIGRATE, SWITCH, WAKEUP, WAKEUP_NEW, WAKING
 from tests.unit.trace.perfdata_writer import FLAGS, Event, lost, perfdata, record, switched
 
 ABSENT, RUNS, WAITS, SLEEPS = range(4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labctl.base.percentiles import bears_unseen
+from labctl.base.units import bears_unseen
 from labctl.trace.coverage import QUANTILE, Coverage, Own, bounds_of, is_narrow
 
 WHOLE = Coverage(seen=1000, inferred=0, unseen=0, unseen_ns=0, worst_ns=90_000, until_ns=95_000)

@@ -7,9 +7,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labctl.trace.model import UNTOLD
 from labctl.trace.timeline.host_lanes import HostSide
 from labctl.trace.timeline.lanes import State
-from labctl.trace.tracepoints import UNTOLD
 from tests.unit.trace.recorded import (
     DEAD,
     HLT,

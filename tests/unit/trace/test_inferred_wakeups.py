@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from labctl.trace import records
-from labctl.trace.model import Gap, Trace
+from labctl.trace.model import SWITCH, WAKEUP, WAKEUP_NEW, WAKING, Gap, Trace
 from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.sched import ThreadSchedule, schedule
-from labctl.trace.timeline import inferred_wakeups
-from labctl.trace.timeline.inferred_wakeups import with_inferred_wakeups
-from labctl.trace.tracepoints import SWITCH, WAKEUP, WAKEUP_NEW, WAKING
+from labctl.trace.timeline import recordings
+from labctl.trace.timeline.recordings import with_inferred_wakeups
 from tests.unit.trace.schedules import PREEMPTED, RUNNABLE, SLEEPS, Switch, Wakeup, trace
 from tests.unit.trace.simulated import Machine
 
@@ -22,7 +21,7 @@ VCPU, HOG = 100, 200
 @pytest.fixture(autouse=True, params=["each sleep's requests", "each thread's requests"])
 def looked_through(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     share = 0 if request.param == "each sleep's requests" else 1 << 40
-    monkeypatch.setattr(inferred_wakeups, "_FEW_OF", share)
+    monkeypatch.setattr(recordings, "_FEW_OF", share)
 
 
 def wakeups(made: Trace) -> list[tuple[int, int, int]]:

@@ -14,8 +14,7 @@ from labctl.trace.coverage import Own
 from labctl.trace.model import Events
 from labctl.trace.threads import Thread, Workload
 from labctl.trace.timeline.lanes import Lane, Late, State, Timeline
-from labctl.trace.timeline.lateness import MOST_LATE
-from labctl.trace.timeline.nested import timeline_of
+from labctl.trace.timeline.nested import MOST_LATE, timeline_of
 from tests.unit.trace.recorded import (
     MSR_WRITE,
     PREEMPTED,

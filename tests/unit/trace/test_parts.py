@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from labctl.store.trial import TrialFolder
-from labctl.trace import files, preemption, records, sched, sums
+from labctl.trace import files, preemption, records, sched
 from labctl.trace.model import Trace
-from labctl.trace.perf import chain, perf_columns
+from labctl.trace.perf import chain, perfdata
 from labctl.trace.sched import schedule
 from labctl.trace.timeline.recordings import Traces
 
@@ -58,12 +58,12 @@ def test_small_parts_tell_the_same_as_one(
     folder.write_raw(files.HOST, lzma.decompress(data) if recorded.suffix == ".xz" else data)
     whole = told(folder)
     monkeypatch.setattr(chain, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(perf_columns, "_PART", 100)
-    monkeypatch.setattr(perf_columns, "_FEW", 10)
+    monkeypatch.setattr(perfdata, "_PART", 100)
+    monkeypatch.setattr(perfdata, "_FEW", 10)
     monkeypatch.setattr(records, "BATCH", 50)
     monkeypatch.setattr(preemption, "_PART", 7)
     monkeypatch.setattr(preemption, "_MOST_ASIDE", 5)
     monkeypatch.setattr(sched, "_PART", 30)
-    monkeypatch.setattr(sums, "_CELLS", 3)
-    monkeypatch.setattr(sums, "_MOST", 10)
+    monkeypatch.setattr(preemption, "_CELLS", 3)
+    monkeypatch.setattr(preemption, "_MOST", 10)
     assert told(folder) == whole

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from labctl.base.errors import BrokenError
 from labctl.trace.model import Gap, Trace
 from labctl.trace.perf import chain as perfdata_chain
-from labctl.trace.perf import perf_columns as perfdata_columns
-from labctl.trace.perf.formats import parse_format
+from labctl.trace.perf import perfdata as perfdata_columns
+from labctl.trace.perf.head import parse_format
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from tests.unit.trace import perfdata_writer as made
 

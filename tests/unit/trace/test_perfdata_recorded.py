@@ -16,13 +16,12 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.collect.exits.perf_kvm_stat import disagreement, read_reports
+from labctl.collect.exits.perf import disagreement, read_reports
 from labctl.trace.exit_names import SVM, exit_name
-from labctl.trace.model import Trace
+from labctl.trace.model import ENTRY, EXIT, Trace
 from labctl.trace.perf import chain
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 from labctl.trace.sched import schedule
-from labctl.trace.tracepoints import ENTRY, EXIT
 from labctl.trace.vm_exits import seen_by_perf, vm_exits
 
 FIXTURES = Path(__file__).parent / "fixtures"

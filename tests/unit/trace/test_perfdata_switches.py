@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.trace.model import Events, Trace
+from labctl.trace.model import FORK, SWITCH, UNTOLD, Events, Trace
 from labctl.trace.perf import chain
 from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.perf.switches import Switches
-from labctl.trace.tracepoints import FORK, SWITCH, UNTOLD
 from tests.unit.trace.perfdata_writer import FIXED, FLAGS, fixed, perfdata, switched
 from tests.unit.trace.simulated import Machine, event_sample, sched_perfdata
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from labctl.trace.model import Events, Trace
-from labctl.trace.process_tree import process_tree
-from labctl.trace.tracepoints import FORK
+from labctl.trace.model import FORK, Events, Trace
+from labctl.trace.threads import process_tree
 
 
 def trace(*forks: tuple[int, int], processes: dict[int, int] | None = None) -> Trace:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labctl.trace import preemption, records, sums
+from labctl.trace import preemption, records
 from labctl.trace.model import Gap, Trace
 from labctl.trace.sched import Delays, Schedule, has_switches, schedule
 from labctl.trace.spans import Kind, spans
@@ -323,8 +323,8 @@ def test_columns_tell_the_same_as_going_from_moment_to_moment(
     monkeypatch.setattr(records, "BATCH", batch)
     monkeypatch.setattr(preemption, "_PART", batch)
     monkeypatch.setattr(preemption, "_MOST_ASIDE", batch)
-    monkeypatch.setattr(sums, "_CELLS", batch)
-    monkeypatch.setattr(sums, "_MOST", batch)
+    monkeypatch.setattr(preemption, "_CELLS", batch)
+    monkeypatch.setattr(preemption, "_MOST", batch)
     made = random_schedule(seed)
     found = schedule(made)
     expected = stepwise(made)

@@ -12,14 +12,11 @@ import pytest
 
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.model import Trace
+from labctl.trace.model import SWITCH, Trace
 from labctl.trace.sched import schedule
-from labctl.trace.timeline.host_lanes import HostSide
-from labctl.trace.timeline.lane_spans import STATES
-from labctl.trace.timeline.lanes import Lane, State
+from labctl.trace.timeline.host_lanes import HostSide, switching_cpus, task_lane
+from labctl.trace.timeline.lanes import STATES, Lane, State
 from labctl.trace.timeline.recordings import Traces
-from labctl.trace.timeline.task_lanes import switching_cpus, task_lane
-from labctl.trace.tracepoints import SWITCH
 from tests.unit.trace.simulated import ABSENT, RUNS, SLEEPS, WAITS, Machine
 
 SEEDS = range(10)

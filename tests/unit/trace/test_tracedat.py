@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from labctl.base.errors import BrokenError
-from labctl.trace import tracedat_pages
+from labctl.trace import tracedat
 from labctl.trace.clocks import ClockMap
 from labctl.trace.model import Nanoseconds
 from labctl.trace.tracedat import Guest, write_tracedat
@@ -77,7 +77,7 @@ def test_every_event_is_there_with_its_bytes_time_and_cpu(
     rows: list[tuple[int, int, bytes]],
     together: int,
 ) -> None:
-    monkeypatch.setattr(tracedat_pages, "_TOGETHER", together)
+    monkeypatch.setattr(tracedat, "_TOGETHER", together)
     records, expected, time = [], defaultdict(list), 0
     for since, cpu, text in rows:
         time += since
@@ -114,7 +114,7 @@ def test_an_event_that_no_page_holds_is_refused(tmp_path: Path) -> None:
 def test_an_interrupted_event_comes_after_its_interrupt_if_it_was_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracedat_pages, "_TOGETHER", 1)
+    monkeypatch.setattr(tracedat, "_TOGETHER", 1)
     times = [*range(10, 5000, 10)]
     swapped = times.copy()
     for first in range(0, len(times) - 1, 7):

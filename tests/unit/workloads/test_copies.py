@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-import labctl.base.runner_requests
+import labctl.base.runner_messages
 from labctl.base.channel import Serving
 from labctl.base.command import Command
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.runner_answers import EndedServer
-from labctl.workloads.copies import START, Left, copies_of, left_by
+from labctl.base.runner_messages import EndedServer
+from labctl.workloads.beside import START, Left, copies_of, left_by
 from tests.unit.runner.runners import Runner, running_runner
 
 PATH = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
@@ -33,7 +33,7 @@ WHOLE_RUNS = 'told=; trap told=1 TERM; while echo run; [ -z "$told" ]; do sleep 
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
-    monkeypatch.setattr(labctl.base.runner_requests, "WORK", str(tmp_path / "work"))
+    monkeypatch.setattr(labctl.base.runner_messages, "WORK", str(tmp_path / "work"))
     with running_runner() as found:
         yield found
 

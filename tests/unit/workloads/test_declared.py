@@ -12,8 +12,8 @@ import pytest
 
 from labctl.base.command import CommandCgroup, CommandResult
 from labctl.base.errors import UsageError
-from labctl.base.expressions import fill_in
-from labctl.base.places_inside import DATA_DISK_BYTES
+from labctl.base.paths import DATA_DISK_BYTES
+from labctl.base.templates import fill_in
 from labctl.base.tuning import Policy, Sched
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.registry import defined, workload

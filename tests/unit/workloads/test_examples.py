@@ -9,7 +9,7 @@ import pytest
 from labctl.base.command import CommandCgroup, Server
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.tuning import Policy, Sched
-from labctl.run.commands.try_run import commands_of
+from labctl.run.commands.try_workload import commands_of
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload

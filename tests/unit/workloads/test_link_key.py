@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.bottleneck import CLIENT, COMPETITOR, Bottleneck
 from labctl.base.errors import UsageError
+from labctl.base.link import CLIENT, COMPETITOR, Bottleneck
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting

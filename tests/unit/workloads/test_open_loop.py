@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.base.errors import BrokenError
-from labctl.base.latencies import OPEN_MEAN, SKIP_PERIODS
+from labctl.base.units import OPEN_MEAN, SKIP_PERIODS
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading, Unavailable
 from labctl.workloads.open_loop import METRICS, MeasuredThread, every_period, readings

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labctl.base.errors import UsageError
-from labctl.base.yamlfile import load_mapping
+from labctl.base.yaml import load_mapping
 from labctl.workloads.metric_file import read_run
 from labctl.workloads.registry import workload
 from labctl.workloads.setting import Setting

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.jsonschema import texts_of
-from labctl.base.yamlfile import FileModel
-from labctl.workloads.declaration_checks import OWN_VARIABLES
+from labctl.base.json import texts_of
+from labctl.base.yaml import FileModel
+from labctl.workloads.declarations import OWN_VARIABLES
 from tools.workload_keys import PARTS, VARIABLES, page
 
 TEXT = (Path(__file__).parents[3] / "docs" / "workload-keys.md").read_text()

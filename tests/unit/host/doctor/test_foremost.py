@@ -6,7 +6,7 @@ from labctl.base.hostfacts import Rests
 from labctl.host.doctor import CHECKS
 from labctl.host.doctor.check import Finding, Status
 from labctl.host.doctor.foremost import _ALWAYS, _BEARING, _OTHERWISE, PINNING, foremost
-from labctl.run.commands.study_checks import CHECKS as STUDY_CHECKS
+from labctl.run.commands.host_checks import CHECKS as STUDY_CHECKS
 
 GROUPS = {one.name: one.group for one in (*CHECKS, *STUDY_CHECKS)}
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from labctl.workloads.metric_file import MetricFile, MetricsFile, Value, Values, read_run
+from labctl.workloads.metric_file import MetricsFile, read_run
+from labctl.workloads.readers.declaration import MetricFile
+from labctl.workloads.readers.value import Value, Values
 
 METRICS: TypeAdapter[dict[str, MetricFile]] = TypeAdapter(MetricsFile)
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.metric_file import MetricFile, read_run
+from labctl.workloads.metric_file import read_run
+from labctl.workloads.readers.declaration import MetricFile
 from tests.unit.workloads.readers.outputs import Left, metric, metrics
 from tests.unit.workloads.trials import recorded
 

@@ -5,7 +5,8 @@ import zlib
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.metric_file import MetricFile, read_run
+from labctl.workloads.metric_file import read_run
+from labctl.workloads.readers.declaration import MetricFile
 from tests.unit.workloads.readers.outputs import Left, metric, numbers, read, reasons
 from tests.unit.workloads.trials import recorded
 

@@ -4,8 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from labctl.base.errors import BrokenError
-from labctl.workloads.metric_file import Value, read_run
+from labctl.workloads.metric_file import read_run
 from labctl.workloads.readers.path import parse_path, values_at
+from labctl.workloads.readers.value import Value
 from tests.unit.workloads.readers.outputs import Left, metric, metrics, read
 from tests.unit.workloads.trials import recorded
 

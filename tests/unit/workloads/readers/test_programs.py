@@ -4,7 +4,8 @@ import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.base.yamltext import parse_yaml
-from labctl.workloads.metric_file import MetricFile, explain_run, read_run
+from labctl.workloads.metric_file import explain_run, read_run
+from labctl.workloads.readers.declaration import MetricFile
 from tests.unit.workloads.readers.outputs import METRICS, Left, numbers
 
 

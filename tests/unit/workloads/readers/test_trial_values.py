@@ -4,8 +4,6 @@ from pydantic import TypeAdapter, ValidationError
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.units import Better, Unit
 from labctl.workloads.metric_file import (
-    MetricFile,
-    ReadingFile,
     combine,
     metric_names,
     needed_for,
@@ -14,6 +12,7 @@ from labctl.workloads.metric_file import (
     total_operations,
     windows_in,
 )
+from labctl.workloads.readers.declaration import MetricFile, ReadingFile
 from labctl.workloads.windows import RateWindow
 from tests.unit.workloads.readers.outputs import Left, metric, metrics, numbers, reasons
 from tests.unit.workloads.trials import recorded

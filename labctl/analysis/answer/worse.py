@@ -1,0 +1,233 @@
+"""Find what got worse under a tuning: declared metrics, others, and the largest values.
+
+Three kinds, never mixed: verdicts; metrics without a verdict whose own 95 % interval lies on the
+worse side; and maxima, which have no interval at all (METHOD 16) and are named when they stand out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median_high, median_low
+
+from labctl.analysis.answer.record import Basis, Statistic, Worse
+from labctl.analysis.answer.view import MetricColumn, View, only_label, primary_column
+from labctl.analysis.answer.words import effect, shown
+from labctl.analysis.effects.cells import Scenario, scenario_of
+from labctl.analysis.model import Comparison, EffectKind, Level, Role
+from labctl.analysis.verdicts.table import Verdict
+from labctl.base.metrics.table import metric_of
+from labctl.base.notation import change, quantity
+from labctl.base.units import LARGEST, Better
+from labctl.base.wording import metric_title
+from labctl.store.samples import HELPERS, VCPU, base_name, labels_of, sample_key
+
+STANDS_OUT = 1.5
+"""Factor by which a tuning's largest value, or the median of its trials' maxima, must exceed both
+baseline's and the control's, each of as many trials. These two are equal guests: what they differ
+by is chance."""
+
+
+def worse_of(view: View, tuning: str) -> Iterator[Worse]:
+    """Yield what got worse under a tuning, what is surest first."""
+    for place in view.places:
+        for c in view.judged(place, tuning):
+            if c.verdict is Verdict.REGRESSES:
+                yield _compared(view, c, Basis.VERDICT)
+    # Where baseline differs from itself, so may any other metric's interval.
+    failed = {scenario_of(check) for check in view.judgement.control if check.passed is False}
+    for c in surely_worse(view, tuning):
+        if scenario_of(c) not in failed and _matters(view, c):
+            yield _compared(view, c, Basis.INTERVAL)
+    for place in view.places:
+        yield from _largest(view, tuning, place)
+
+
+def _matters(view: View, c: Comparison) -> bool:
+    """Return whether a change is as large as what the study calls large enough to matter there."""
+    primary = view.primary_comparison(scenario_of(c))
+    if primary is None or primary.margin is None or c.kind is not primary.kind:
+        return True
+    if c.kind is EffectKind.RATIO:
+        return max(c.estimate, 1 / c.estimate) >= 1 + primary.margin
+    return True
+
+
+def surely_worse(view: View, tuning: str) -> Iterator[Comparison]:
+    """Yield exploratory metrics that a guest's user feels, whose interval lies on the worse
+    side."""
+    for item in view.judgement.comparisons:
+        if (
+            (item.tuning, item.against) == (tuning, view.baseline)
+            and item.role is Role.EXPLORATORY
+            and is_felt(item.metric)
+            and item.low is not None
+            and item.high is not None
+        ):
+            none = 1.0 if item.kind is EffectKind.RATIO else 0.0
+            if (item.better is Better.HIGHER and item.high < none) or (
+                item.better is Better.LOWER and item.low > none
+            ):
+                yield item
+
+
+def is_felt(metric: str) -> bool:
+    """Return whether a guest's user feels a metric; others are causes, or side costs."""
+    row = metric_of(base_name(metric))
+    return row is not None and row.felt
+
+
+def _compared(view: View, c: Comparison, tested: Basis) -> Worse:
+    levels = {
+        level.tuning: level.typical
+        for level in view.levels(scenario_of(c))
+        if level.metric == c.metric
+    }
+    title = metric_title(c.metric)
+    change, interval = shown(c)
+    if tested is Basis.VERDICT:
+        words = f"{title} {effect(c)}: regresses"
+    else:
+        words = f"{title} {change} ({interval}, no verdict)"
+    return Worse(
+        workload=c.workload,
+        condition=c.condition,
+        metric=c.metric,
+        unit=str(c.unit),
+        tested=tested,
+        statistic=Statistic.TYPICAL,
+        before=levels.get(view.baseline),
+        after=levels.get(c.tuning),
+        trials=len(c.blocks),
+        text=f"{words} in {scenario_of(c)}",
+    )
+
+
+def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
+    """Yield the maxima of one place that stand out: no estimates, and not tested."""
+    by_metric: dict[str, dict[str, Level]] = {}
+    for level in view.levels(place):
+        if base_name(level.metric).endswith("_max") and level.better is Better.LOWER:
+            by_metric.setdefault(level.metric, {})[level.tuning] = level
+    for metric, levels in by_metric.items():
+        own, before = levels.get(tuning), levels.get(view.baseline)
+        if own is None or before is None:
+            continue
+        control = levels.get(view.control)
+        found = _standing_out(own, before, control)
+        if found is None:
+            continue
+        statistic, before_value, after_value = found
+        trials = len(own.values)
+        title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
+        yield Worse(
+            workload=place.workload,
+            condition=place.condition,
+            metric=metric,
+            unit=str(own.unit),
+            tested=Basis.NOT_TESTED,
+            statistic=statistic,
+            before=before_value,
+            after=after_value,
+            trials=trials,
+            text=(
+                f"{title} {quantity(before_value, own.unit)} → {quantity(after_value, own.unit)} "
+                f"in {place} (the {statistic} of {trials} trials each: not tested)"
+            ),
+        )
+
+
+def _standing_out(
+    own: Level, before: Level, control: Level | None
+) -> tuple[Statistic, float, float] | None:
+    """Return what of a maximum stands out, baseline's and the tuning's; None where nothing does.
+    One long wait decides the largest of all trials; what happens in every trial shows in their
+    median."""
+    equals = [before] if control is None else [before, control]
+    for statistic, of_own, of_equal in (
+        (Statistic.LARGEST, max, max),
+        (Statistic.MEDIAN, median_low, median_high),
+    ):
+        value = of_own(own.values.values())
+        if value > 0 and value >= STANDS_OUT * max(of_equal(e.values.values()) for e in equals):
+            return statistic, of_equal(before.values.values()), value
+    return None
+
+
+# Show who pays for a tuning: the guest, its neighbour, the host's CPUs.
+
+
+NEIGHBOUR = "neighbour"
+"""Beginning of what a neighbour is called among those who pay."""
+_DONE = "neighbour_ops_per_s"
+_PER_CPU = "ops_per_cpu_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Hold what one tuning did to one party: `text` is its change against baseline, `interval` ""
+    where there is none; `ratio` is the change as a number, None of a difference."""
+
+    who: str
+    text: str
+    interval: str = ""
+    ratio: float | None = None
+
+
+def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
+    """Return who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
+
+    Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
+    change.
+    """
+    prices = []
+    primary = view.primary(place.workload)
+    parties = neighbour_columns(view, place)
+    if primary is not None:
+        parties.insert(0, MetricColumn("guest", primary_column(primary).names))
+    for party in parties:
+        found = view.comparison(tuning, view.baseline, place, party)
+        if found is not None:
+            prices.append(_price(party.title, found))
+    host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
+    if host[0] and host[1]:
+        ratio = host[0] / host[1]
+        prices.append(Price("host CPU", change(ratio), ratio=ratio))
+    per_cpu = MetricColumn("", (_PER_CPU,))
+    found = view.comparison(tuning, view.baseline, place, per_cpu)
+    if found is not None:
+        prices.append(_price("work per host CPU-second", found))
+    return prices if len(prices) > 1 else []
+
+
+def is_side_cost(metric: str) -> bool:
+    """Return whether a metric says what neighbours got done, or a second of the host's CPUs."""
+    return base_name(metric) in {_DONE, _PER_CPU}
+
+
+def neighbour_columns(view: View, place: Scenario) -> list[MetricColumn]:
+    """Return what neighbours got done there: of all together, or, where several workloads ran, of
+    each."""
+    named = (only_label(level.metric, _DONE, "workload") for level in view.levels(place))
+    if several := dict.fromkeys(name for name in named if name is not None):
+        return [
+            MetricColumn(f"{NEIGHBOUR} {name}", (sample_key(_DONE, {"workload": name}),))
+            for name in several
+        ]
+    return [MetricColumn(NEIGHBOUR, (_DONE,))]
+
+
+def _price(who: str, found: Comparison) -> Price:
+    ratio = found.estimate if found.kind is EffectKind.RATIO else None
+    return Price(who, *shown(found), ratio)
+
+
+def _host_cpu(view: View, tuning: str, place: Scenario) -> float:
+    """Return CPU seconds per second of all the guest's threads together."""
+    return sum(
+        level.typical
+        for level in view.levels(place)
+        if level.tuning == tuning
+        and base_name(level.metric) == "host_cpu"
+        and labels_of(level.metric).get("thread") in (VCPU, *HELPERS)
+    )

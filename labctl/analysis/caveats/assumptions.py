@@ -1,0 +1,522 @@
+"""Diagnose blocks that break what the intervals assume: outliers and drift."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from labctl.analysis.answer.words import capital, change_text, listed
+from labctl.analysis.effects.cells import Cell, Cells, Scenario, Series, cell_of
+from labctl.analysis.effects.compare import Compared
+from labctl.analysis.effects.design import ALPHA, Design, Primary
+from labctl.analysis.effects.effects import (
+    Effects,
+    by_ratio,
+    effects_of,
+    on_scale,
+    ratio_of,
+    towards_better,
+)
+from labctl.analysis.effects.intervals import (
+    Interval,
+    Spread,
+    quantile,
+    sharing,
+    spread_over,
+    t_interval,
+)
+from labctl.analysis.model import Diagnostic, DiagnosticKind, EffectKind
+from labctl.analysis.special import ndtr
+from labctl.analysis.verdicts.rules import Eligibility, decide, sees_from
+from labctl.analysis.verdicts.table import Verdict
+from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.units import Better
+from labctl.base.wording import metric_title
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+
+# Test one series of numbers, in the order of the blocks, for outliers and trend.
+#
+# Both are chosen for ten to thirty values. The trend test is one of ranks, so that neither a heavy
+# tail nor an outlier raises its false alarms. docs/diagnostics.md has level and power of each.
+
+
+Values = npt.NDArray[np.float64]
+
+_SHARE_OF_OUTLIERS = 5
+_MOST_OUTLIERS = 10
+"""Limit on outliers: one value of five, as more are a second mode, and ten in all: beyond that no
+single block explains them."""
+
+_ROSNERS_FEWEST = 25
+"""Start of Rosner's tables. With ten to twenty values the formula gives nearly twice the requested
+false alarms, so half are requested."""
+
+_MOST_STEPS = 100
+"""A longer run is looked at for a trend in so many stretches, so that the cost stays linear."""
+
+_MOST_PAIRS = 5_000
+"""Limit for the exact test: with more pairs the distribution of Kendall's S is normal to all digits
+that count.
+"""
+
+Groups = Sequence[Sequence[int]]
+"""Indices of values between which order means something: of the blocks of each boot."""
+
+
+def coarse(values: Values) -> bool:
+    """Return whether half of the values or more repeat another: their spread is then the tool's
+    resolution, and no rule on it holds."""
+    return 2 * len(set(values.tolist())) <= len(values)
+
+
+def outliers(values: Values, alpha: float, floor: float = 0.0) -> tuple[int, ...]:
+    """Return indices of outliers by the generalized extreme Studentized deviate test, the farthest
+    first.
+
+    B. Rosner, "Percentage points for a generalized ESD many-outlier procedure", Technometrics 25
+    (1983), 165-172: R_i = max |x - mean| / s of what is left after i - 1 removals, and as many are
+    outliers as the largest i with R_i beyond its critical value. So it finds two that hide each
+    other, which a single test misses. `alpha`: the chance of any in normal values; `floor`: the
+    least s to believe in.
+    """
+    n = len(values)
+    if coarse(values):
+        return ()
+    if n < _ROSNERS_FEWEST:
+        alpha /= 2
+    left = np.arange(n)
+    removed: list[int] = []
+    found = 0
+    for i in range(1, min(n // _SHARE_OF_OUTLIERS, _MOST_OUTLIERS) + 1):
+        away = values[left]
+        away = away - away.sum() / len(left)
+        sd = max(math.sqrt(float(away @ away) / (len(left) - 1)), floor)
+        if sd == 0.0:
+            break
+        farthest = int(np.abs(away).argmax())
+        removed.append(int(left[farthest]))
+        if abs(away[farthest]) > _critical_deviate(n - i + 1, alpha) * sd:
+            found = i
+        left = np.concatenate((left[:farthest], left[farthest + 1 :]))
+    return tuple(removed[:found])
+
+
+@cache
+def _critical_deviate(n: int, alpha: float) -> float:
+    """(n - 1) t / sqrt(n (n - 2 + t^2)) with t = t(1 - alpha / 2n, n - 2): Rosner's lambda of a
+    step that has n values left."""
+    t = quantile(1 - alpha / (2 * n), n - 2)
+    return (n - 1) * t / math.sqrt(n * (n - 2 + t * t))
+
+
+def trend(values: Values, groups: Groups) -> float:
+    """Return the two-sided p-value of Mann and Kendall's test for a trend that the groups share.
+
+    S adds up over groups: R. M. Hirsch, J. R. Slack, R. A. Smith, "Techniques of trend analysis
+    for monthly water quality data", Water Resources Research 18 (1982), 107-121. Exact for values
+    without ties; tied pairs count as neither, which errs to the safe side.
+    """
+    parts = [_stretches(values[list(group)]) for group in groups]
+    signs = (np.sign(part - part[:, None]) * _later(len(part)) for part in parts)
+    s = abs(int(sum(float(of_pairs.sum()) for of_pairs in signs)))
+    sizes = tuple(sorted(map(len, parts)))
+    pairs = sum(n * (n - 1) // 2 for n in sizes)
+    if pairs > _MOST_PAIRS:
+        sd = math.sqrt(sum(n * (n - 1) * (2 * n + 5) for n in sizes) / 18)
+        return min(1.0, 2 * float(ndtr(-(s - 1) / sd)))
+    return min(1.0, 2 * float(_inversions(sizes)[(pairs - s) // 2]))
+
+
+@cache
+def _later(n: int) -> Values:
+    """Return 1 where the column's value comes after the row's, else 0."""
+    return np.triu(np.ones((n, n)), 1)
+
+
+def slope(values: Values, at: Sequence[int], groups: Groups) -> float:
+    """Return the median of the slopes of all pairs within a group (P. K. Sen, "Estimates of the
+    regression coefficient based on Kendall's tau", JASA 63 (1968), 1379-1389)."""
+    x = np.asarray(at, dtype=float)
+    found = []
+    for group in groups:
+        there, here = _stretches(x[list(group)]), _stretches(values[list(group)])
+        first, second = np.triu_indices(len(here), 1)
+        found.append((here[second] - here[first]) / (there[second] - there[first]))
+    return float(np.median(np.concatenate(found)))
+
+
+def _stretches(values: Values) -> Values:
+    """Return the values, or of many the means of consecutive stretches of them."""
+    if len(values) <= _MOST_STEPS:
+        return values
+    return np.array([part.mean() for part in np.array_split(values, _MOST_STEPS)])
+
+
+@cache
+def _inversions(sizes: tuple[int, ...]) -> Values:
+    """P(random permutations of so many items have at most k inversions in all), by k (M. G.
+    Kendall, "A new measure of rank correlation", Biometrika 30 (1938), 81-93)."""
+    chances = np.ones(1)
+    for n in sizes:
+        for k in range(2, n + 1):
+            # Item k comes before none to k - 1 of those that it should follow, all equally likely.
+            chances = np.convolve(chances, np.full(k, 1 / k))
+    return chances.cumsum()
+
+
+# Gather what diagnostics look at: the effects that a verdict or a check follows from.
+
+
+LEVEL = 0.01
+"""The chance of any false alarm of one kind at one place. It is shared out among the series that
+are looked at there (Bonferroni)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Hold a workload and condition with the input of its verdicts."""
+
+    design: Design
+    place: Scenario
+    primary: Primary
+    eligibility: Eligibility
+    verdicts: Mapping[str, Verdict | None]
+    """Verdicts by tuning, as given."""
+
+    def diagnostic(
+        self,
+        kind: DiagnosticKind,
+        tuning: str | None,
+        sentence: str,
+        *,
+        blocks: Iterable[int] = (),
+        grave: bool = True,
+    ) -> Diagnostic:
+        return Diagnostic(
+            kind=kind,
+            tuning=tuning,
+            workload=self.place.workload,
+            condition=self.place.condition,
+            metric=self.primary.metric,
+            sentence=sentence,
+            blocks=tuple(sorted(blocks)),
+            grave=grave,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Hold the effects by block of one arm: of a candidate or the known loss against baseline and
+    control, or of the control against baseline."""
+
+    name: str
+    side: Series
+    effects: Effects
+    values: Values
+    boots: Groups
+    """Indices of the blocks by the boots that they share; in one group where they share none."""
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(self.effects.by_block)
+
+    @property
+    def apart_from_boots(self) -> Values:
+        """Return the values as if all boots had the same mean: what boots differ by is in the
+        interval already, where several share the blocks."""
+        if not self.shares_boots:
+            return self.values
+        apart = self.values.copy()
+        for group in self.boots:
+            apart[list(group)] += self.values.mean() - self.values[list(group)].mean()
+        return apart
+
+    @property
+    def shares_boots(self) -> bool:
+        return len(self.boots) > 1
+
+    def at(self, indices: Iterable[int]) -> tuple[int, ...]:
+        """Return the blocks of these values."""
+        return tuple(sorted(self.blocks[i] for i in indices))
+
+    def text(self, effect: float) -> str:
+        return change_text(self.effects.shown(effect), self.effects.kind, self.side.sample.unit)
+
+
+def lines(
+    design: Design, cells: Cells, place: Scenario, primary: Primary, made: Iterable[Compared]
+) -> Iterator[Line]:
+    """Yield those that have blocks enough for a verdict."""
+    baseline, control = (
+        cells.get(name, place, primary.metric) for name in (design.baseline, design.control)
+    )
+    found: dict[str, Effects | None] = {}
+    if design.control is not None and baseline is not None and control is not None:
+        found[design.control] = effects_of(control, [baseline], against_native=False)
+    for one in made:
+        c = one.comparison
+        if one.place == place and c.metric == primary.metric and c.against == design.baseline:
+            found[c.tuning] = one.effects
+    for name in filter(None, (design.control, design.known_loss, *design.candidates)):
+        effects, side = found.get(name), cells.get(name, place, primary.metric)
+        if effects is None or side is None or effects.fallback is not None or not effects.paired:
+            continue
+        if effects.spread.n >= FEWEST_BLOCKS:
+            values = np.fromiter(effects.by_block.values(), dtype=float)
+            yield Line(name, side, effects, values, by_boot(effects.by_block, effects.boots))
+
+
+def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups:
+    """Return indices of the blocks, in groups that share a boot; in one where none is shared, or
+    one is by all. `boots`: of each arm, its boots by block."""
+    index = {block: i for i, block in enumerate(blocks)}
+    # An arm that boots for itself in each block joins no blocks; mostly all arms are such.
+    own = [side for side in boots if len(set(side.values())) < len(side)]
+    groups = sharing(index, own) if own else []
+    if not 1 < len(groups) < len(index):
+        return [range(len(index))]
+    return [sorted(index[block] for block in group) for group in groups]
+
+
+def whose(ground: Ground, line: Line) -> str:
+    if line.name == ground.design.control:
+        return "the A/A control's difference from baseline"
+    return f"the effect of '{line.name}'"
+
+
+# Diagnose blocks that break what the intervals assume.
+#
+# The t interval takes the effects of blocks as alike from the first to the last, and roughly
+# normal. docs/diagnostics.md has each test's rule with its source, level and power.
+
+
+def diagnose(
+    run: LoadedRun,
+    design: Design,
+    cells: Cells,
+    eligibilities: Mapping[Scenario, Eligibility],
+    made: Sequence[Compared],
+) -> Iterator[Diagnostic]:
+    """Return every diagnostic in the primary metric of each place with blocks enough for a verdict.
+    Nothing is removed or changed because of one."""
+    for place, eligibility in eligibilities.items():
+        primary = design.primaries[place.workload]
+        here = list(lines(design, cells, place, primary, made))
+        if not here:
+            continue
+        given = {
+            one.comparison.tuning: one.comparison.verdict
+            for one in made
+            if one.is_primary and one.place == place
+        }
+        ground = Ground(design, place, primary, eligibility, given)
+        yield from _outliers(ground, here, run)
+        yield from _drifts(ground, here)
+        yield from _level_drift(ground, cells)
+
+
+def _outliers(ground: Ground, lines: Sequence[Line], run: LoadedRun) -> Iterator[Diagnostic]:
+    """Yield blocks that stand out. One that does so for several arms is told once, as what these
+    share (baseline and control, or the hour) is what to look at."""
+    alpha = LEVEL / len(lines)
+    standing_out: defaultdict[int, list[Line]] = defaultdict(list)
+    for line in lines:
+        for block in line.at(outliers(line.apart_from_boots, alpha, line.effects.floor)):
+            standing_out[block].append(line)
+    alike: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for block, found in sorted(standing_out.items()):
+        alike[tuple(line.name for line in found)].append(block)
+    for names, blocks in alike.items():
+        yield _outlier(ground, lines, names, blocks, run)
+
+
+def _outlier(
+    ground: Ground,
+    lines: Sequence[Line],
+    names: Sequence[str],
+    blocks: Sequence[int],
+    run: LoadedRun,
+) -> Diagnostic:
+    first = next(line for line in lines if line.name == names[0])
+    several = len(names) > 1
+    typical = median(v for block, v in first.effects.by_block.items() if block not in blocks)
+    there = listed([first.text(first.effects.by_block[block]) for block in blocks], 5)
+    seen = f"{whose(ground, first)} is {there} where it is typically {first.text(typical)}"
+    if several:
+        others = listed([f"'{name}'" for name in names[1:]], 4)
+        seen += f", and {others} stand{'' if len(names) > 2 else 's'} out there as well"
+    hanging = " ".join(_hanging(ground, lines, names, blocks))
+    references = [name for name in (ground.design.baseline, ground.design.control) if name]
+    stands = f"{_block_words(blocks)} {'stands' if len(blocks) == 1 else 'stand'} out"
+    arms = references if several else [first.name, *references]
+    return ground.diagnostic(
+        DiagnosticKind.OUTLIER,
+        None if several else first.name,
+        f"{stands}: {seen}. Nothing is left out for that, and the interval is the wider for it. "
+        f"{hanging or 'No verdict and no check hangs on that.'} "
+        f"Look at {_folders(run, arms, ground.place, blocks)}: invalid attempts before, CPU time "
+        "of others (host_cpu{thread=other}), the kernel's log of that minute.",
+        blocks=blocks,
+        grave=bool(hanging),
+    )
+
+
+def _hanging(
+    ground: Ground, lines: Sequence[Line], names: Sequence[str], blocks: Sequence[int]
+) -> Iterator[str]:
+    """Yield what of these arms would be said without the blocks, where it is something else."""
+    now, then = _outcomes(ground, lines), _outcomes(ground, lines, without=blocks)
+    design = ground.design
+    instruments = {design.control: "The A/A control", design.known_loss: "The known loss"}
+    for name in names:
+        # Where another rule made the verdict, these two say nothing of it.
+        if now[name] != then[name] and ground.verdicts.get(name, now[name]) == now[name]:
+            who = instruments.get(name, f"'{name}'")
+            them = "it" if len(blocks) == 1 else "them"
+            yield f"{who} is '{now[name]}' with {them} and would be '{then[name]}' without."
+
+
+def _folders(run: LoadedRun, arms: Iterable[str], place: Scenario, blocks: Iterable[int]) -> str:
+    """Name the trials that counted there: "trials/0131 ('pinned')"."""
+    wanted = {(Cell(arm, place), block) for arm in arms for block in blocks}
+    return listed(
+        [
+            f"trials/{trial.folder.path.name} ('{trial.record.cell['tuning']}')"
+            for trial in run.trials
+            if trial.record.status is TrialStatus.DONE
+            and (cell_of(trial.record.cell), trial.record.block) in wanted
+        ],
+        6,
+    )
+
+
+def _block_words(blocks: Sequence[int]) -> str:
+    numbers = listed([str(block) for block in blocks], 10)
+    return f"{'Block' if len(blocks) == 1 else 'Blocks'} {numbers}"
+
+
+def _outcomes(
+    ground: Ground, lines: Sequence[Line], without: Collection[int] = ()
+) -> Mapping[str, str]:
+    """Return by arm a verdict, or the outcome of the control or the known loss, from the t
+    intervals of the remaining blocks: with their own control, but without Holm's procedure.
+    Never applied: it says what hangs on some blocks.
+    """
+    left = {line.name: _spread(line, without) for line in lines}
+    design = ground.design
+    said: dict[str, str] = {}
+    eligibility = ground.eligibility
+    for line in lines:
+        alpha = design.control_alpha if line.name == design.control else ALPHA
+        interval = t_interval(left[line.name], alpha)
+        if line.name == design.control:
+            eligibility = _eligibility(eligibility, interval)
+            said[line.name] = "not different from" if eligibility.judges else "different from"
+            said[line.name] += " baseline"
+        elif line.name == design.known_loss:
+            found = interval is not None and towards_better(interval, _better(line)).high < 0
+            known = abs(left[line.name].mean) if found else None
+            control = left.get(design.control or "")
+            least = sees_from(known, control, design.alpha)
+            eligibility = Eligibility(eligibility.judges, eligibility.reach, least)
+            said[line.name] = "detected" if found else "not detected"
+    for line in lines:
+        if line.name not in said:
+            said[line.name] = _verdict(ground, line, left[line.name], eligibility)
+    return said
+
+
+def _spread(line: Line, without: Collection[int]) -> Spread:
+    left = {b: value for b, value in line.effects.by_block.items() if b not in without}
+    return spread_over(left, line.effects.boots, 0.0, line.effects.floor)
+
+
+def _eligibility(eligibility: Eligibility, interval: Interval | None) -> Eligibility:
+    """Return the eligibility from the control's check (analysis/verdicts/checks.py)."""
+    if interval is None:
+        return replace(eligibility, judges=False, reach=0.0)
+    return replace(eligibility, judges=interval.low <= 0 <= interval.high, reach=interval.reach)
+
+
+def _verdict(ground: Ground, line: Line, of: Spread, eligibility: Eligibility) -> str:
+    """Decide as if there were enough blocks: nine remaining of ten count for ten."""
+    alpha, better = ground.design.alpha, _better(line)
+    wide, narrow = (t_interval(of, a) for a in (alpha, 2 * alpha))
+    verdict = decide(
+        blocks=FEWEST_BLOCKS,
+        estimate=-of.mean if better is Better.LOWER else of.mean,
+        interval=None if wide is None else towards_better(wide, better),
+        narrow=None if narrow is None else towards_better(narrow, better),
+        margin=on_scale(ground.primary.margin, line.effects.kind),
+        eligibility=eligibility,
+    )
+    return str(verdict)
+
+
+def _better(line: Line) -> Better:
+    return line.side.sample.better
+
+
+def _drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
+    """Yield effects that change over the run; where boots are shared, over each boot."""
+    for line in lines:
+        if trend(line.values, line.boots) > LEVEL / len(lines):
+            continue
+        step = slope(line.values, line.blocks, line.boots)
+        if line.shares_boots:
+            how = f"within the boots, by about {line.text(step)} from block to block"
+        else:
+            first, last = line.blocks[0], line.blocks[-1]
+            middle, half = median(line.values.tolist()), step * (last - first) / 2
+            how = (
+                f"from about {line.text(middle - half)} in block {first} to "
+                f"{line.text(middle + half)} in block {last}"
+            )
+        yield ground.diagnostic(
+            DiagnosticKind.DRIFT,
+            line.name,
+            f"{capital(whose(ground, line))} drifts {how}. Pairing takes out what drifts for all "
+            "arms alike, but not this: the interval is one for this run's average, not for what "
+            "comes next. Find what changes for this arm alone (temperature, a disk that fills, "
+            "page merging), and run again once it is steady.",
+        )
+
+
+def _level_drift(ground: Ground, cells: Cells) -> Iterator[Diagnostic]:
+    """Yield a trend in the mean of all arms that have blocks enough: at least baseline's, as a
+    place without has no lines."""
+    arms = [
+        found
+        for cell, by_key in cells.series.items()
+        if cell.place == ground.place
+        and (found := by_key.get(ground.primary.metric)) is not None
+        and len(found.values) >= FEWEST_BLOCKS
+    ]
+    blocks = tuple(sorted(set.intersection(*(set(arm.values) for arm in arms))))
+    if len(blocks) < FEWEST_BLOCKS:
+        return
+    logs = by_ratio(arms)
+    means = np.mean([(arm.logs if logs else arm.numbers).at(blocks) for arm in arms], axis=0)
+    boots = by_boot(blocks, [arm.boots for arm in arms])
+    if trend(means, boots) > LEVEL:
+        return
+    step = slope(means, blocks, boots)
+    kind = EffectKind.RATIO if logs else EffectKind.DIFFERENCE
+    change = change_text(ratio_of(step) if logs else step, kind, arms[0].sample.unit)
+    yield ground.diagnostic(
+        DiagnosticKind.DRIFT,
+        None,
+        f"{metric_title(ground.primary.metric)} of all arms together drifts, by about {change} "
+        "from block to block. Arms are compared within a block, so verdicts and intervals don't "
+        "feel it; typical values do, and the host was not steady: look at temperature, frequency "
+        "and other guests.",
+        grave=False,
+    )

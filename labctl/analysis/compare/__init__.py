@@ -1,0 +1,1 @@
+"""Compare two runs, or the runs of a host over time."""

@@ -1,0 +1,1 @@
+"""Reduce trials to values per block, and compare arms: effects with their intervals."""

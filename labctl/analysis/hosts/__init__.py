@@ -1,0 +1,1 @@
+"""Pool runs of many hosts, and judge a fleet."""

@@ -1,0 +1,340 @@
+"""Account for time: the run's wall time, the cost of collecting, and the price of VM exits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labctl.analysis.answer.words import listed
+from labctl.analysis.effects.design import ALPHA
+from labctl.analysis.effects.intervals import spread, t_interval
+from labctl.analysis.special import bdtr
+from labctl.base.notation import shares, significant
+from labctl.store.exit_prices import Price
+from labctl.store.records.plan_record import PlannedWorkload, PlanRecord
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+from labctl.trace.exit_names import IDLE
+
+# Say where a run's time went, from its start to its end, and how long a plan will take.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WallTime:
+    """Hold seconds. `total`: from the run's start to its end, interruptions included. Of trials
+    that count, `windows` were measured, `warmups` were spent before that, and `around` is the rest
+    of them; `invalid` attempts are whole. `waited`: for a quiet host. What remains lies between
+    trials: boots, restores, hashing, and other changes of the machine."""
+
+    total: float
+    windows: float
+    warmups: float
+    around: float
+    invalid: float
+    waited: float
+
+    @property
+    def between(self) -> float:
+        parts = (self.windows, self.warmups, self.around, self.invalid, self.waited)
+        return self.total - sum(parts)
+
+    @property
+    def share(self) -> float:
+        """Return the measured windows' share of all time."""
+        return self.windows / self.total
+
+    @property
+    def share_without_warmups(self) -> float:
+        """Return the measured windows' share of the time that was not warm-up."""
+        return self.windows / (self.total - self.warmups)
+
+
+OVERHEAD_S = 1.3
+"""Seconds that each trial of the recorded quick sweep (`labctl report example`) took beside its
+measured window: warm-up, restore, its part of the boots. A host of two CPUs, guests emulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedTime:
+    """Hold seconds that a plan will take, spare blocks and repeats left out: its `windows`, and the
+    `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep."""
+
+    windows: float
+    total: float
+    paced_by: str | None
+
+
+def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
+    """Expect each trial to take its window and the overhead that a trial of `earlier` had; None, or
+    a run that doesn't say: the recorded quick sweep's, and what its workload leaves out."""
+    windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
+    spent = None if earlier is None else wall_time(earlier)
+    if earlier is None or spent is None:
+        skipped = sum(_skipped_s(plan.workloads[trial.cell["workload"]]) for trial in plan.trials)
+        return ExpectedTime(
+            windows=windows,
+            total=windows + skipped + OVERHEAD_S * len(plan.trials),
+            paced_by=None,
+        )
+    done = sum(trial.record.status is TrialStatus.DONE for trial in earlier.trials)
+    overhead = (spent.total - spent.windows - spent.waited - spent.invalid) / done
+    return ExpectedTime(
+        windows=windows, total=windows + overhead * len(plan.trials), paced_by=earlier.name
+    )
+
+
+def _skipped_s(workload: PlannedWorkload) -> float:
+    """Return the seconds at the start of a run that a workload's metrics leave out."""
+    trial = (workload.definition or {}).get("trial")
+    skipped = trial.get("skip_s") if isinstance(trial, dict) else None
+    return skipped if isinstance(skipped, (int, float)) else 0.0
+
+
+def wall_time(run: LoadedRun) -> WallTime | None:
+    """Return where the time of a run that is over went; None where its files don't say, as of
+    trials from elsewhere."""
+    total = _between(run.run.started_at, run.run.ended_at)
+    records = [trial.record for trial in run.trials]
+    if total is None or run.run.status != "done":
+        return None
+    done = [record for record in records if record.status is TrialStatus.DONE]
+    invalid = [record for record in records if record.status is TrialStatus.INVALID]
+    windows = sum(record.measured_s for record in done)
+    warmups = sum(record.warmup_s for record in done)
+    spent = WallTime(
+        total=total,
+        windows=windows,
+        warmups=warmups,
+        around=sum(record.wall_s for record in done) - windows - warmups,
+        invalid=sum(record.wall_s for record in invalid),
+        # An older labctl says nothing of it, and never waited.
+        waited=run.run.waited_for_quiet_s or 0.0,
+    )
+    # A file may say anything, and a clock may have been set meanwhile.
+    possible = all(0 <= seconds < math.inf for seconds in (*astuple(spent), spent.between))
+    return spent if possible and windows > 0 else None
+
+
+def _between(start: str | None, end: str | None) -> float | None:
+    try:
+        began, ended = (datetime.fromisoformat(moment or "") for moment in (start, end))
+        return (ended - began).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+# Compute what collecting costs: from paired windows with and without it, and as a run's report
+# says it.
+
+
+LEAST = "counters"
+"""The level of runs that say none."""
+
+_TIED = 1e-9
+"""Log ratios closer together are one number: sysbench prints two decimals."""
+
+
+class Cost(NamedTuple):
+    """Hold the share of the throughput that is lost, with its 95 % interval; below 0: gained."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        """Return "3.1 % (2.0…4.2 %)"."""
+        return shares(*self)
+
+
+def cost(collected: Sequence[float], bare: Sequence[float]) -> Cost:
+    """Return the cost from throughputs with and without collecting, in pairs: 1 - exp(mean of
+    ln(with / without)), its interval from Student's t on the pairs. Raises ValueError without a
+    pair, or for throughputs that aren't above 0."""
+    effects = [math.log(a / b) for a, b in zip(collected, bare, strict=True)]
+    found = spread(effects, _TIED)
+    interval = t_interval(found, ALPHA)
+    if interval is None:
+        return Cost(_lost(found.mean), None, None)
+    return Cost(_lost(found.mean), _lost(interval.high), _lost(interval.low))
+
+
+def _lost(effect: float) -> float:
+    return -math.expm1(effect)
+
+
+def busy_words(labctl_cpu: float) -> str:
+    """Return "0.05 % of a CPU" of CPU seconds per second."""
+    return f"{significant(100 * labctl_cpu, 2)} % of a CPU"
+
+
+def _own(busy: float | None) -> str:
+    # Of older measurements it isn't known
+    return "" if busy is None else f" and {busy_words(busy)} for labctl itself"
+
+
+def level_of(run: LoadedRun) -> str:
+    """Return what a run's trials collected."""
+    return run.plan.collect or LEAST
+
+
+def costs_said(run: LoadedRun) -> str:
+    """Return what collecting at the run's level was known to cost when it began, as a sentence."""
+    level = level_of(run)
+    costs = run.run.collecting_costs
+    if not costs:
+        return (
+            f"Collected at level '{level}': what that costs here is not measured. "
+            f"'labctl collectors --overhead --level {level}' does."
+        )
+    named = [
+        f"{Cost(cost.estimate, cost.low, cost.high)} of {cost.workload}'s throughput "
+        f"{'natively' if cost.side == 'native' else 'in the guest'}"
+        f"{_own(cost.labctl_cpu)} (measured {str(cost.measured_at)[:10]})"
+        for cost in costs
+    ]
+    return f"Collected at level '{level}', which cost {listed(named, 8)} here."
+
+
+# Compute what a guest's VM exits should cost it, by the host's price list. Pure.
+
+
+_TO_QEMU = {"io-qemu": "IO", "mmio-qemu": "MMIO"}
+"""Kind of price to the reason with which KVM hands such an exit to QEMU (linux/kvm.h)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitCost:
+    """Estimate the CPU seconds per second that the exits take: from `low` to `high`, `typical` in
+    between. `exits`: how many a second, idle ones left out; `priced`: the share of them that has a
+    price; `unpriced`: the reasons of the others, the most frequent first."""
+
+    exits: float
+    low: float
+    typical: float
+    high: float
+    priced: float
+    unpriced: tuple[str, ...]
+
+
+def exit_cost(
+    exits: Mapping[str, float], to_qemu: Mapping[str, float], prices: Sequence[Price]
+) -> ExitCost | None:
+    """Sum over reasons of exits times price; None where there are no exits or no price for any.
+
+    `exits`: a second, by reason; `to_qemu`: those that went on to QEMU, by KVM's reason for that.
+    An exit that ends in KVM and has several prices costs something from the lowest to the highest.
+    """
+    left = {reason: rate for reason, rate in exits.items() if reason not in IDLE and rate > 0}
+    total = sum(left.values())
+    cost = np.zeros(3)
+    for price in prices:
+        rate = min(to_qemu.get(_TO_QEMU.get(price.kind, ""), 0.0), left.get(price.reason, 0.0))
+        if price.ns is not None:
+            cost += rate * _nanoseconds([price])
+            left[price.reason] = left.get(price.reason, 0.0) - rate
+    unpriced: dict[str, float] = {}
+    for reason, rate in left.items():
+        inside = [
+            price
+            for price in prices
+            if price.reason == reason and not price.to_qemu and price.ns is not None
+        ]
+        if inside:
+            cost += rate * _nanoseconds(inside)
+        elif rate > 0:
+            unpriced[reason] = rate
+    if total <= 0 or sum(unpriced.values()) >= total:
+        return None
+    low, typical, high = (float(value) / 1e9 for value in cost)
+    return ExitCost(
+        exits=total,
+        low=low,
+        typical=typical,
+        high=high,
+        priced=1 - sum(unpriced.values()) / total,
+        unpriced=tuple(sorted(unpriced, key=lambda reason: -unpriced[reason])),
+    )
+
+
+def _nanoseconds(prices: Sequence[Price]) -> NDArray[np.float64]:
+    """Return the lowest end, the mean and the highest end of prices that are known."""
+    known = np.array([(price.low_ns, price.ns, price.high_ns) for price in prices], dtype=float)
+    return np.array([known[:, 0].min(), known[:, 1].mean(), known[:, 2].max()])
+
+
+# Estimate the price of one VM exit from the cycles of a guest's rounds. Pure.
+
+
+LEAST_EXITS = 0.5
+"""Exits per instruction below which the instruction isn't what made them."""
+_CONFIDENCE = 0.975
+"""Confidence of either median's interval, so that their difference has one of at least 95 %
+(Bonferroni).
+"""
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and its distribution-free interval of at least 97.5 %: the order statistics
+    between which a binomial count lies (David & Nagaraja, Order Statistics, 3rd ed., 7.1).
+
+    The interval is the whole range where there are too few values. Raises ValueError for none.
+    """
+    if not values:
+        raise ValueError("the median of nothing")
+    ordered = np.sort(np.asarray(values, dtype=float))
+    count = len(ordered)
+    outside = [rank for rank in range(count // 2) if 2 * bdtr(rank, count, 0.5) <= 1 - _CONFIDENCE]
+    cut = outside[-1] if outside else 0
+    return float(np.median(ordered)), float(ordered[cut]), float(ordered[count - 1 - cut])
+
+
+def price(
+    kind: str,
+    what: str,
+    reason: str,
+    *,
+    to_qemu: bool,
+    cycles: Sequence[float],
+    alone: Sequence[float],
+    exits_per_op: float | None,
+    tsc_hz: float | None,
+    problem: str = "",
+) -> Price:
+    """Return what an exit of a kind costs: the instruction's cycles less those of the loop `alone`
+    (either a value a round), divided by the exits that it made, in nanoseconds of `tsc_hz`.
+
+    Where that can't be said the price has a problem, a sentence.
+    """
+    ns = low_ns = high_ns = None
+    if not problem and tsc_hz is None:
+        problem = "the rate of the host's time-stamp counter is not known."
+    if not problem and exits_per_op is not None and exits_per_op < LEAST_EXITS:
+        problem = f"makes no VM exit here: KVM counted {exits_per_op:.2f} for each instruction."
+    if not problem and tsc_hz is not None:
+        # Where KVM counts no exits, that there is one to each is taken on trust.
+        exits = exits_per_op or 1.0
+        middle, low, high = median_interval(cycles)
+        alone_middle, alone_low, alone_high = median_interval(alone)
+        per_cycle = 1e9 / tsc_hz / exits
+        if low <= alone_high:
+            problem = "took no longer than the loop alone, as far as its rounds tell."
+        else:
+            ns = (middle - alone_middle) * per_cycle
+            low_ns, high_ns = (low - alone_high) * per_cycle, (high - alone_low) * per_cycle
+    return Price(
+        kind=kind,
+        what=what,
+        reason=reason,
+        to_qemu=to_qemu,
+        ns=ns,
+        low_ns=low_ns,
+        high_ns=high_ns,
+        exits_per_op=exits_per_op,
+        problem=problem,
+    )

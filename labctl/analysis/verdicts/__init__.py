@@ -1,0 +1,1 @@
+"""Decide verdicts: rules, checks of the run, families of tests, and looks."""

@@ -1,0 +1,238 @@
+"""Decide whether a run may judge: does baseline equal itself, and was the known loss detected?
+
+Both use the workload's primary metric and a two-sided interval, in each condition. The control's
+checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
+its baseline different from itself anywhere in at most 5 % of cases
+(docs/decisions/control-and-handicap.md). The known loss's interval has 95 %. Found means that it
+lies below 0 altogether, so a blind run passes in one case of forty. A known loss that shows as many
+times the threshold says nothing of losses as small as it: then the minimum detectable effect
+must lie below it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from labctl.analysis.answer.words import effect_shown, few, listed, size_text
+from labctl.analysis.effects.cells import Cells, Scenario, scenario_of
+from labctl.analysis.effects.design import ALPHA, Design, Primary
+from labctl.analysis.effects.effects import Effects, effects_of, on_scale, towards_better
+from labctl.analysis.effects.intervals import Interval, smallest_visible, t_interval
+from labctl.analysis.model import RunCheck, Said
+from labctl.analysis.verdicts.rules import Eligibility, sees_from
+from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.units import Better, Unit
+from labctl.base.wording import metric_title
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    control: RunCheck
+    known_loss: RunCheck
+    eligibility: Eligibility
+
+
+def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Checked:
+    """Return the checks of the A/A control and the known-loss arm at one workload and condition."""
+    control, judges, reach = _check_control(design, cells, place, primary)
+    known_loss, least = _check_known_loss(design, cells, place, primary)
+    return Checked(control, known_loss, Eligibility(judges, reach, least))
+
+
+_MOST_PLACES = 8
+"""Places that one sentence names."""
+
+CONTROL_FAILED = "the A/A control failed: baseline differs from itself"
+"""Reason for no conclusion against baseline."""
+
+
+def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
+    """Return why nothing is said against baseline at a place; "" where the control did not fail
+    there."""
+    primary = design.primaries.get(place.workload)
+    if primary is None or _check_control(design, cells, place, primary)[0].passed is not False:
+        return ""
+    return CONTROL_FAILED
+
+
+def _check_control(
+    design: Design, cells: Cells, place: Scenario, primary: Primary
+) -> tuple[RunCheck, bool, float]:
+    """Return the check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD
+    17's a_b in the direction of all other changes, those of an arm against baseline."""
+    arm = _control(design, cells, place, primary)
+    if arm.effects is None or arm.interval is None or arm.excuse is not None:
+        said = Said("The A/A control could not be checked in ", f": {arm.excuse}.")
+        return arm.checked("control", None, said), False, 0.0
+    found = arm.quoted(arm.effects, arm.interval)
+    reach = arm.interval.reach
+    if arm.interval.low > 0 or arm.interval.high < 0:
+        said = Said(
+            "The A/A control failed in ",
+            ": baseline differs from itself, so verdicts are suspended there.",
+            found,
+        )
+        return arm.checked("control", False, said), False, reach
+    if reach > on_scale(primary.margin, arm.effects.kind):
+        said = Said(
+            "The A/A control shows no difference in ",
+            ", but can't rule out a bias beyond the threshold: only effects larger than that bias "
+            "get a verdict there.",
+            f"{found}, bias up to "
+            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} where the "
+            f"threshold is {size_text(primary.margin, arm.effects.kind, arm.unit)}",
+        )
+        return arm.checked("control", None, said), True, reach
+    return arm.checked("control", True, Said("The A/A control passed in ", ".", found)), True, reach
+
+
+def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) -> _Arm:
+    references = (design.baseline,)
+    return _Arm.of(cells, place, primary, design.control, references, design.control_alpha)
+
+
+def _check_known_loss(
+    design: Design, cells: Cells, place: Scenario, primary: Primary
+) -> tuple[RunCheck, float]:
+    """Return the check, and the smallest loss that the run has so shown it sees."""
+    references = (design.baseline, design.control)
+    arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
+    withheld = '"equivalent" is withheld there.'
+    if arm.effects is None or arm.interval is None or arm.excuse is not None:
+        said = Said("The known-loss arm could not be checked in ", f": {arm.excuse}; {withheld}")
+        return arm.checked("known_loss", None, said), math.inf
+    found = arm.quoted(arm.effects, arm.interval)
+    if arm.better is Better.NEITHER:
+        said = Said(f"{primary.metric} in ", f" has no better direction; {withheld}")
+        return arm.checked("known_loss", None, said), math.inf
+    if towards_better(arm.interval, arm.better).high >= 0:
+        said = Said(
+            "The known loss was not detected in ",
+            ": this run cannot show there that two tunings are equivalent.",
+            found,
+        )
+        return arm.checked("known_loss", False, said), math.inf
+    control = _control(design, cells, place, primary)
+    noise = None if control.excuse or control.effects is None else control.effects.spread
+    least = sees_from(abs(arm.effects.spread.mean), noise, design.alpha)
+    if least <= on_scale(primary.margin, arm.effects.kind):
+        said = Said("The known loss was detected in ", ".", found)
+        return arm.checked("known_loss", True, said), least
+    visible = None if noise is None else smallest_visible(noise, design.alpha)
+    said = Said(
+        "The known loss was detected in ",
+        ", but it is more than twice the threshold there: a loss as small as the threshold may go "
+        f"unseen, so {withheld}",
+        f"{found}, minimum detectable effect {arm.size(visible)} where the threshold is "
+        f"{size_text(primary.margin, arm.effects.kind, arm.unit)}",
+    )
+    return arm.checked("known_loss", None, said), least
+
+
+def together(checks: Iterable[RunCheck]) -> Iterator[str]:
+    """Yield the sentences of checks: one for all that differ in place and numbers alone."""
+    alike: dict[tuple[str, str], list[RunCheck]] = {}
+    for check in checks:
+        if check.said is None:
+            yield check.sentence
+        else:
+            alike.setdefault((check.said.before, check.said.after), []).append(check)
+    for (before, after), same in alike.items():
+        if len(same) == 1:
+            yield same[0].sentence
+            continue
+        places = listed([str(scenario_of(check)) for check in same], _MOST_PLACES)
+        quoted = [
+            f"{scenario_of(check)} {check.said.found}"
+            for check in same
+            if check.said is not None and check.said.found
+        ]
+        found = f" Found: {'; '.join(few(quoted, _MOST_PLACES))}." if quoted else ""
+        yield f"{before}{places}{after}{found}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """Compare one arm with others. `excuse`: why no check can use it."""
+
+    place: Scenario
+    metric: str
+    better: Better
+    unit: Unit
+    """Any unit for a side without values, of which nothing is shown."""
+    effects: Effects | None
+    interval: Interval | None
+    confidence: float
+    excuse: str | None
+
+    @classmethod
+    def of(
+        cls,
+        cells: Cells,
+        place: Scenario,
+        primary: Primary,
+        name: str | None,
+        references: tuple[str | None, ...],
+        alpha: float,
+    ) -> _Arm:
+        side = cells.get(name, place, primary.metric)
+        others = [s for r in references if (s := cells.get(r, place, primary.metric)) is not None]
+        effects = effects_of(side, others, against_native=False) if side and others else None
+        interval = t_interval(effects.spread, alpha) if effects else None
+        return cls(
+            place=place,
+            metric=primary.metric,
+            better=side.sample.better if side else Better.NEITHER,
+            unit=side.sample.unit if side else Unit.COUNT,
+            effects=effects,
+            interval=interval,
+            confidence=1 - alpha,
+            excuse=(
+                "the run has none"
+                if name is None or references == (None,)
+                else _excuse(primary.metric, effects, interval)
+            ),
+        )
+
+    def quoted(self, effects: Effects, interval: Interval) -> str:
+        estimate = effects.shown(effects.spread.mean)
+        low, high = effects.shown(interval.low), effects.shown(interval.high)
+        found = effect_shown(estimate, low, high, effects.kind, self.unit)
+        return f"{metric_title(self.metric)} {found}"
+
+    def size(self, value: float | None) -> str:
+        """Return a size on the scale of effects as text."""
+        if self.effects is None or value is None:
+            return "not known"
+        return size_text(self.effects.as_size(value), self.effects.kind, self.unit)
+
+    def checked(self, name: str, passed: bool | None, said: Said) -> RunCheck:
+        effects, interval = self.effects, self.interval
+        return RunCheck(
+            name=name,
+            workload=self.place.workload,
+            condition=self.place.condition,
+            metric=self.metric,
+            passed=passed,
+            estimate=effects.shown(effects.spread.mean) if effects else None,
+            low=effects.shown(interval.low) if effects and interval else None,
+            high=effects.shown(interval.high) if effects and interval else None,
+            confidence=self.confidence,
+            sentence=f"{said.before}{self.place}{said.after}"
+            + (f" Found: {said.found}." if said.found else ""),
+            said=said,
+        )
+
+
+def _excuse(metric: str, effects: Effects | None, interval: Interval | None) -> str | None:
+    if effects is None:
+        return f"no block has {metric} of it and of baseline"
+    if effects.spread.n < FEWEST_BLOCKS:
+        return f"{effects.spread.n} of the {FEWEST_BLOCKS} blocks that it takes"
+    if effects.fallback is not None:
+        return f"{metric} {effects.fallback}"
+    if interval is None:
+        return f"{metric} differed by the same number in every block, too coarse to judge by"
+    return None

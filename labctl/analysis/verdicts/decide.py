@@ -1,0 +1,218 @@
+"""Decide a run's verdicts: comparisons and checks, without all that is said about them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labctl.analysis.answer.words import capital, listed
+from labctl.analysis.effects.cells import Cell, Cells, Scenario, cell_of, read_cells, scenario_of
+from labctl.analysis.effects.compare import Compared, comparisons
+from labctl.analysis.effects.design import Design, read_design
+from labctl.analysis.factors import analyse_factors
+from labctl.analysis.model import Added, Comparison, FactorAnalysis, Role, Spares
+from labctl.analysis.verdicts.checks import Checked, check
+from labctl.analysis.verdicts.family import stepped_down
+from labctl.analysis.verdicts.looks import before_first_look, last_block, look_reached, until
+from labctl.analysis.verdicts.rules import Eligibility
+from labctl.base.stopping import Looks
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.run_folder import LoadedRun
+from labctl.store.trial import TrialStatus
+
+# List what is said of spare blocks: which of them ran, and for what (METHOD 27).
+#
+# Verdicts take them as any other block. That they ran hangs on which trials were valid alone, and
+# never on what was measured, so a comparison with nine planned blocks and a spare has ten.
+
+
+_MOST_NAMED = 3
+
+
+def spares(run: LoadedRun) -> Spares | None:
+    """Return the spares of a run's plan; None where it has none (any more: its rule may have ended
+    it)."""
+    planned = _blocks(run.plan.spares)
+    if not planned:
+        return None
+    ran = spares_that_ran(run)
+    return Spares(planned=len(planned), ran=ran, sentence=_sentence(run, ran) if ran else None)
+
+
+def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
+    """Return the numbers of the blocks that are spares, in order; () in most runs."""
+    due = set(_blocks(run.plan.trials))
+    return tuple(block for block in _blocks(run.plan.spares) if block in due)
+
+
+def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
+    """Warn where a comparison has fewer blocks than planned although every spare ran."""
+    found = spares(run)
+    if found is None or len(found.ran) < found.planned or run.run.status != "done":
+        return
+    planned = sum(block < found.ran[0] for block in _blocks(run.plan.trials))
+    short = [c for c in primaries if len(c.blocks) < planned]
+    if short:
+        fewest = min(short, key=lambda c: len(c.blocks))
+        which = "spare block was" if found.planned == 1 else f"{found.planned} spare blocks were"
+        yield (
+            f"The plan's {which} too few: '{fewest.tuning}' has {len(fewest.blocks)} of {planned} "
+            f"blocks in {scenario_of(fewest)}."
+        )
+
+
+def _sentence(run: LoadedRun, ran: Sequence[int]) -> str:
+    one = len(ran) == 1
+    which = f"Block {ran[0]} is a spare" if one else f"Blocks {listed(_texts(ran), 10)} are spares"
+    found = sorted(_lost(run, ran[0]).items(), key=lambda item: item[1])
+    lost = [f"{cell} ({_noun(blocks)})" for cell, blocks in found]
+    why = f"no attempt was valid for {listed(lost, _MOST_NAMED)}"
+    if not lost:
+        why = "a planned block had lost a value then, which a later attempt has measured"
+    return f"{which}: {'it' if one else 'they'} ran because {why}."
+
+
+def _lost(run: LoadedRun, before: int) -> dict[Cell, list[int]]:
+    """Return, by cell, the planned blocks in which it was tried and has no valid trial."""
+    tried: defaultdict[Cell, dict[int, bool]] = defaultdict(dict)
+    for trial in run.trials:
+        record = trial.record
+        cell = cell_of(record.cell)
+        if cell is not None and record.block < before:
+            valid = record.status is TrialStatus.DONE
+            tried[cell][record.block] = valid or tried[cell].get(record.block, False)
+    lost = {cell: sorted(b for b, valid in of.items() if not valid) for cell, of in tried.items()}
+    return {cell: blocks for cell, blocks in lost.items() if blocks}
+
+
+def _blocks(trials: Sequence[PlannedTrial]) -> list[int]:
+    return sorted({trial.block for trial in trials})
+
+
+def _noun(blocks: Sequence[int]) -> str:
+    return f"{'block' if len(blocks) == 1 else 'blocks'} {listed(_texts(blocks), 10)}"
+
+
+def _texts(numbers: Sequence[int]) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+# Say what the verdicts of a run rest on, and what the rest of its blocks is worth (METHOD 22).
+#
+# planned blocks, or those up to the last declared look ──▶ verdicts
+# all blocks, with those that were added after the result was known ──▶ estimates, exploratory
+
+
+def confirmatory(run: LoadedRun) -> LoadedRun:
+    """Return the part of a run that its verdicts rest on: nearly always all of it.
+
+    Of a run with declared looks the blocks up to the last look that was reached; of any other, and
+    of one that reached none, the blocks before its first extension.
+    """
+    last = _last_deciding(run)
+    return run if last is None else until(run, last)
+
+
+def _last_deciding(run: LoadedRun) -> int | None:
+    """Return None where there is no block beyond it."""
+    last, extensions = look_reached(run), run.plan.extensions
+    rule = run.plan.rule
+    if rule is not None and last == rule.most_blocks:
+        # Spares stand in for blocks that the last look rests on.
+        last = max((last, *spares_that_ran(run)))
+    if last is None and extensions:
+        last = extensions[0].first_block - 1
+    return None if last is None or last >= last_block(run) else last
+
+
+def added(
+    run: LoadedRun, decided: LoadedRun, eligibilities: Mapping[Scenario, Eligibility]
+) -> Added | None:
+    """Return the estimates over all blocks of a run, where `decided` is its confirmatory part; None
+    where that is all of it."""
+    if decided is run:
+        return None
+    deciding, last = last_block(decided), last_block(run)
+    # Numbers of spares that didn't run are left out.
+    first = min(t.record.block for t in run.trials if t.record.block > deciding)
+    over_all = comparisons(read_design(run), read_cells(run), eligibilities)
+    return Added(
+        first=first,
+        last=last,
+        label=_label(run, first, last),
+        comparisons=tuple(
+            replace(
+                c,
+                verdict=None,
+                role=Role.EXPLORATORY,
+                no_worse_than=None,
+                no_worse=None,
+                smallest_visible=None,
+                blocks_needed=None,
+            )
+            for c in (one.comparison for one in over_all if one.is_primary)
+        ),
+    )
+
+
+def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
+    """Yield what to say of such blocks before anything else; nothing in most runs."""
+    if more is not None:
+        what = "All else here rests" if before_first_look(decided) else "The verdicts rest"
+        blocks = len({trial.record.block for trial in decided.trials})
+        yield f"{capital(more.label)}. {what} on the {blocks} blocks before."
+
+
+def _label(run: LoadedRun, first: int, last: int) -> str:
+    one = first == last
+    blocks = f"block {first}" if one else f"blocks {first} to {last}"
+    rule = run.plan.rule
+    planned = max((trial.block for trial in run.plan.trials), default=0)
+    if isinstance(rule, Looks) and (ahead := [n for n in rule.at if first <= n <= planned]):
+        come = "comes" if one else "come"
+        return f"exploratory: {blocks} {come} before the look at {ahead[0]}, not reached yet"
+    return f"exploratory: {blocks} {'was' if one else 'were'} added after the result was known"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Hold the verdicts of a run and their input. `run`: the part of it that they rest on."""
+
+    run: LoadedRun
+    design: Design
+    cells: Cells
+    checked: Mapping[Scenario, Checked]
+    made: tuple[Compared, ...]
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        return tuple(one.comparison for one in self.made)
+
+    @property
+    def factors(self) -> FactorAnalysis | None:
+        """Return what the run says of its factors; None without any."""
+        return analyse_factors(self.run.plan.factorial, self.design, self.cells)
+
+    @property
+    def eligibilities(self) -> dict[Scenario, Eligibility]:
+        return {place: checked.eligibility for place, checked in self.checked.items()}
+
+
+def decide(run: LoadedRun) -> Decided:
+    """Return comparisons, checks and verdicts alone: all that can be right or wrong in a judgement,
+    and what thousands of simulated runs need. Nothing raises."""
+    deciding = confirmatory(run)
+    design = read_design(deciding)
+    cells = read_cells(deciding)
+    checked = {
+        place: check(design, cells, place, primary)
+        for place in design.places
+        if design.baseline is not None
+        and (primary := design.primaries.get(place.workload)) is not None
+    }
+    eligibilities = {place: of.eligibility for place, of in checked.items()}
+    made = tuple(
+        stepped_down(tuple(comparisons(design, cells, eligibilities)), design, eligibilities)
+    )
+    return Decided(deciding, design, cells, checked, made)

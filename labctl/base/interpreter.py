@@ -1,0 +1,73 @@
+"""Keep garbage collection, numpy's threads and pydantic's plugins out of measurements."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Final
+
+# Pause Python's garbage collection where it would be measured.
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Let cycles of objects lie while inside."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# Keep numpy's library for matrices from taking threads of its own in this process.
+#
+# OpenBLAS starts a thread for each CPU when it is loaded, numpy's and scipy's copy each. They look
+# for work without a pause before they sleep: a tenth of a second of CPU time for each report,
+# which a busy host needs, or a guest that is measured. labctl's matrices have some ten rows.
+
+
+_VARIABLE: Final = "OPENBLAS_NUM_THREADS"
+_OURS: Final = "01"
+"""Value that nobody else writes, so that it can be told from a user's own."""
+
+
+def take_no_matrix_threads() -> None:
+    """Let libraries that are loaded from now on start no threads, unless the user says how many."""
+    os.environ.setdefault(_VARIABLE, _OURS)
+
+
+def users_environment() -> dict[str, str]:
+    """Return the environment for other programs: as the user gave it to labctl."""
+    return {
+        name: value for name, value in os.environ.items() if (name, value) != (_VARIABLE, _OURS)
+    }
+
+
+# Keep pydantic from looking for plugins.
+#
+# Before its first model it imports `importlib.metadata` and reads what every installed package
+# offers, which takes a seventh of the time of `labctl tuning list`; and it would let any of those
+# packages see and change what labctl validates. Its own switch, $PYDANTIC_DISABLE_PLUGINS, comes
+# after the import, and would be in the environment of the workloads as well.
+
+
+_LOADER: Final = "pydantic.plugin._loader"
+
+
+class _NoPlugins(ModuleType):
+    """Stand in for the module that finds plugins."""
+
+    @staticmethod
+    def get_plugins() -> tuple[Any, ...]:
+        return ()
+
+
+def keep_out_plugins() -> None:
+    """Load no plugins of pydantic in this process. To be called before its first model."""
+    sys.modules.setdefault(_LOADER, _NoPlugins(_LOADER))

@@ -1,0 +1,394 @@
+"""Keep what hosts measured as two Parquet tables by day, and read them back a part at a time.
+
+    data/effects/day=2026-11-24/host-NAME.parquet   a row per comparison, and per baseline level
+    data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
+    data/samples/day=2026-11-24/...                 a row per reading of every attempt
+
+A host's file is written by the first report after its run arrived, whole or not at all. `compact`
+merges a day's files into one and removes them. Each file names its hosts and the digests of their
+runs: of a host that is in two files, as after a crash while merging, one is read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from labctl import __version__
+from labctl.analysis.hosts.fleet import (
+    HostEffect,
+    HostFacts,
+    HostRow,
+    HostState,
+    host_effects,
+    host_facts,
+)
+from labctl.analysis.model import Role
+from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.json import parse_json
+from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.sweep_hosts import Status
+from labctl.report.export.samples_parquet import samples_table
+from labctl.store.jsonfile import newer, replacing
+from labctl.store.records.plan_record import PlanRecord
+from labctl.store.run_folder import LoadedRun
+
+EFFECTS: Final = "effects"
+SAMPLES: Final = "samples"
+SCHEMA: Final = 1
+"""Version of both tables' layout. Raised when a column goes or changes its meaning."""
+
+COMPACTED: Final = "hosts.parquet"
+_HOSTS_KEY: Final = b"labctl.fleet.hosts"
+_SCHEMA_KEY: Final = b"labctl.fleet.schema"
+_ROWS_AT_ONCE: Final = 1 << 17
+"""Rows of a row group: what reading one host of a merged day takes."""
+_TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+"""Texts in memory: references into a list of them. Files hold plain texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Name a file of a table, and its hosts with the digests of their runs."""
+
+    path: Path
+    hosts: Mapping[str, str]
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.path.name == COMPACTED
+
+    @property
+    def day(self) -> str:
+        return self.path.parent.name.removeprefix("day=")
+
+
+def write_host(data: Path, table: str, day: str, host: str, digest: str, rows: Any) -> None:
+    """Write the rows of one host's run (an Arrow table without the host) as a file of its own."""
+    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), [host])
+    rows = _encoded(rows.add_column(0, "host", names))
+    path = data / table / f"day={day}" / f"host-{quote(host, safe='')}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _writing(path, rows.schema, {host: digest}) as writer:
+        writer.write_table(rows, row_group_size=max(1, len(rows)))
+
+
+def pieces(data: Path, table: str) -> list[Piece]:
+    """Return the files of a table, by day. Raises BrokenError for one that can't be read."""
+    return [_piece(path) for path in sorted((data / table).glob("day=*/host*.parquet"))]
+
+
+def landed(found: Sequence[Piece], digests: Mapping[str, str]) -> dict[str, Piece]:
+    """Return for each host one file that holds the run with that digest: a merged one, if any."""
+    chosen: dict[str, Piece] = {}
+    for piece in sorted(found, key=lambda piece: not piece.is_compacted):
+        for host, digest in piece.hosts.items():
+            if digests.get(host) == digest:
+                chosen.setdefault(host, piece)
+    return chosen
+
+
+def read(chosen: Mapping[str, Piece], columns: Sequence[str], where: Any = None) -> Iterator[Any]:
+    """Yield record batches of these hosts, with only these columns and the rows for which the
+    pyarrow expression `where` holds. Row groups without such rows are passed over."""
+    by_path: dict[Path, list[str]] = {}
+    for host, piece in chosen.items():
+        by_path.setdefault(piece.path, []).append(host)
+    alone = [path for path in by_path if path.name != COMPACTED]
+    for path, hosts in by_path.items():
+        if path.name == COMPACTED:
+            among = pc.field("host").isin(pa.array(hosts, type=pa.string()))
+            yield from _batches([path], columns, among if where is None else among & where)
+    if alone:
+        yield from _batches(alone, columns, where)
+
+
+def compact(data: Path, table: str, digests: Mapping[str, str]) -> dict[str, int]:
+    """Merge each day's files into one that is sorted by host; return how many hosts each day has.
+
+    `digests`: of each host's present run; rows of others are dropped. Memory holds one row group
+    and the rows of one host.
+    """
+    every = pieces(data, table)
+    chosen = landed(every, digests)
+    counts = {}
+    for day, of_day in groupby(every, key=lambda piece: piece.day):
+        there = list(of_day)
+        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host].day == day}
+        counts[day] = len(hosts)
+        if len(there) == 1 and there[0].is_compacted and there[0].hosts == hosts:
+            continue
+        if hosts:
+            _merge(there, {host: chosen[host] for host in hosts}, hosts)
+        for piece in there:
+            if not (hosts and piece.is_compacted):
+                piece.path.unlink()
+    return counts
+
+
+def _merge(there: Sequence[Piece], chosen: Mapping[str, Piece], hosts: Mapping[str, str]) -> None:
+    schema = _common([pq.read_schema(piece.path) for piece in there])
+    alone = ((host, _table(of.path)) for host, of in chosen.items() if not of.is_compacted)
+    merged = (_by_host(piece, chosen) for piece in there if piece.is_compacted)
+    with _writing(there[0].path.with_name(COMPACTED), schema, hosts) as writer:
+        for group in _row_groups(heapq.merge(alone, *merged, key=lambda pair: pair[0]), schema):
+            writer.write_table(group, row_group_size=max(1, len(group)))
+
+
+def _row_groups(by_host: Iterator[tuple[str, Any]], schema: Any) -> Iterator[Any]:
+    """Yield tables of whole hosts, each large enough to be a row group."""
+    waiting: list[Any] = []
+    for _, rows in by_host:
+        waiting.append(_fitted(rows, schema))
+        if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
+            yield pa.concat_tables(waiting).unify_dictionaries()
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting).unify_dictionaries()
+
+
+def _by_host(piece: Piece, chosen: Mapping[str, Piece]) -> Iterator[tuple[str, Any]]:
+    """Yield the hosts of a merged file that are read from it, with their rows."""
+    with pq.ParquetFile(piece.path, read_dictionary=_texts(pq.read_schema(piece.path))) as file:
+        for number in range(file.num_row_groups):
+            rows = file.read_row_group(number)
+            for host in pc.unique(rows["host"]).to_pylist():
+                if chosen.get(host) is piece:
+                    yield host, rows.filter(pc.equal(rows["host"], host))
+
+
+def _table(path: Path) -> Any:
+    return pq.read_table(path, partitioning=None, read_dictionary=_texts(pq.read_schema(path)))
+
+
+def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
+    # The first file's columns alone would be taken: what it lacks would be lost of all.
+    schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
+    source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
+    there = [name for name in columns if name in source.schema.names]
+    # Batches that are read ahead take memory, and gain nothing here.
+    yield from source.to_batches(
+        columns=there, filter=where, batch_readahead=2, fragment_readahead=2
+    )
+
+
+def _piece(path: Path) -> Piece:
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+        schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise BrokenError(
+            f"{path} is not whole: {error}",
+            hint="Remove it: 'labctl fleet report' makes it anew from the hosts' runs.",
+        ) from error
+    if schema > SCHEMA:
+        raise newer(path, schema, SCHEMA)
+    return Piece(path, hosts)
+
+
+@contextmanager
+def _writing(path: Path, schema: Any, hosts: Mapping[str, str]) -> Iterator[Any]:
+    """Yield a Parquet writer whose file is there whole at the end, or not at all."""
+    about = {
+        _HOSTS_KEY: json.dumps(dict(hosts)),
+        _SCHEMA_KEY: str(SCHEMA),
+        b"labctl.version": __version__,
+    }
+    with (
+        replacing(path) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer,
+    ):
+        yield writer
+        writer.add_key_value_metadata(about)
+
+
+def _common(schemas: Sequence[Any]) -> Any:
+    """Return one schema for files of which some have columns that others lack."""
+    whole = pa.unify_schemas(schemas)
+    return pa.schema([(one.name, _in_memory(one.type)) for one in whole])
+
+
+def _texts(schema: Any) -> list[str]:
+    return [one.name for one in schema if pa.types.is_string(one.type)]
+
+
+def _in_memory(kind: Any) -> Any:
+    return _TEXT if pa.types.is_string(kind) else kind
+
+
+def _encoded(rows: Any) -> Any:
+    return _fitted(rows, pa.schema([(one.name, _in_memory(one.type)) for one in rows.schema]))
+
+
+def _fitted(rows: Any, schema: Any) -> Any:
+    """Return the rows with the columns of a schema; those that they lack are null."""
+    columns = [
+        rows[one.name].cast(one.type)
+        if one.name in rows.schema.names
+        else pa.nulls(len(rows), type=one.type)
+        for one in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+# Take hosts' runs into the fleet's tables with the next report, and read the effects back.
+
+
+_TYPES = {
+    "estimate": pa.float64(),
+    "error": pa.float64(),
+    "margin": pa.float64(),
+    "no_worse_than": pa.float64(),
+    "units": pa.int64(),
+    "boots": pa.int64(),
+    "blocks": pa.int64(),
+}
+"""Types of the columns of effects that are no text."""
+_OF_RUN = ("run", "started", "study_digest")
+_FACTS = tuple(one.name for one in fields(HostFacts))
+_EFFECT = tuple(one.name for one in fields(HostEffect))
+
+
+@dataclass(slots=True)
+class Taken:
+    """Hold what of a fleet can be pooled: the rows, and how far each host came."""
+
+    rows: list[HostRow] = field(default_factory=list)
+    states: list[HostState] = field(default_factory=list)
+
+
+def take_in(fleet: FleetFolder, host: str) -> None:
+    """Take in a host's run. Raises LabctlError where it can't be read, or is of another study."""
+    run = fleet.run(host).load()
+    check_study(fleet, run.plan)
+    # An archive has the name of its file; the state has the run's own.
+    write_run(fleet, host, replace(run, name=fleet.state(host).run or run.name))
+
+
+def check_study(fleet: FleetFolder, plan: PlanRecord) -> None:
+    """Raise LabctlError for the plan of another study than the fleet's."""
+    wanted = fleet.record.study_digest
+    if wanted and plan.study_digest != wanted:
+        raise LabctlError(f"its run is of another study ({plan.study_digest or 'none'})")
+
+
+def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
+    """Judge a run, and write its effects and samples as those of a host."""
+    day, digest = _day(run), fleet.digest(host)
+    write_host(fleet.data, SAMPLES, day, host, digest, samples_table(run))
+    # Last, since it is what says that the host has been taken in.
+    write_host(fleet.data, EFFECTS, day, host, digest, _effects_table(run))
+
+
+def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -> Taken:
+    """Return the primary effects and levels of all hosts that are done. Runs that have arrived
+    since are taken in first; `tell` gets each of those hosts."""
+    states, digests = _present(fleet)
+    known = landed(pieces(fleet.data, EFFECTS), digests)
+    for place, state in enumerate(states):
+        if state.host not in digests or state.host in known:
+            continue
+        tell(state.host)
+        try:
+            take_in(fleet, state.host)
+        except LabctlError as error:
+            states[place] = _unread(state, error)
+            del digests[state.host]
+    if digests.keys() - known.keys():
+        known = landed(pieces(fleet.data, EFFECTS), digests)
+    found = Taken(states=states)
+    found.rows += _read(known, pc.field("role") == str(Role.PRIMARY))
+    return found
+
+
+def exploratory(fleet: FleetFolder, tuning: str, hosts: Collection[str]) -> list[HostRow]:
+    """Return the effects of a tuning beside the primary ones, of some hosts that were taken in."""
+    digests = {host: fleet.digest(host) for host in hosts}
+    known = landed(pieces(fleet.data, EFFECTS), digests)
+    where = (pc.field("role") == str(Role.EXPLORATORY)) & (pc.field("tuning") == tuning)
+    return list(_read(known, where))
+
+
+def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
+    """Merge each day's files of both tables; return by table how many hosts each day has."""
+    _, digests = _present(fleet)
+    return {table: compact(fleet.data, table, digests) for table in (EFFECTS, SAMPLES)}
+
+
+def _present(fleet: FleetFolder) -> tuple[list[HostState], dict[str, str]]:
+    """Return how far each host came, and the digests of the runs of those that are done."""
+    states, digests = [], {}
+    for host in fleet.hosts():
+        state = fleet.state(host)
+        if state.status == Status.DONE:
+            try:
+                digests[host] = fleet.digest(host)
+            except LabctlError as error:
+                state = _unread(state, error)
+        states.append(state)
+    return states, digests
+
+
+def _unread(state: HostState, error: LabctlError) -> HostState:
+    return HostState(host=state.host, status="failed", reason=error.message, run=state.run)
+
+
+def _day(run: LoadedRun) -> str:
+    """Return the day on which a run began, in UTC; "unknown" of one that doesn't say."""
+    try:
+        began = datetime.fromisoformat(run.run.started_at or "")
+        return began.astimezone(UTC).date().isoformat()
+    except (ValueError, OverflowError):
+        return "unknown"
+
+
+def _effects_table(run: LoadedRun) -> Any:
+    about = asdict(host_facts(run)) | {
+        "run": run.name,
+        "started": run.run.started_at,
+        "study_digest": run.plan.study_digest,
+    }
+    effects = host_effects(run)
+    columns = {name: pa.array([about[name]] * len(effects), pa.string()) for name in about}
+    for name in _EFFECT:
+        values = [getattr(one, name) for one in effects]
+        columns[name] = pa.array(values, _TYPES.get(name, pa.string()))
+    return pa.table({name: columns[name] for name in (*_OF_RUN, *_FACTS, *_EFFECT)})
+
+
+def _read(known: Mapping[str, Piece], where: Any) -> Iterator[HostRow]:
+    for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
+        yield from _rows(batch)
+
+
+def _rows(batch: Any) -> Iterator[HostRow]:
+    """Yield a batch's rows; hosts of equal facts share them."""
+    known: dict[tuple[str, ...], HostFacts] = {}
+    # A column that a later version adds is absent from what earlier ones wrote.
+    there = frozenset(batch.schema.names)
+    columns = [
+        batch.column(name).to_pylist() if name in there else [None] * len(batch)
+        for name in ("host", *_FACTS, *_EFFECT)
+    ]
+    facts_end = 1 + len(_FACTS)
+    for host, *others in zip(*columns, strict=True):
+        told = tuple(others[: facts_end - 1])
+        facts = known.get(told)
+        if facts is None:
+            facts = known[told] = HostFacts(**dict(zip(_FACTS, told, strict=True)))
+        values = dict(zip(_EFFECT, others[facts_end - 1 :], strict=True))
+        yield HostRow(host=host, facts=facts, effect=HostEffect(**values))

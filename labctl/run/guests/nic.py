@@ -1,0 +1,115 @@
+"""Plug in a guest's NIC while it is paused, configure it after the boot, and check it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from labctl.base.channel import Channel
+from labctl.base.command import Command
+from labctl.base.errors import BrokenError
+from labctl.base.process import last_words
+from labctl.base.tuning import Network, Tuning
+from labctl.domain.session import RunningGuest
+from labctl.host.link import tap
+from labctl.run.guests.lab import Lab
+
+RAW = "network.json"
+
+_SECONDS = 60.0
+_RING_PACKED = 34
+"""VIRTIO_F_RING_PACKED (virtio 1.1, "Reserved Feature Bits")."""
+
+_DRIVERS = {"virtio": "virtio_net", "e1000e": "e1000e"}
+"""Model of a network card to the guest's driver of it."""
+
+_FIND = """\
+for card in /sys/class/net/*; do
+    [ "$(cat "$card/address")" = "$1" ] || continue
+    echo "${card##*/}"
+    basename "$(readlink -f "$card/device/driver")"
+    cat "$card/device/features" 2>/dev/null || echo
+    ls -d "$card"/queues/rx-* | wc -l
+done
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardState:
+    """Hold what a guest shows of its network card. `problems`: what is not as asked, a sentence
+    each; `evidence`: file name to what was read back."""
+
+    problems: tuple[str, ...] = ()
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def with_guest_nic(lab: Lab, tuning: Tuning) -> Iterator[Callable[[RunningGuest], None]]:
+    """Make a tap device for one guest and plug it in once that guest has it open (or end the guest
+    if that fails). Does nothing in a run without a link."""
+    link = lab.link
+    if link is None:
+        yield lambda running: None
+        return
+
+    def plug(running: RunningGuest) -> None:
+        try:
+            link.plug()
+        except BaseException:
+            running.end()
+            raise
+
+    with tap(lab.journal, link, many_queues=(tuning.network.queues or 1) > 1):
+        yield plug
+
+
+def configure(lab: Lab, channel: Channel) -> None:
+    """Give the network card of a guest that has booted its address; what is restored has it.
+    Raises BrokenError with what ip(8) says in the guest when it fails."""
+    if lab.link is None:
+        return
+    device, *_ = _card(lab.link.guest.machine_mac, channel)
+    for words in lab.link.guest.machine_commands(device):
+        _output(channel, "ip", *words)
+
+
+def look(lab: Lab, channel: Channel, asked: Network) -> CardState:
+    """Return what the guest's kernel shows of the card, against what was asked: its driver, and
+    packed rings as they were negotiated, which no domain XML tells."""
+    if lab.link is None:
+        return CardState()
+    device, driver, features, queues = _card(lab.link.guest.machine_mac, channel)
+    packed = features[_RING_PACKED : _RING_PACKED + 1] == "1"
+    problems = []
+    if driver != _DRIVERS[asked.model]:
+        problems.append(
+            f"the guest drives its network card with {driver}, asked was {_DRIVERS[asked.model]}"
+        )
+    if asked.packed is not None and packed != asked.packed:
+        problems.append(
+            f"the guest's network card has {'packed' if packed else 'split'} rings, asked was "
+            f"{'packed' if asked.packed else 'split'}"
+        )
+    found = {"device": device, "driver": driver, "packed": packed, "rx_queues": int(queues)}
+    return CardState(problems=tuple(problems), evidence={RAW: found})
+
+
+def _card(mac: str, channel: Channel) -> list[str]:
+    """Name, driver, virtio's features (a digit each; "" for others) and number of receive queues
+    of the guest's network card."""
+    lines = _output(channel, "sh", "-c", _FIND, "sh", mac).split("\n")
+    if len(lines) != 4 or not lines[3].strip().isdecimal():
+        raise BrokenError(
+            f"the guest shows no network card {mac} with a driver",
+            hint="Its kernel may have none for that model: boot another image, or give --kernel.",
+        )
+    return [line.strip() for line in lines]
+
+
+def _output(channel: Channel, *argv: str) -> str:
+    result = channel.run(Command(argv=argv), seconds=_SECONDS)
+    if result.returncode != 0:
+        raise BrokenError(f"'{argv[0]}' fails in the guest: {last_words(result.stderr)}")
+    return result.stdout.decode(errors="replace").strip("\n")

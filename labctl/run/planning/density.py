@@ -1,0 +1,243 @@
+"""Plan a density run: which guests of which tunings, how many at most, in which order. Only
+reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from labctl.base.errors import HostError, UsageError
+from labctl.base.limit import Limit
+from labctl.base.paths import MOST_NEIGHBOURS, StatePaths
+from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain.pinning.pin_plan import PinPlan, pin_plans
+from labctl.host.accelerator import Requested
+from labctl.host.guest_memory import MIB, most_guests, needed_bytes
+from labctl.host.topology import Topology
+from labctl.run.planning.plan import plan_sweep
+from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.study.load_study import OneProgram, Overrides
+from labctl.study.order import block_order
+from labctl.study.tunings import load_tunings
+from labctl.workloads.registry import workload_of
+
+# Choose the CPUs of each guest among many of one kind (docs/decisions/density.md).
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Hold the plans of the guests that have CPUs of their own, by strategy; the next ones share
+    theirs, from the first on."""
+
+    plans: Mapping[Strategy, tuple[PinPlan, ...]]
+
+    def of(self, number: int) -> dict[Strategy, PinPlan]:
+        """Return the pin plans of the guest of that number, from 0."""
+        return {strategy: plans[number % len(plans)] for strategy, plans in self.plans.items()}
+
+
+def places(topology: Topology, alone: Mapping[Strategy, PinPlan]) -> Places:
+    """Return where as many guests go as the host has CPUs for all their vCPUs. `alone`: the plans
+    of one guest, which say how large it is and what topology it is shown."""
+    return Places({strategy: _side_by_side(topology, plan) for strategy, plan in alone.items()})
+
+
+def _side_by_side(topology: Topology, alone: PinPlan) -> tuple[PinPlan, ...]:
+    vcpus, iothreads = len(alone.vcpus), len(alone.iothreads)
+    for guests in range(len(topology.pinnable) // vcpus, 1, -1):
+        try:
+            plans = pin_plans(topology, [vcpus] * guests, iothreads, alone.strategy)
+        except UsageError:
+            continue  # the strategy has no room for so many
+        # All are clones of one guest, which saw its own topology when it booted.
+        return tuple(replace(plan, guest_topology=alone.guest_topology) for plan in plans)
+    return (alone,)
+
+
+# Choose how many guests are tried next, until the limit breaks. Pure.
+
+
+class Search(StrEnum):
+    UP = "up"
+    """One more guest at each step."""
+    BISECT = "bisect"
+    """Twice as many until the limit breaks, then halves of what is left between."""
+
+
+def next_count(held: Mapping[int, bool], most: int, search: Search) -> int | None:
+    """Return how many guests come next; None when the number is known, or `most` held.
+
+    `held`: by number of guests, whether the limit held.
+    """
+    fitting, broken = bracket(held)
+    if broken is None:
+        if fitting >= most:
+            return None
+        step = 1 if search is Search.UP else max(1, fitting)
+        return min(fitting + step, most)
+    return (fitting + broken) // 2 if broken - fitting > 1 else None
+
+
+def bracket(held: Mapping[int, bool]) -> tuple[int, int | None]:
+    """Return the largest number that held below the smallest that broke (0 for none), and the
+    latter; None where none broke."""
+    broken = min((guests for guests, held_there in held.items() if not held_there), default=None)
+    fitting = [
+        guests for guests, there in held.items() if there and (broken is None or guests < broken)
+    ]
+    return max(fitting, default=0), broken
+
+
+STUDY = "selftest"
+"""Study whose roles and image a density run has."""
+
+_RESTORE_S = 4.0
+"""A restore and its first answer, of an emulated guest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensityRequest:
+    """Hold what a user asked for. `most`: guests that are tried at most; None for as many as the
+    host has memory for."""
+
+    workload: OneProgram
+    limit: Limit
+    tunings: Sequence[str]
+    blocks: int
+    search: Search
+    places: StatePaths
+    results: Path
+    most: int | None = None
+    vcpus: int = 1
+    memory_mib: int | None = None
+    seed: int | None = None
+    accel: Requested = "auto"
+    wait_quiet_s: float = 600.0
+    """Time that it may wait altogether for others to leave the host alone."""
+
+    @property
+    def sweep(self) -> SweepRequest:
+        """Return the request of a sweep that needs the same of this host."""
+        return SweepRequest(
+            study=STUDY,
+            places=self.places,
+            results=self.results,
+            overrides=Overrides(
+                tunings=tuple(self.tunings),
+                program=self.workload,
+                blocks=self.blocks,
+                vcpus=self.vcpus,
+                memory_mib=self.memory_mib,
+            ),
+            seed=self.seed,
+            accel=self.accel,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DensityPlan:
+    """Hold a plan for this host. `most_by`: what keeps it from trying more guests than `most`, a
+    clause; `places`: where each guest's threads run under a tuning that pins."""
+
+    request: DensityRequest
+    planned: Planned
+    most: int
+    most_by: str
+    places: Places
+
+    @property
+    def tunings(self) -> tuple[Tuning, ...]:
+        return tuple(self.planned.tunings[name] for name in self.request.tunings)
+
+    @property
+    def memory_mib(self) -> int:
+        return self.planned.plan.guest.memory_mib
+
+    @property
+    def needed_mib(self) -> int:
+        """Return the memory that the most guests take with their QEMUs."""
+        return needed_bytes(self.most, self.memory_mib * MIB) // MIB
+
+    @property
+    def step_s(self) -> float:
+        """Return about how long one step takes with few guests: a restore, warm-up, the window."""
+        declared = self.request.workload.workload
+        return _RESTORE_S + workload_of(declared).file.trial.least_s + declared.duration_s
+
+    def order(self, block: int) -> tuple[str, ...]:
+        """Return the tunings of a block, from 1, in the order in which they are tried."""
+        seed = self.planned.plan.seed
+        return block_order(self.request.tunings, seed=seed, block=block, what="density")
+
+
+def plan_density(request: DensityRequest, accelerator: str | None = None) -> DensityPlan:
+    """Return the plan. Raises UsageError for a workload or a tuning that many guests can't have,
+    HostError where this host can't have the tunings or hasn't the memory."""
+    _check_workload(request.workload)
+    _check_tunings(request.tunings)
+    return planned_density(request, plan_sweep(request.sweep, accelerator))
+
+
+def planned_density(request: DensityRequest, planned: Planned) -> DensityPlan:
+    """Return the plan of a request whose sweep is planned. Raises HostError for want of memory, and
+    for a workload that guests can't run here."""
+    skipped = planned.plan.skipped_workloads.get(request.workload.name, {})
+    if (why := skipped.get(str(Kind.GUEST))) is not None:
+        raise HostError(f"{request.workload.name} does not run in guests here: {why}")
+    most, most_by = _most(request.most, planned.plan.guest.memory_mib)
+    return DensityPlan(
+        request=request,
+        planned=planned,
+        most=most,
+        most_by=most_by,
+        places=places(planned.topology, planned.pin_plans),
+    )
+
+
+def _check_workload(one: OneProgram) -> None:
+    program = workload_of(one.workload)
+    why = None
+    if program.uses_data_disk:
+        why = "it uses the data disk, and only one guest has labctl's"
+    elif program.peer(one.workload.parameters) is not None:
+        why = "it talks to a peer, and only one guest has a link to one"
+    elif program.file.trial.kind == "once":
+        why = "it is one run of fixed work, so guests have no window in common"
+    if why is not None:
+        raise UsageError(
+            f"workload '{one.name}' can't run in many guests at once: {why}",
+            hint="'labctl workload list' shows the others.",
+        )
+
+
+def _check_tunings(names: Sequence[str]) -> None:
+    for name, tuning in load_tunings(tuple(names)).items():
+        why = None
+        if tuning.kind is Kind.NATIVE:
+            why = "it is no guest"
+        elif not tuning.restore:
+            why = "its guests boot for themselves, and these are clones of one saved guest"
+        if why is not None:
+            raise UsageError(f"tuning '{name}' has no density: {why}", hint="Leave it out.")
+
+
+def _most(asked: int | None, memory_mib: int) -> tuple[int, str]:
+    """Return how many guests are tried at most, and why no more."""
+    room = most_guests(memory_mib * MIB)
+    fitting, words = room if room is not None else (MOST_NEIGHBOURS, "the host tells no memory")
+    if (asked or 1) > fitting:
+        needed = needed_bytes(asked or 1, memory_mib * MIB) // MIB
+        raise HostError(
+            f"{asked or 1} × {memory_mib} MiB of guests take {needed} MiB, and memory suffices for "
+            f"{fitting}: {words}",
+            hint=f"Give --most {fitting} or less, or smaller guests: --memory."
+            if fitting
+            else "Give guests less memory: --memory.",
+        )
+    if asked is not None and asked <= MOST_NEIGHBOURS:
+        return asked, "--most"
+    if fitting <= MOST_NEIGHBOURS:
+        return fitting, "the host's memory"
+    return MOST_NEIGHBOURS, "the most guests that labctl starts"

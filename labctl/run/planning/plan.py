@@ -1,0 +1,338 @@
+"""Make the plan of a new run, from what a user asked for, for this host. Only reads."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from labctl.base.errors import BrokenError, UsageError
+from labctl.base.events import Listener
+from labctl.domain.session import EMBEDDED, is_embedded
+from labctl.host.accelerator import known_accelerator
+from labctl.host.topology import read_topology
+from labctl.run.planning.conditions import GuestsHere, unfit_conditions
+from labctl.run.planning.host import (
+    check_any_left,
+    check_memory,
+    fitted,
+    host_memory_bytes,
+    left_out,
+    needing,
+    offers_here,
+    pin_plans_of,
+    pins_digest,
+)
+from labctl.run.planning.images import (
+    accelerator_of,
+    recipe_asked_for,
+    recipe_of_run,
+    refuse_files,
+    with_what_is_needed,
+    with_what_neighbours_need,
+)
+from labctl.run.planning.own_domain import (
+    OwnGuest,
+    check_places,
+    check_room,
+    durabilities,
+    misfits,
+    own_of_run,
+    own_study,
+    read_own,
+    refuse_misfit,
+)
+from labctl.run.planning.planned import Planned, SweepRequest, has_peers
+from labctl.run.planning.programs_there import check_programs
+from labctl.run.planning.requirements import Kernels, tracers_of, untraceable
+from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
+from labctl.store.records.run_record import RunRecord
+from labctl.store.run_folder import RunFolder
+from labctl.store.trial import TrialRecord, TrialStatus
+from labctl.study.extension import as_carried_out, extended, extension
+from labctl.study.load_study import load_study
+from labctl.study.make_plan import make_plan
+from labctl.study.plan import Plan, changed_tunings
+from labctl.study.study import Study
+from labctl.study.tunings import load_tunings
+from labctl.workloads.registry import checkers, workload_of
+
+
+def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned:
+    """Return the plan that `sweep` would carry out. Only reads.
+
+    `accelerator`: what guests run under, where the caller has found out. Raises UsageError for a
+    bad request, HostError when this host can't have what was asked for by name, what has a role,
+    or any tuning of the study.
+    """
+    study = load_study(
+        request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
+    )
+    seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+    own = _own_asked_for(request)
+    if own is not None:
+        study = own_study(study, own, request.overrides.vcpus, request.overrides.memory_mib)
+        check_no_peers(study)
+    return _planned(request, study, seed, accelerator, own)
+
+
+def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
+    if request.domain is None:
+        if request.keep_network:
+            raise UsageError("--keep-network is for a domain of your own", hint="Name it: --domain")
+        return None
+    if request.kernel is not None or request.initrd is not None:
+        raise UsageError(
+            "--kernel and --initrd are for labctl's images, and --domain names another guest",
+            hint="A domain boots what its own XML says: change a copy of that.",
+        )
+    return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
+
+
+def check_no_peers(study: Study) -> None:
+    """Raise UsageError for a study whose guests must have labctl's link."""
+    if has_peers(study):
+        raise UsageError(
+            f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
+            "which a copy of a foreign domain doesn't have",
+            hint="Leave --domain out, or choose other workloads with --workload.",
+        )
+
+
+def _planned(
+    request: SweepRequest, study: Study, seed: int, accelerator: str | None, own: OwnGuest | None
+) -> Planned:
+    topology = read_topology()
+    check_memory(study.guest.memory_mib, host_memory_bytes())
+    if own is not None:
+        check_room(own.domain, topology)
+        check_places(own.domain, topology)
+    tunings = load_tunings(study.tunings)
+    recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
+    unchecked: tuple[str, ...] = ()
+    if own is None:
+        recipe = with_what_is_needed(recipe, study)
+        workloads = {name: workload_of(item) for name, item in study.workloads.items()}
+        unchecked = check_programs(workloads, recipe, request.places)
+    else:
+        refuse_files(study.workloads, request.domain or "")
+        recipe = with_what_neighbours_need(recipe, study)
+    kernels = Kernels.of(recipe, request.places, is_own_domain=own is not None)
+    if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
+        kernel = kernels.image.kernel if kernels.image else None
+        accelerator = known_accelerator(request.accel, kernel, request.places)
+    asked_for = request.overrides.tunings or ()
+    needs = needing(study, tunings, asked_for)
+    every = (*tunings.values(), *needs.values())
+    offers = offers_here(every, study.guest, topology, accelerator)
+    vcpus = offers.vcpus
+    misfitting: dict[str, str] = {}
+    baseline = tunings[study.roles.baseline]
+    if own is not None:
+        pin_plans, _ = pin_plans_of(topology, vcpus, tunings.values())
+        reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
+        for name in (name for name in asked_for if name in reasons):
+            refuse_misfit(own.domain, tunings[name], reasons[name])
+        misfitting = {name: "; ".join(r.text for r in found) for name, found in reasons.items()}
+    misfitting |= left_out(needs, offers)
+    fitting = {name: tuning for name, tuning in tunings.items() if name not in misfitting}
+    skipped, warnings = fitted(fitting, offers, topology, asked_for)
+    skipped |= misfitting
+    check_any_left(study, tunings, skipped)
+    planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
+    pin_plans, _ = pin_plans_of(topology, vcpus, planned.values())
+    digest = pins_digest(pin_plans)
+    kept: Mapping[str, str] = {}
+    if own is not None:
+        kept = durabilities(own.domain, planned, baseline, pin_plans, accelerator or "kvm")
+    unfit = unfit_conditions(
+        study.neighbours,
+        topology,
+        pin_plans,
+        request.overrides.conditions or (),
+        GuestsHere.of(study.guest.memory_mib, keeps_network=own is not None and own.keep_network),
+    )
+    plan = make_plan(
+        study,
+        tunings,
+        seed=seed,
+        host_digest=digest,
+        skipped=skipped,
+        skipped_workloads=untraceable(
+            study, {t.kind for t in planned.values()}, kernels, request.overrides.workloads or ()
+        ),
+        skipped_conditions=unfit,
+        durabilities=kept,
+    )
+    # The study stays as it is, so that its digest is the same on every host.
+    plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
+    waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]
+    return Planned(
+        plan=plan,
+        recipe=recipe,
+        tunings=planned,
+        topology=topology,
+        pin_plans=pin_plans,
+        warnings=tuple(warnings),
+        hangs_on_accelerator=tuple(waiting),
+        hangs_on_image=tuple(tracers_of(study)) if kernels.guests_are_unknown else (),
+        unchecked=unchecked,
+        own=own,
+    )
+
+
+# Plan a run: a new one, one that goes on, or one that is extended.
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Hold what the folder of a run that goes on says of how it began, and of how far its rule and
+    its extensions took it."""
+
+    folder: RunFolder
+    record: RunRecord
+    plan: PlanRecord
+    extensions: Sequence[ExtensionRecord]
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> Begun:
+        """Return what is there. Raises UsageError for a run that labctl can't go on with,
+        BrokenError for one that isn't whole."""
+        record = folder.read_run()
+        if record.imported:
+            raise UsageError(
+                f"run '{folder.name}' was imported: labctl did not measure it and can't go on with "
+                "it"
+            )
+        if record.redacted:
+            raise UsageError(
+                f"run '{folder.name}' is a redacted copy: its trials and new ones would name two "
+                "hosts",
+                hint="Go on with the run that it was made of.",
+            )
+        return cls(folder, record, folder.read_plan(), folder.read_extensions())
+
+
+def on_its_connection(request: SweepRequest, begun: Begun | None) -> SweepRequest:
+    """Return the request over the connection that its run was begun with: another one has another
+    QEMU user and other cgroups."""
+    if begun is None or request.connect is not None:
+        return request
+    began = begun.record.connection or EMBEDDED
+    return request if is_embedded(began) else replace(request, connect=began)
+
+
+def planned_for(request: SweepRequest, begun: Begun | None) -> Planned:
+    """Return the plan of a request: of a new run, or of one that was begun."""
+    if begun is None:
+        return plan_sweep(request)
+    if request.extend:
+        return extended_plan(begun, request.overrides.blocks or 0)
+    return resumed_plan(begun)
+
+
+def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
+    """Return the plan, made once more where it hangs on what guests run under, which only a kernel
+    that boots can tell, or on what that kernel or the image has: there is none before the image is
+    built."""
+    if not (planned.hangs_on_accelerator or planned.hangs_on_image or planned.unchecked):
+        return planned
+    chosen = accelerator_of(planned.recipe, request.places, request.accel, listener)
+    return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
+
+
+def plan_of(begun: Begun) -> Plan:
+    """Return what a run carries out: its plan until its rule ended it, and what extends it
+    since."""
+    stopped = begun.record.stopped
+    ended_after = stopped.blocks if stopped else None
+    return as_carried_out(Plan.of(begun.plan), ended_after, begun.extensions)
+
+
+def extended_plan(begun: Begun, blocks: int) -> Planned:
+    """Return `resumed_plan` of a finished run with so many more blocks.
+
+    Raises UsageError where the run is not finished.
+    """
+    planned = resumed_plan(begun)
+    folder, status = begun.folder, begun.record.status
+    tried = {record.block for record in folder.records(planned.plan.record())[0]}
+    if status != "done" or planned.plan.blocks not in tried:
+        said = f"status: {status}" if status != "done" else "its last extension has not begun"
+        raise UsageError(
+            f"run '{folder.name}' is not finished ({said}), so there is nothing to extend",
+            hint=f"First: labctl sweep --resume {folder.name}",
+        )
+    last = begun.extensions[-1].digest if begun.extensions else begun.plan.digest
+    added = extension(planned.plan, blocks, extends=str(last))
+    return replace(planned, plan=extended(planned.plan, added), added=added)
+
+
+def resumed_plan(begun: Begun) -> Planned:
+    """Return the plan of a run and of its extensions, for a host that is still the one it was made
+    for."""
+    plan, folder = plan_of(begun), begun.folder
+    topology = read_topology()
+    tunings = load_tunings(tuple(plan.tunings))
+    if plan.guest.vcpus is None:
+        raise BrokenError(f"{folder.path / 'plan.json'} does not say how many vCPUs the guest has")
+    pin_plans, unplaced = pin_plans_of(topology, plan.guest.vcpus, tunings.values())
+    if unplaced or pins_digest(pin_plans) != plan.host_digest:
+        raise UsageError(
+            f"run '{folder.name}' was planned for other CPUs than this host has now",
+            hint="Resume it where it began, or start a new run.",
+        )
+    if changed := changed_tunings(plan, tunings):
+        raise UsageError(
+            f"{', '.join(changed)}: changed since run '{folder.name}' was planned",
+            hint="Put the files in 'domains/' back as they were, or start a new run.",
+        )
+    return Planned(
+        plan=plan,
+        recipe=recipe_of_run(plan, folder.name, begun.record.kernel),
+        tunings=tunings,
+        topology=topology,
+        pin_plans=pin_plans,
+        warnings=(),
+        own=own_of_run(folder, begun.record.domain),
+    )
+
+
+# Tell how far a run has come with its plan.
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Say how far a run is. `boots`: the plan's boots that have a trial yet to be done, in order;
+    `last_boot`: the number of the last boot that was made, 0 for a new run."""
+
+    boots: tuple[int, ...]
+    last_boot: int
+
+    @property
+    def is_over(self) -> bool:
+        return not self.boots
+
+
+def reached(plan: Plan, folder: RunFolder) -> Reached:
+    """Return how far the run in `folder` has come with `plan`."""
+    records = _records(folder, plan)
+    finished = _done(records)
+    # Which other spares run is only known when the planned blocks are over.
+    unused = set(plan.spare_blocks) - {record.block for record in records}
+    left = [t.boot for t in plan.in_order if t.number not in finished and t.block not in unused]
+    last = max((record.boot for record in records), default=0)
+    return Reached(tuple(dict.fromkeys(left)), last)
+
+
+def done(folder: RunFolder, plan: Plan) -> set[int]:
+    """Return the numbers of the trials that have a valid result."""
+    return _done(_records(folder, plan))
+
+
+def _done(records: Iterable[TrialRecord]) -> set[int]:
+    return {record.number for record in records if record.status is TrialStatus.DONE}
+
+
+def _records(folder: RunFolder, plan: Plan) -> list[TrialRecord]:
+    return folder.records(plan.record())[0]

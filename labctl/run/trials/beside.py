@@ -1,0 +1,464 @@
+"""Run what works beside a trial: neighbours (METHOD rule 4) and peers of a workload."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from labctl.base.channel import Channel, Execution
+from labctl.base.cpus import CpuSet, format_cpus
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, DeadlineError, UsageError
+from labctl.base.process import last_words, running, written_by
+from labctl.collect.collector import ThreadRef
+from labctl.host.narrow import Narrow, Narrowed, narrowed
+from labctl.host.native import NativeSession, in_tree, runner_in
+from labctl.host.own_cgroups import Cgroup, CpuLimits, group
+from labctl.run.guests.bench import runner_channel, runner_file, tree_threads
+from labctl.run.guests.boots import Boots
+from labctl.run.guests.clones import CloneRoom, OpenRoom, clone_room
+from labctl.run.guests.lab import Lab
+from labctl.run.guests.neighbours import neighbour_guests
+from labctl.run.planning.conditions import beside_of, condition_of, cpus_of
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.study.conditions import Condition, Kind, Neighbour
+from labctl.study.plan import Plan
+from labctl.workloads.beside import LIMIT_S, Beside
+from labctl.workloads.setting import Parameters, Peer
+from labctl.workloads.workload import Workload
+
+# Run the neighbours of a condition: what competes with a trial as other VMs do (METHOD rule 4).
+#
+# Each is in a session and a cgroup of its own: with autogrouping, four programs of one session
+# weigh as one. They run in the image's own tree, so that no host package matters, under the rights
+# that their workload has natively.
+
+
+MIB = 1024 * 1024
+_GRACE_S = 10.0
+"""Time for a last run to come to its end."""
+_KILLED_S = 5.0
+_BUSY_S = 0.05
+"""CPU time after which a program does its work, and not only prepares it."""
+_SETTLED_S = 1.0
+"""Time after which it does so in any case: a program may sleep most of the time."""
+
+
+class Neighbours(Protocol):
+    """Control what runs beside one trial: it waits until `start`, and `outcome` is there once it
+    was stopped."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the processes that are known as neighbours, with all that they start."""
+
+    def used(self) -> list[dict[str, Any]]:
+        """Return what they have used so far: by kind its `workload`, its `cpus` and `cpu_ns`; []
+        where nothing tells."""
+
+    def start(self) -> None:
+        """Let them go; return when all are busy. Raises BrokenError when one had died before."""
+
+    def stop(self) -> None:
+        """End them and keep what they did. Raises BrokenError when one had died before."""
+
+    @property
+    def outcome(self) -> list[dict[str, Any]]:
+        """Return what each did, as neighbour.json holds it; [] before it was stopped."""
+
+
+@dataclass
+class Together:
+    """Hold the neighbours of a condition as one; without any, what a quiet trial has."""
+
+    members: Sequence[Neighbours] = ()
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for one in self.members for pid in one.pids]
+
+    def used(self) -> list[dict[str, Any]]:
+        rows = [one.used() for one in self.members]
+        # Of some only, it would pass for all.
+        return [row for of_one in rows for row in of_one] if all(rows) else []
+
+    def start(self) -> None:
+        for one in self.members:
+            one.start()
+
+    def stop(self) -> None:
+        for one in self.members:
+            one.stop()
+
+    @property
+    def outcome(self) -> list[dict[str, Any]]:
+        return [row for one in self.members for row in one.outcome]
+
+
+@contextmanager
+def neighbours(lab: Lab, condition: Condition | None, room: OpenRoom) -> Iterator[Neighbours]:
+    """Start the neighbours of a condition; none without one. Processes enter the image's tree while
+    the caller works, and wait there; guests are made in a room that is opened for them."""
+    found: list[Neighbours] = []
+    with ExitStack() as stack:
+        declared = list(enumerate(condition.neighbours if condition else ()))
+        # First: nothing that waits may see guests being restored.
+        if guests := [(kind, one) for kind, one in declared if one.kind is Kind.GUESTS]:
+            made = stack.enter_context(room())
+            for kind, one in guests:
+                cpus = cpus_of(one, lab.topology, lab.pin_plan)
+                found.append(stack.enter_context(neighbour_guests(made, kind, one, cpus)))
+        for kind, one in declared:
+            if one.kind is not Kind.GUESTS:
+                found.append(stack.enter_context(_on_the_host(lab, kind, one)))
+        yield Together(found)
+
+
+@dataclass
+class _Copy:
+    """Hold one neighbour in its runner, where it waits."""
+
+    session: NativeSession
+    members: Cgroup
+    execution: Execution | None = None
+    begun_ns: int = 0
+
+    def used_ns(self) -> int | None:
+        return self.members.cpu_ns()
+
+    @property
+    def running(self) -> Execution:
+        assert self.execution is not None
+        return self.execution
+
+    @property
+    def has_starved(self) -> bool:
+        """Return whether the kernel ended any of its processes for want of memory."""
+        try:
+            return self.members.oom_kills() > 0
+        except BrokenError:
+            return False  # a kernel before 4.13 doesn't tell
+
+    @property
+    def has_ended(self) -> bool:
+        return not Path(f"/proc/{self.running.pid}").exists()
+
+
+@dataclass
+class _OnTheHost:
+    """Hold neighbours of one kind that are processes of this host."""
+
+    kind: int
+    beside: Beside
+    cpus: CpuSet
+    copies: list[_Copy] = field(default_factory=list)
+    outcome: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def pids(self) -> list[int]:
+        return [copy.session.pid for copy in self.copies]
+
+    def used(self) -> list[dict[str, Any]]:
+        counts = [copy.used_ns() for copy in self.copies]
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return []
+        name, cpus = self.beside.program.name, format_cpus(self.cpus)
+        return [{"workload": name, "cpus": cpus, "cpu_ns": sum(known)}]
+
+    def start(self) -> None:
+        for copy in self.copies:
+            copy.begun_ns = copy.used_ns() or 0
+            copy.running.go()
+        settled = Deadline.after(_SETTLED_S, "starting the neighbours")
+        for copy in self.copies:
+            while not (self._is_busy(copy) or settled.expired):
+                time.sleep(_POLL_S)
+            self._check_alive(copy)
+
+    def stop(self) -> None:
+        for copy in self.copies:
+            self._check_alive(copy)
+        for copy in self.copies:
+            self._signal(copy, self.beside.stop_signal)
+        for copy in self.copies:
+            self.outcome.append(self._ended(copy))
+            if copy.has_starved:
+                raise BrokenError(
+                    f"processes of the neighbour {self.beside.program.name} were killed: its "
+                    "memory did not suffice",
+                    hint="Give it more 'memory_mib'.",
+                )
+
+    def _is_busy(self, copy: _Copy) -> bool:
+        used = copy.used_ns()
+        return copy.has_ended or (used is not None and used - copy.begun_ns > _BUSY_S * 1e9)
+
+    def _check_alive(self, copy: _Copy) -> None:
+        if copy.has_ended:
+            copy.running.wait_exited(_KILLED_S)
+            result = copy.running.result()
+            said = last_words(result.stderr or result.stdout) or "it printed nothing"
+            if copy.has_starved:
+                said = f"{said}; its memory did not suffice ('memory_mib')"
+            raise BrokenError(
+                f"the neighbour {self.beside.program.name} ended by itself with status "
+                f"{result.returncode}: {said}"
+            )
+
+    def _signal(self, copy: _Copy, number: signal.Signals) -> None:
+        pid = copy.running.pid
+        try:
+            if number is signal.SIGTERM:
+                os.kill(pid, number)
+            else:
+                os.killpg(pid, number)
+        except ProcessLookupError:
+            pass  # it ended just now, which its status says
+
+    def _ended(self, copy: _Copy) -> dict[str, Any]:
+        was_killed = False
+        try:
+            copy.running.wait_exited(_GRACE_S)
+        except DeadlineError:
+            was_killed = True
+            self._signal(copy, signal.SIGKILL)
+            copy.running.wait_exited(_KILLED_S)
+        used_ns = copy.used_ns()
+        result = copy.running.result()
+        usage = result.counts["rusage"]
+        counted_s = usage["utime_s"] + usage["stime_s"]
+        return {
+            "kind": self.kind,
+            "workload": self.beside.program.name,
+            "status": result.returncode,
+            "was_killed": was_killed,
+            "seconds": result.duration_s,
+            "cpu_s": counted_s if used_ns is None else (used_ns - copy.begun_ns) / 1e9,
+            "stdout": _text(result.stdout),
+            "stderr": _text(result.stderr),
+            "files": {name: _text(data) for name, data in sorted(result.files.items())},
+        }
+
+
+@contextmanager
+def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHost]:
+    """Start neighbours of one kind. `kind`: its number among the condition's."""
+    cpus = cpus_of(declared, lab.topology, lab.pin_plan)
+    beside = beside_of(declared)
+    found = _OnTheHost(kind, beside, cpus)
+    with ExitStack() as stack:
+        for number in range(declared.count or len(cpus)):
+            members = stack.enter_context(
+                group(
+                    lab.layout,
+                    lab.journal,
+                    f"neighbour-{kind}-{number}-{os.getpid()}",
+                    memory_bytes=declared.memory_mib * MIB,
+                    limits=_limits(declared),
+                    accounted=True,
+                )
+            )
+            session = stack.enter_context(
+                runner_in(
+                    lab.image.tree,
+                    members,
+                    data_folder=None,
+                    runner=runner_file(lab),
+                    isolated=True,
+                )
+            )
+            found.copies.append(_Copy(session, members))
+        for copy in found.copies:
+            channel = runner_channel(copy.session, f"the neighbour {beside.program.name}")
+            copy.execution = stack.enter_context(_prepared(channel, beside, cpus))
+        yield found
+
+
+@contextmanager
+def _prepared(channel: Channel, beside: Beside, cpus: CpuSet) -> Iterator[Execution]:
+    with (
+        channel.serving(beside.servers(cpus), cpus=cpus),
+        channel.prepared(beside.command(cpus), seconds=LIMIT_S, cpus=cpus) as execution,
+    ):
+        yield execution
+
+
+def _limits(declared: Neighbour) -> CpuLimits | None:
+    if declared.kind is not Kind.CGROUP:
+        return None
+    return CpuLimits(weight=declared.weight or 100, quota_percent=declared.quota_percent)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+# Open the rooms in which a plan's trials have guests as neighbours.
+
+
+class NeighbourRooms:
+    """Provide a room for each trial that needs one. The neighbours of all arms of a block, native
+    ones too, are clones of the boot that the block's guests are restored from.
+
+    `only_boot`: the plan's boot of all neighbours, in a run whose guests boot for themselves.
+    """
+
+    def __init__(self, lab: Lab, boots: Boots, plan: Plan, *, only_boot: int | None = None) -> None:
+        self._lab = lab
+        self._boots = boots
+        self._plan = plan
+        self._only_boot = only_boot
+
+    def make_ready(self, trials: Sequence[PlannedTrial]) -> None:
+        """Boot what the neighbours of a machine's trials are clones of, if they have any: before
+        the host is turned for the machine's tuning, as other arms have the same neighbours."""
+        for trial in trials:
+            condition = condition_of(self._plan, trial.cell["condition"])
+            if condition is not None and condition.guests:
+                self._boots.saved(self._boot_of(trial))
+
+    def opened(self, trial: PlannedTrial) -> AbstractContextManager[CloneRoom]:
+        """Return the room of a trial: the same seed for all arms of its block."""
+        saved = self._boots.saved(self._boot_of(trial))
+        tuning = self._lab.tunings[self._plan.roles.baseline]
+        return clone_room(self._lab, saved, tuning, f"{self._plan.seed}:{trial.block}")
+
+    def _boot_of(self, trial: PlannedTrial) -> int:
+        return trial.boot if self._only_boot is None else self._only_boot
+
+
+# Serve a workload from the image's own tree: in the peer's namespace or, where the workload
+# narrows its link, behind the bottleneck, with a competitor beside it.
+
+
+ROLE = "peer"
+RAW = "peer.txt"
+COMPETITOR_RAW = "competitor.txt"
+LINK_RAW = "link.json"
+
+_START_S = 20.0
+_POLL_S = 0.01
+_LISTEN = {"udp": "07", "tcp": "0A"}
+"""State of a socket that waits to be spoken to: TCP_CLOSE and TCP_LISTEN in net/tcp_states.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    pid: int
+    _output: IO[bytes]
+
+    def output(self) -> bytes:
+        """Return what it has printed so far."""
+        return written_by(self._output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPeer:
+    """Hold what stands for other machines in a trial: a server, and with a narrow link the
+    competitor and what makes the bottleneck."""
+
+    server: _Program
+    competitor: _Program | None = None
+    narrowed: Narrowed | None = None
+
+    def threads(self) -> list[ThreadRef]:
+        programs = (self.server, self.competitor)
+        pids = [one.pid for one in programs if one is not None]
+        pids += self.narrowed.pids if self.narrowed is not None else ()
+        return [thread for pid in pids for thread in tree_threads(pid, ROLE)]
+
+    def evidence(self) -> dict[str, Any]:
+        """Return what is stored of a trial, by file name: what they printed so far, and the
+        bottleneck as it was read back."""
+        found: dict[str, Any] = {RAW: self.server.output().decode(errors="replace")}
+        if self.competitor is not None:
+            found[COMPETITOR_RAW] = self.competitor.output().decode(errors="replace")
+        if self.narrowed is not None:
+            found[LINK_RAW] = self.narrowed.to_json()
+        return found
+
+
+@contextmanager
+def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[RunningPeer | None]:
+    """Start the workload's server on the housekeeping CPUs of the plan, behind its bottleneck and
+    with its competitor if it has them, and end all at the end; yield None for a workload without a
+    server. Raises BrokenError with a program's output when it doesn't start.
+    """
+    wanted = workload.peer(parameters)
+    if wanted is None:
+        yield None
+        return
+    if lab.link is None:
+        raise UsageError(f"workload '{workload.name}' needs a link, and this run has none")
+    asked = workload.bottleneck(parameters)
+    with ExitStack() as stack:
+        if asked is None:
+            server = stack.enter_context(_started(lab, wanted, lab.link.peer_file, "peer"))
+            yield RunningPeer(server=server)
+            return
+        narrow = _narrow_of(lab, workload)
+        made = stack.enter_context(narrowed(narrow, asked, lab.pin_plan.housekeeping))
+        server = stack.enter_context(_started(lab, wanted, narrow.client_file, "peer"))
+        competitor = None
+        if (beside := workload.competitor(parameters)) is not None:
+            competitor = stack.enter_context(
+                _started(lab, beside, narrow.competitor_file, "competitor")
+            )
+        yield RunningPeer(server=server, competitor=competitor, narrowed=made)
+
+
+def _narrow_of(lab: Lab, workload: Workload) -> Narrow:
+    if lab.link is None or lab.link.narrow is None:
+        raise UsageError(f"workload '{workload.name}' narrows its link, and this run's can't be")
+    return lab.link.narrow
+
+
+@contextmanager
+def _started(lab: Lab, wanted: Peer, network: Path, whose: str) -> Iterator[_Program]:
+    """Run a program in a network namespace; yield it when it can be talked to."""
+    # The same CPUs under every tuning: it stands for another machine.
+    cpus = lab.pin_plan.housekeeping
+    argv = in_tree(lab.image.tree, wanted.command.argv, cpus=cpus, network=network)
+    with (
+        tempfile.TemporaryFile() as output,
+        running(argv, stdout=output, stderr=output, grace_s=1.0) as process,
+    ):
+        found = _Program(process.pid, output)
+        deadline = Deadline.after(_START_S, f"starting {wanted.command.argv[0]} for the {whose}")
+        while not _is_ready(process.pid, wanted):
+            if process.poll() is not None:
+                said = found.output().decode(errors="replace").strip()[-400:]
+                raise BrokenError(f"the {whose}'s {wanted.command.argv[0]} ended at once: {said}")
+            time.sleep(min(_POLL_S, deadline.remaining()))
+        yield found
+
+
+def _is_ready(pid: int, wanted: Peer) -> bool:
+    """Return whether the port is taken in the server's own network namespace (proc_pid_net(5)).
+    Before it is in there, /proc shows the host's."""
+    try:
+        is_started = (
+            Path(f"/proc/{pid}/comm").read_text().strip() == Path(wanted.command.argv[0]).name
+        )
+        table = Path(f"/proc/{pid}/net/{wanted.protocol}").read_text()
+    except OSError:
+        return False
+    return is_started and has_port(table.splitlines()[1:], wanted)
+
+
+def has_port(rows: Sequence[str], wanted: Peer) -> bool:
+    """Return whether rows of /proc/net/udp or tcp hold a socket that waits at the peer's port."""
+    for row in rows:
+        fields = row.split()
+        port = int(fields[1].rpartition(":")[2], 16)
+        if port == wanted.port and fields[3] == _LISTEN[wanted.protocol]:
+            return True
+    return False

@@ -1,0 +1,147 @@
+"""Define one attempt at a trial: what it runs, its setting, and what makes it invalid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.base.command import Command
+from labctl.base.deadline import Deadline
+from labctl.base.runner_messages import cgroup_name
+from labctl.base.tuning import Kind, Level
+from labctl.collect.collector import Calibration, uncalibrated
+from labctl.host.own_cgroups import command_cgroup
+from labctl.run.guests.bench import Bench
+from labctl.run.guests.clones import OpenRoom, no_room
+from labctl.run.guests.lab import Lab
+from labctl.run.planning.conditions import condition_of
+from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.samples import Reading, Unavailable
+from labctl.study.conditions import Condition
+from labctl.study.plan import Plan
+from labctl.study.study import Limits, StudyWorkload
+from labctl.workloads.registry import workload_of
+from labctl.workloads.setting import Setting
+from labctl.workloads.workload import Workload
+
+# Say what one attempt at a trial is of.
+
+
+SLACK_S = 60.0
+"""Beyond its duration, what a workload may take to start and to write its report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    planned: PlannedTrial
+    attempt: int
+    workload: Workload
+    declared: StudyWorkload
+    limits: Limits
+    condition: Condition | None = None
+    """Neighbours of the trial; None: nothing runs beside it."""
+    room: OpenRoom = no_room
+    """Opens the room for neighbours that are guests."""
+    level: Level
+    window_rates: dict[tuple[str, str], float]
+    """Machine's kind and workload to the operations per second that size a warm-up window; what
+    the first trial finds is for all."""
+    traces: bool = True
+    """True if the disk has room for what level `trace` records."""
+    calibration: Calibration = uncalibrated
+
+    @classmethod
+    def of(cls, plan: Plan, trial: PlannedTrial, **given: Any) -> TrialRequest:
+        """Return the request for a trial of a plan. `given`: what the plan doesn't say."""
+        declared = plan.workloads[trial.cell["workload"]]
+        return cls(
+            planned=trial,
+            workload=workload_of(declared),
+            declared=declared,
+            limits=plan.limits,
+            condition=condition_of(plan, trial.cell["condition"]),
+            level=plan.collect,
+            **given,
+        )
+
+
+# Make ready what a workload's command is made of: its setting, data disks that nothing was done
+# to, and on the host the cgroup that it has of its own.
+
+
+def setting_of(lab: Lab, bench: Bench, workload: Workload, declared: StudyWorkload) -> Setting:
+    """Return what a workload's command on that machine is made of. Raises UsageError for parameters
+    that it doesn't have."""
+    return Setting(
+        parameters=workload.check_parameters(declared.parameters),
+        vcpus=lab.vcpus,
+        duration_s=declared.duration_s,
+        data_paths=bench.data_paths,
+        peer=bench.peer,
+        cpus=bench.cpus,
+    )
+
+
+def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> None:
+    """Give a workload that uses the data disks pristine ones, which are in no cache."""
+    if workload.uses_data_disk:
+        lab.data.reset()
+        lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
+        deadline = Deadline.after(60, "dropping the data disks from the caches")
+        for path in bench.data_paths:
+            bench.channel.forget(path, deadline)
+        lab.data.forget()
+
+
+@contextmanager
+def cgroup_of(lab: Lab, bench: Bench, command: Command) -> Iterator[None]:
+    """Have the cgroup of a native command in the undo journal: its runner sets it. In a guest the
+    runner makes it as well. Raises HostError where the host has no such controller."""
+    if command.cgroup is None or bench.kind is not Kind.NATIVE:
+        yield
+        return
+    with command_cgroup(lab.layout, lab.journal, cgroup_name(), command.cgroup.controllers):
+        yield
+
+
+# Decide what of a trial's readings makes it invalid. Pure.
+
+
+OTHER_CPU = "host_cpu{thread=other}"
+
+
+def is_disturbed(readings: Iterable[Reading], limits: Limits) -> bool:
+    """Return whether others took more of the trial's CPUs than the study allows."""
+    return any(
+        reading.value > limits.other_cpu
+        for reading in readings
+        if not isinstance(reading, Unavailable) and reading.key == OTHER_CPU
+    )
+
+
+def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
+    """Return why a trial can't be used, one sentence each; [] when it can.
+
+    CPU time that anyone else took on the trial's CPUs: a shared machine once halved a whole
+    restore (METHOD rules 6 and 24). What a hypervisor below this host took is in it. One limit
+    for every arm, and on both sides of 0: what is as far below is counted wrong by as much.
+    """
+    for reading in readings:
+        if isinstance(reading, Unavailable):
+            if reading.metric == OTHER_CPU:
+                return [f"it is unknown how much others used the trial's CPUs: {reading.reason}"]
+            continue
+        if reading.key == OTHER_CPU and reading.value > limits.other_cpu:
+            return [
+                f"others took {reading.value:.2f} CPU seconds per second on the trial's CPUs "
+                f"(the study allows {limits.other_cpu:g})"
+            ]
+        if reading.key == OTHER_CPU and reading.value < -limits.other_cpu:
+            return [
+                f"it is unknown how much others used the trial's CPUs: {-reading.value:.2f} CPU "
+                "seconds per second more were counted of known threads than were busy there (the "
+                f"study allows {limits.other_cpu:g} on either side)"
+            ]
+    return []
