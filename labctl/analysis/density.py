@@ -194,7 +194,7 @@ def _fitting(tuning: str, counts: Sequence[CountRecord]) -> Fitting:
         bounded={c.block: c.bounded for c in own if c.bounded is not None},
         typical=median_of(found),
         interval=interval,
-        why="" if interval else f"{fewest} blocks are the fewest that show one",
+        why="" if interval else f"at least {fewest} are needed",
     )
 
 

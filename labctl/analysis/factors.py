@@ -114,7 +114,7 @@ def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:
     analysis = judgement.factors
     known = list(analysis.factors) if analysis is not None else []
     if analysis is None or len(known) < 2:
-        raise UsageError("the run has no two factors that a picture could show")
+        raise UsageError("the run has fewer than two factors, so there is nothing to draw")
     for name in names:
         if name not in known:
             raise UsageError(
@@ -149,8 +149,8 @@ def _groups(factorial: Factorial, design: Design, problems: list[str]) -> Iterat
     for (arm, workload, _), names in metrics.items():
         if len(names) > 1:
             problems.append(
-                f"'{workload}' ({arm}) has several primary metrics, {', '.join(sorted(names))}: "
-                "only cells of one are compared with each other."
+                f"'{workload}' ({arm}) has several primary metrics "
+                f"({', '.join(sorted(names))}): cells are compared only within one metric."
             )
     for (arm, workload, condition, _), members in found.items():
         planned = {
@@ -413,7 +413,7 @@ def findings(analysis: FactorAnalysis) -> str:
     found = [_effect(sides, names_place=len(places) > 1) for sides in ranked[:_MOST_FINDINGS]]
     if (more := len(ranked) - _MOST_FINDINGS) > 0:
         found.append(f"{counted(more, 'more effect')} in the table")
-    text = f"{'; '.join(found)}." if found else "No effect of a factor could be worked out."
+    text = f"{'; '.join(found)}." if found else "No effect of a factor could be computed."
     if any(len(sides) > 1 for sides in ranked):
         text += " Whether the guest changes an effect was not tested: compare the two."
     return text
@@ -438,20 +438,20 @@ def notes(analysis: FactorAnalysis) -> Iterator[str]:
     """Yield what a reader must know of the table, as sentences."""
     found = analysis.contrasts
     yield (
-        f"Family: {counted(analysis.family, 'contrast')} that the plan declares, so each interval "
-        f"has {100 * analysis.confidence:.4g} %. Levels are compared with the factor's first, "
-        "averaged over the cells of the other factors that both have."
+        f"Family: {counted(analysis.family, 'contrast')} declared in the plan, so each "
+        f"interval has {100 * analysis.confidence:.4g} % confidence. Each level is compared "
+        "with the factor's first level, averaged over the cells of the other factors that "
+        "both have."
     )
     if any(one.is_interaction for one in found):
         yield (
-            "An interaction (×) is how much more the one level does at the other's: the effect "
-            "there over the effect at the first level, or less it where values are compared by "
-            "difference."
+            "An interaction (×) is the effect at one level divided by the effect at the "
+            "first level, or their difference if values are compared by difference."
         )
     if booted := [name for name, of in analysis.factors.items() if of.own_boot]:
         yield (
-            f"{listed(booted)}: guests boot for it, so each boot gives one value, the mean of its "
-            "blocks."
+            f"{listed(booted)}: guests boot for each level, so each boot gives one value, "
+            "the mean of its blocks."
         )
     if any(one.finding is Finding.NONE for one in found):
         yield f"Demonstration, no verdict: fewer than {FEWEST_BLOCKS} blocks."
@@ -462,12 +462,12 @@ def notes(analysis: FactorAnalysis) -> Iterator[str]:
     if lost := sorted({block for one in found for block in one.left_out}):
         blocks = listed([str(block) for block in lost], 8)
         yield (
-            f"Blocks {blocks} have lost a value: they are missing in the contrasts of that cell, "
-            "and nothing is imputed."
+            f"Blocks {blocks} lost a value: they are missing from the contrasts of that "
+            "cell; nothing is imputed."
         )
     if gone := dict.fromkeys(cell for one in found for cell in one.without):
         yield (
-            f"Without any value, and left out with the cells that they would be compared with: "
-            f"{listed([*gone], 4)}."
+            "Left out because they have no value, together with the cells compared with "
+            f"them: {listed([*gone], 4)}."
         )
     yield from analysis.problems

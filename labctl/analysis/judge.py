@@ -84,11 +84,15 @@ def restore_answer(checks: Sequence[RunCheck]) -> str:
     unknown = [check for check in checks if check.passed is not True and check not in differing]
     parts = []
     if differing:
-        parts.append(f"restoring changes what {_named(differing)} does: booted guests are right")
+        parts.append(f"restoring changes the effect of {_named(differing)}: use booted guests")
     if unknown:
-        parts.append(f"it was not shown that {_named(unknown)} does restored what it does booted")
+        parts.append(
+            f"it was not shown that {_named(unknown)} has the same effect restored and booted"
+        )
     if not parts:
-        parts.append(f"restored guests do what booted ones do, within limits: {_named(checks)}")
+        parts.append(
+            f"restored and booted guests have the same effect, within the limits: {_named(checks)}"
+        )
     return capital(f"{'; '.join(parts)}.")
 
 
@@ -120,18 +124,18 @@ def _check(
     restored = _effect(series(test.restored), series(design.baseline, design.control))
     booted = _effect(series(test.booted), series(booted_baseline))
     where = f"'{test.restored}' in {test.place}"
-    unchecked = f"Whether {where} may be restored could not be checked"
+    unchecked = f"It could not be checked whether {where} may be restored"
     if restored is None or booted is None or EffectKind.DIFFERENCE in (restored.kind, booted.kind):
         return _checked(test, None, f"{unchecked}.")
     both = sorted(set(restored.by_block) & set(booted.by_block))
     by_block = {block: restored.by_block[block] - booted.by_block[block] for block in both}
     if len(both) < FEWEST_BLOCKS:
-        lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it takes"
+        lack = f"{len(both)} of the {FEWEST_BLOCKS} blocks that it needs"
         return _checked(test, None, f"{unchecked}: {lack}.")
     if eligibility is None or not eligibility.judges:
-        return _checked(test, None, f"{unchecked}: the A/A control there forbids it.")
+        return _checked(test, None, f"{unchecked}: the A/A control does not allow it.")
     if design.before_look:
-        none = "the run reached none of the looks that its plan declares"
+        none = "the run reached none of its plan's looks"
         return _checked(test, None, f"{unchecked}: {none}.")
     boots = [*restored.boots, *booted.boots]
     of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
@@ -145,12 +149,13 @@ def _check(
     low, high = restored.shown(interval.low), restored.shown(interval.high)
     found = (
         f"{metric_title(test.primary.metric)} {changes(restored.shown(of.mean), low, high)} "
-        "against booted guests, where "
-        f"{size(restored.as_size(half))} is allowed"
+        f"against booted guests ({size(restored.as_size(half))} is allowed)"
     )
     estimate, shown = restored.shown(of.mean), Interval(low, high)
     if passed and not (eligibility.sees(margin) and eligibility.reach <= margin):
-        forbids = "A/A control and known-loss arm do not let this run call things equal"
+        forbids = (
+            "the A/A control and the known-loss arm do not allow this run to call things equal"
+        )
         return _checked(test, None, f"{unchecked}: {found}, but {forbids}.", estimate, shown)
     apart = t_interval(of, test.alpha)
     differs = apart is not None and (apart.low > 0 or apart.high < 0)

@@ -121,11 +121,11 @@ def _forbidden(measured: Measured, place: Scenario, against: str) -> str:
 def _agreement(found: Own, direction: str) -> tuple[Agreement, str]:
     blocks, low, high = found.blocks, found.low, found.high
     if blocks < FEWEST_BLOCKS:
-        return Agreement.NOT_SHOWN, f"{blocks} of the {FEWEST_BLOCKS} blocks that it takes"
+        return Agreement.NOT_SHOWN, f"{blocks} of the {FEWEST_BLOCKS} blocks that it needs"
     if low is None or high is None:
         return Agreement.NOT_SHOWN, "the same ratio in every block, too coarse to judge by"
     if low <= 1 <= high:
-        return Agreement.NOT_SHOWN, "the interval holds no change"
+        return Agreement.NOT_SHOWN, "the interval includes no change"
     same = (low > 1) is (direction == "higher")
     return (Agreement.SAME if same else Agreement.OTHER), ""
 

@@ -148,7 +148,7 @@ class Cost(NamedTuple):
     high: float | None
 
     def __str__(self) -> str:
-        """Return "3.1 % (2.0…4.2 %)"."""
+        """Return "3.1 % (2.0 to 4.2 %)"."""
         return shares(*self)
 
 
@@ -189,8 +189,8 @@ def costs_said(run: LoadedRun) -> str:
     costs = run.run.collecting_costs
     if not costs:
         return (
-            f"Collected at level '{level}': what that costs here is not measured. "
-            f"'labctl collectors --overhead --level {level}' does."
+            f"Collected at level '{level}': its cost on this host is not measured. 'labctl "
+            f"collectors --overhead --level {level}' measures it."
         )
     named = [
         f"{Cost(cost.estimate, cost.low, cost.high)} of {cost.workload}'s throughput "
@@ -313,7 +313,7 @@ def price(
     """
     ns = low_ns = high_ns = None
     if not problem and tsc_hz is None:
-        problem = "the rate of the host's time-stamp counter is not known."
+        problem = "the rate of the host's time-stamp counter is unknown."
     if not problem and exits_per_op is not None and exits_per_op < LEAST_EXITS:
         problem = f"makes no VM exit here: KVM counted {exits_per_op:.2f} for each instruction."
     if not problem and tsc_hz is not None:
@@ -323,7 +323,7 @@ def price(
         alone_middle, alone_low, alone_high = median_interval(alone)
         per_cycle = 1e9 / tsc_hz / exits
         if low <= alone_high:
-            problem = "took no longer than the loop alone, as far as its rounds tell."
+            problem = "took no longer than the loop alone, within the resolution of its rounds."
         else:
             ns = (middle - alone_middle) * per_cycle
             low_ns, high_ns = (low - alone_high) * per_cycle, (high - alone_low) * per_cycle

@@ -40,7 +40,7 @@ from labctl.base.tuning import Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
 """A guest is not trusted: an answer larger than this is refused rather than buffered."""
-_LONGER = "Give it less to do, or more time: 'limit_s' of its 'trial', or --timeout."
+_LONGER = "Reduce its work, or allow more time: 'limit_s' in 'trial', or --timeout."
 _MOST_SHOWN = 400
 """Bytes of a killed command's output in an error."""
 _LAST_LINES = 3
@@ -129,7 +129,7 @@ class Channel:
         try:
             found = {str(path): hashed(told) for path, told in programs.items()}
             if not found.keys() >= set(paths) or len(found) > len(paths) + 1:
-                raise ValueError("other programs than were asked about")
+                raise ValueError("unexpected programs")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise garbage(self.name, programs) from error
         return found
@@ -331,7 +331,7 @@ def _said_last(files: Mapping[str, bytes]) -> str:
     """Return the last lines of a command's standard error, or else of its output."""
     for name in (".stderr", ".stdout"):
         if said := last_words(files.get(name, b"")[-_MOST_SHOWN:], _LAST_LINES):
-            return f"it said last: {said}"
+            return f"its last output: {said}"
     return "it had printed nothing"
 
 
@@ -390,7 +390,7 @@ class Execution:
                 raise BrokenError(
                     f"{self._name} wrote more than {self._command.scratch_mib} MiB to "
                     f"{str(at_limit)[:100]}",
-                    hint="Let it write less, or give the workload a larger 'scratch_mib'.",
+                    hint="Make it write less, or raise the workload's 'scratch_mib'.",
                 )
             duration_s = whole(message["duration_ns"]) / 1e9
             returncode = whole(message["returncode"])

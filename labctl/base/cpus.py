@@ -42,8 +42,7 @@ def _number(digits: str) -> int:
     # Their number first: Python takes its time over millions of them.
     if len(digits) > len(str(MOST_CPUS)) or int(digits) >= MOST_CPUS:
         raise ValueError(
-            f"not a CPU list: CPU {_shown(digits)} is beyond {MOST_CPUS - 1}, the highest number "
-            "that is read"
+            f"not a CPU list: CPU {_shown(digits)} is above the limit of {MOST_CPUS - 1}"
         )
     return int(digits)
 

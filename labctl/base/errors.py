@@ -84,7 +84,9 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     question = f"Did you mean '{close[0]}'? " if close else ""
     if len(choices) > _MANY:
         near = sorted({*close, *difflib.get_close_matches(name, choices, n=_MANY // 6)})
-        return f"{question}Allowed, among {len(choices)}: {', '.join(near or choices[:_MANY])}."
+        return (
+            f"{question}Some of the {len(choices)} allowed: {', '.join(near or choices[:_MANY])}."
+        )
     return f"{question}Allowed: {', '.join(choices)}."
 
 

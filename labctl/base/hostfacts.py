@@ -162,8 +162,8 @@ def kvm_caveat() -> str | None:
     if KVM_BUNDLES:
         return None
     return (
-        "KVM figures are unverified on hardware: labctl's own tests have seen KVM in an emulated "
-        "host only."
+        "KVM figures are unverified on hardware: labctl's own tests ran KVM only in an "
+        "emulated host."
     )
 
 
@@ -172,6 +172,6 @@ def pmu_caveat() -> str | None:
     if PMU_BUNDLES:
         return None
     return (
-        "Hardware counters are unverified on hardware: labctl's own tests have seen no host whose "
-        "PMU counts natively and in guests."
+        "Hardware counters are unverified: labctl's own tests have not run on a host with "
+        "a PMU that counts natively and in guests."
     )

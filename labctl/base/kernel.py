@@ -142,8 +142,8 @@ def limited(us: int, root: Path = Path("/")) -> Iterator[Held]:
         found = _read(descriptor)
         if found != us:
             raise HostError(
-                f"{path} was set to {us} but reads {found}: another program asks for less",
-                hint=f"'fuser -v {path}' names who has it open; end that, or ask for {found}.",
+                f"{path} was set to {us} but reads {found}: another program requests less",
+                hint=f"'fuser -v {path}' shows the program; stop it, or request {found}.",
             )
         yield Held(name=str(path), before=in_words(before), now=in_words(found))
     finally:
@@ -154,7 +154,7 @@ def _read(descriptor: int) -> int:
     # pread: the kernel moves the position with each read, and reads nothing beyond the first.
     data = os.pread(descriptor, _VALUE.size, 0)
     if len(data) != _VALUE.size:
-        raise OSError(0, f"{len(data)} bytes where a limit of {_VALUE.size} belongs")
+        raise OSError(0, f"expected {_VALUE.size} bytes, got {len(data)}")
     (us,) = _VALUE.unpack(data)
     return int(us)
 

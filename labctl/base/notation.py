@@ -4,8 +4,8 @@ The only place that turns a measured float into text, so that a number reads the
 on a page, in advice and in a gate. An estimate and both ends of its interval always have one form:
 
 - a ratio is a percentage where all of them lie from −99 % to +100 %, else a factor: "−47 %" with
-  "−82…+62 %", "×0.98" with "×0.42…2.32";
-- a difference has one unit for all of them: "+58.7 ms" with "+25.7…+91.7 ms";
+  "−82 to +62 %", "×0.98" with "×0.42 to 2.32";
+- a difference has one unit for all of them: "+58.7 ms" with "+25.7 to +91.7 ms";
 - what spans more than three powers of ten, or is no number, is "not estimable".
 """
 
@@ -20,7 +20,7 @@ from labctl.base.wording import metric_title
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"
-TO = "\N{HORIZONTAL ELLIPSIS}"
+TO = " to "
 NOT_AVAILABLE = "n/a"
 NOT_ESTIMABLE = "not estimable"
 
@@ -76,7 +76,7 @@ class Shown(NamedTuple):
     interval: str
 
     def __str__(self) -> str:
-        """Return "−47 % (−82…+62 %)"."""
+        """Return "−47 % (−82 to +62 %)"."""
         return f"{self.estimate} ({self.interval})" if self.interval else self.estimate
 
 
@@ -128,7 +128,7 @@ def quantities(
     estimate: float | None, low: float | None, high: float | None, unit: Unit, metric: str = ""
 ) -> Shown:
     """Return a value with three significant digits and its interval, with one unit for all:
-    "597 µs" with "590…610 µs". Of rates `metric` says of what: "5,450 events/s"."""
+    "597 µs" with "590 to 610 µs". Of rates `metric` says of what: "5,450 events/s"."""
     shown = _in_one_unit(estimate, low, high, unit, signed=False)
     if not metric or unit is not Unit.PER_SECOND:
         return shown
@@ -143,7 +143,7 @@ def quantity(value: float | None, unit: Unit, metric: str = "") -> str:
 
 
 def shares(estimate: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a share that was lost, with its interval: "3.1 % (2.0…4.2 %)". Below 0: gained."""
+    """Return a share that was lost, with its interval: "3.1 % (2.0 to 4.2 %)". Below 0: gained."""
     values = [estimate] if low is None or high is None else [estimate, low, high]
     if not all(-1 <= value <= 1 for value in values):
         return NOT_ESTIMABLE

@@ -96,14 +96,14 @@ def lab() -> Lab:
 def _believed(folder: Path, what: str) -> Path:
     if not folder.is_dir():
         raise UsageError(
-            f"{what}: there is no such folder", hint=f"'labctl init {folder}' makes a lab folder."
+            f"{what}: no such folder", hint=f"'labctl init {folder}' makes a lab folder."
         )
     if folder.resolve() != shipped_data() and (why := lab_doubt(folder)):
         raise UsageError(
             f"{what} is not trusted: {why}",
-            hint="A lab folder, with all that leads to it and lies in its data folders, belongs to "
-            f"you or root, and no one else can write to it: 'chmod -R go-w {folder}' takes others' "
-            "rights away.",
+            hint="A lab folder, its parents and its data folders must be owned by you or root "
+            f"and writable by no one else: 'chmod -R go-w {folder}' removes write access "
+            "for others.",
         )
     return folder.resolve()
 
@@ -183,7 +183,7 @@ def results_folder(state: StatePaths) -> Path:
     if why := doubt(folder, group=False):
         raise UsageError(
             f"the folder of runs {folder} is not trusted: {why}",
-            hint=f"If you mean it, name it: --results {folder}.",
+            hint=f"To use it anyway, pass --results {folder}.",
         )
     return folder
 

@@ -135,7 +135,7 @@ def running(
         ) from error
     except PermissionError as error:
         raise HostError(
-            f"'{arguments[0]}' may not be run: {error.strerror}", hint="Run labctl as root."
+            f"cannot run '{arguments[0]}': {error.strerror}", hint="Run labctl as root."
         ) from error
     try:
         yield process

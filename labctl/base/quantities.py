@@ -94,7 +94,7 @@ def known_scale(word: str) -> Scale:
     """Return what one of labctl's units is; raises ValueError that names the nearest."""
     if found := SCALES.get(_SAME.get(word, word)):
         return found
-    raise ValueError(f"unit '{word[:40]}' is not known. {nearest(word, SCALES)}")
+    raise ValueError(f"unknown unit '{word[:40]}'. {nearest(word, SCALES)}")
 
 
 def scale_of(word: str) -> Scale:
@@ -121,7 +121,7 @@ def quantity(text: str) -> tuple[float, Scale | None]:
     ValueError."""
     number, unit = _parts(text)
     if number is None:
-        raise ValueError(f"'{text[:40]}' is not a number with a unit: write it like '55ms'")
+        raise ValueError(f"expected a number with a unit, such as '55ms', got '{text[:40]}'")
     return number, scale_of(unit) if unit else None
 
 

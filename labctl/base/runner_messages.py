@@ -179,7 +179,7 @@ def garbage(machine: str, found: Any) -> BrokenError:
     try:
         shown = str(found)[:200]
     except ValueError:  # Python writes no number of more than 4300 digits
-        shown = "a number without an end"
+        shown = "an endless number"
     return BrokenError(f"{machine}: answered with {shown!r}")
 
 

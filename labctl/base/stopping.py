@@ -99,14 +99,15 @@ def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
     """Return a checked rule; `width` as a share (0.02). Raises UsageError."""
     if not 0.0005 <= width < 1:
         raise UsageError(
-            f"a width of {percent(width)}: it must be from 0.05 % to below 100 %",
-            hint="It is half an interval's width, relative to the estimate: 2 % is narrow.",
+            f"expected a width from 0.05 % to below 100 %, got {percent(width)}",
+            hint="The width is half the interval, relative to the estimate: 2 % is narrow.",
         )
     if not FEWEST_BLOCKS < most_blocks <= MOST_BLOCKS:
         raise UsageError(
             f"a run until a width has at most {most_blocks} blocks: that must be from "
             f"{FEWEST_BLOCKS + 1} to {MOST_BLOCKS}",
-            hint=f"Nothing is judged, so no run is stopped, before {FEWEST_BLOCKS} blocks.",
+            hint=f"A run cannot stop before {FEWEST_BLOCKS} blocks, because nothing is judged "
+            "before.",
         )
     return UntilWidth(width=width, most_blocks=most_blocks)
 
@@ -116,13 +117,13 @@ def looks(at: Sequence[int]) -> Looks:
     said = ", ".join(map(str, at)) or "none"
     if len(at) < 2:
         raise UsageError(
-            f"looks after {said} blocks: it takes at least two",
-            hint="A run that looks once, at its end, has a fixed number of blocks: give that.",
+            f"looks after {said} blocks: at least two are needed",
+            hint="For a single look at the end, use a fixed number of blocks.",
         )
     if any(later <= sooner for sooner, later in pairwise(at)):
         raise UsageError(
             f"looks after {said} blocks: each must come after the one before it",
-            hint=f"Let them rise: {', '.join(map(str, sorted(set(at))))}.",
+            hint=f"Write them in rising order: {', '.join(map(str, sorted(set(at))))}.",
         )
     if not FEWEST_BLOCKS <= at[0] <= at[-1] <= MOST_BLOCKS:
         raise UsageError(

@@ -152,7 +152,7 @@ def _cpu_time_limited() -> Iterator[None]:
         return
 
     def over(*_: object) -> NoReturn:
-        raise TemplateRuntimeError(f"it takes more than {CPU_S:g} s of CPU time")
+        raise TemplateRuntimeError(f"it needs more than {CPU_S:g} s of CPU time")
 
     before = signal.signal(signal.SIGVTALRM, over)
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
@@ -177,7 +177,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Refuse what one operation makes too large: no signal comes in between."""
         if _size_of(operator, left, right) > MOST_CHARACTERS:
-            raise TemplateRuntimeError(f"'{operator}' would make more than it may")
+            raise TemplateRuntimeError(f"'{operator}' would exceed the limit")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:

@@ -44,7 +44,7 @@ def doubt(path: Path, *, below: bool = False, group: bool = True) -> str | None:
     except _DoubtError as found:
         return str(found)
     except OSError as error:
-        return f"{error.filename or path} can't be looked at: {error.strerror}"
+        return f"cannot read {error.filename or path}: {error.strerror}"
     return None
 
 
@@ -97,7 +97,7 @@ class _Look:
                 continue
             links += 1
             if links > MOST_LINKS:
-                raise _DoubtError(f"{path} leads over more than {MOST_LINKS} links")
+                raise _DoubtError(f"{path} has more than {MOST_LINKS} links")
             target = Path(os.readlink(found))
             at = Path("/") if target.is_absolute() else at
             parts += [word for word in reversed(target.parts) if word != "/"]
@@ -112,7 +112,7 @@ class _Look:
                     continue
                 count += 1
                 if count > MOST_FILES:
-                    raise _DoubtError(f"{top} holds more than {MOST_FILES} files")
+                    raise _DoubtError(f"{top} has more than {MOST_FILES} files")
                 path = Path(entry.path)
                 if entry.is_symlink():
                     path = self.held(path)
@@ -124,7 +124,7 @@ class _Look:
 
     def _check(self, path: Path, status: os.stat_result, *, is_end: bool) -> None:
         if status.st_uid not in self._owners:
-            raise _DoubtError(f"{path} belongs to {_user(status.st_uid)}")
+            raise _DoubtError(f"{path} is owned by {_user(status.st_uid)}")
         mounter = self._mounted_by.get(status.st_dev, 0) if not os.major(status.st_dev) else 0
         if mounter not in self._owners:
             raise _DoubtError(f"{path} is in a file system that {_user(mounter)} serves")
@@ -136,7 +136,7 @@ class _Look:
         if status.st_mode & self._others and not is_passed:
             by = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
             mode = stat.S_IMODE(status.st_mode)
-            raise _DoubtError(f"{path} can be written to by {by} (mode {mode:04o})")
+            raise _DoubtError(f"{path} is writable by {by} (mode {mode:04o})")
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise _DoubtError(f"{path} is neither a file nor a folder")
 
@@ -252,5 +252,5 @@ def _link_target(at: int, name: str) -> PurePosixPath | None:
 
 def _own_name(part: str) -> str:
     if part in ("..", "/"):
-        raise OSError(errno.EINVAL, "the name leads out of its folder", part)
+        raise OSError(errno.EINVAL, "the name is outside its folder", part)
     return part

@@ -55,9 +55,9 @@ _KNOWN = frozenset(unit.value for unit in Unit)
 def why_no_unit(text: str) -> str | None:
     """Return why a text can't be a unit; None for one that can."""
     if not text or text != text.strip():
-        return "a unit is a word, without blanks around it"
+        return "a unit must be a word, without spaces around it"
     if len(text) > LONGEST_UNIT:
-        return f"a unit has {LONGEST_UNIT} characters at most, and this one has {len(text)}"
+        return f"a unit may have at most {LONGEST_UNIT} characters, got {len(text)}"
     if not text.isprintable() or any(sign in text for sign in _MARKUP):
         return f"a unit has printable characters only, and none of {' '.join(_MARKUP)}"
     return None

@@ -118,9 +118,9 @@ def _one(schema: Schema) -> str:
         case "string" if "pattern" in schema:
             return "a name (letters, digits, '+', '.', '_' and '-')"
         case "string" if schema.get("minLength"):
-            return "a text that isn't empty"
+            return "a text that is not empty"
         case "string":
-            return "a text (in quotes, where it looks like a number)"
+            return "a text (in quotes if it looks like a number)"
         case _:
             return ""
 
@@ -171,7 +171,7 @@ def load_mapping(path: Path) -> YamlMapping:
         place = f"{path}:{error.line}" if error.line else str(path)
         raise UsageError(f"{place}: {error.problem}") from error
     if not isinstance(loaded, YamlMapping):
-        raise UsageError(f"{path}: holds no mapping", hint="Write 'key: value' lines at top level.")
+        raise UsageError(f"{path}: has no mapping", hint="Write 'key: value' lines at top level.")
     return loaded
 
 
@@ -242,7 +242,7 @@ def _told(
         _explain(model, mapping, path, found) for found in islice(by_place.values(), _MOST_TOLD)
     ]
     more = len(by_place) - len(told)
-    return [*told, *([f"{path}: and {more} mistakes more."] if more else [])]
+    return [*told, *([f"{path}: and {more} more errors."] if more else [])]
 
 
 def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:

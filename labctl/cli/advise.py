@@ -43,15 +43,13 @@ _SECTIONS = {
 
 @click.command("advise", cls=Sectioned, sections=_SECTIONS)
 @click.argument("run_name", metavar="RUN")
-@click.option(
-    "--domain", metavar="NAME|FILE", help="The domain that the commands are for, and its size."
-)
+@click.option("--domain", metavar="NAME|FILE", help="The domain to write the commands for.")
 @click.option("--connect", metavar="URI", help="Where it is defined (default: qemu:///system).")
 @click.option(
     "--vcpus", type=click.IntRange(1), help="vCPUs to fit the pins to (default: the domain's)."
 )
-@click.option("--disk", metavar="TARGET", help="Its disk (vda, …), where a tuning is about disks.")
-@click.option("--tuning", metavar="NAME", help="Another than the one that is advised first.")
+@click.option("--disk", metavar="TARGET", help="Its disk (vda, …), for tunings of disks.")
+@click.option("--tuning", metavar="NAME", help="A tuning other than the first advised one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/advice.md).")
 @click.option(
     "--out",
@@ -67,17 +65,19 @@ _SECTIONS = {
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the rollout card as markdown.",
 )
-@click.option("--apply", "applying", is_flag=True, help="Carry out the host's steps, here.")
-@click.option("--check", is_flag=True, help="With --apply: say what would change, change nothing.")
+@click.option("--apply", "applying", is_flag=True, help="Apply the host's steps on this host.")
+@click.option("--check", is_flag=True, help="With --apply: show what would change; change nothing.")
 @click.option(
     "--restore-after",
     metavar="TIME",
-    help="With --apply: undo it after so long (such as 30m) unless 'labctl host keep' is called.",
+    help="With --apply: undo it after this time (such as 30m) unless 'labctl host keep' is called.",
 )
 @click.option("--verify", is_flag=True, help="Measure the advised tuning again, in fresh guests.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of --verify (default: drawn).")
-@click.option("--fresh", metavar="RUN", help="With --verify: take this run, and measure nothing.")
-@click.option("--detach", "detaching", is_flag=True, help="With --verify: go on in the background.")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of --verify (default: random).")
+@click.option("--fresh", metavar="RUN", help="With --verify: use this run instead of measuring.")
+@click.option(
+    "--detach", "detaching", is_flag=True, help="With --verify: continue in the background."
+)
 @click.option("--quiet", is_flag=True, help="With --verify: no progress.")
 @results_option
 @click.pass_context
@@ -102,12 +102,12 @@ def command(
     quiet: bool,
     results: Path | None,
 ) -> int | None:
-    """Say what RUN advises to roll out, what it costs and how to apply it.
+    """Show which tuning RUN advises to roll out, its cost and the steps to apply it.
 
-    Advised is what improves at least one primary metric, and is shown to lose no more than the
-    study allows in every other. --verify measures the advised tuning once more, as one more study,
-    and exits with 1 if that is not shown again. --apply carries out the steps on this host; 'labctl
-    host restore' undoes all of them.
+    A tuning is advised if it improves at least one primary metric and is shown to lose no more
+    than the study allows in every other. --verify measures the advised tuning again in a
+    new run, and exits with 1 if the result does not repeat. --apply runs the steps on this host;
+    'labctl host restore' undoes all of them.
     """
     from labctl.analysis.judge import judge
     from labctl.rollout.advice import advise, of_tuning
@@ -178,8 +178,8 @@ def _check_options(context: click.Context) -> None:
     words = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     if {"verify", "applying"} <= given:
         raise UsageError(
-            "--verify and --apply are two things",
-            hint="Measure again first: --verify. Where that confirms it: --apply.",
+            "--verify and --apply exclude each other",
+            hint="Measure again first with --verify. If that confirms it, use --apply.",
         )
     for name, belongs in _BELONG_TO.items():
         if name in given and belongs not in given:
@@ -193,7 +193,7 @@ def _first(advice: Advice, what: str) -> Advised:
     if not advice.advised:
         raise UsageError(
             f"there is nothing to {what}: {advice.headline}",
-            hint="--tuning NAME takes one that this run does not advise.",
+            hint="Choose a tuning that this run does not advise with --tuning NAME.",
         )
     return advice.advised[0]
 
@@ -250,9 +250,8 @@ def rollout_target(
     here = other_host(run)
     if here and memory_mib is None:
         raise UsageError(
-            f"--vcpus plans pins for this host ({here}), and run {run.name} measured another one",
-            hint="Run it on the host where the virtual machine is; a copy of the run's folder "
-            "will do.",
+            f"--vcpus plans pins for this host ({here}), but run {run.name} measured another host",
+            hint="Run it on the virtual machine's host, with a copy of the run's folder.",
         )
     return _machine(vcpus, memory_mib, xml, here), name
 
@@ -293,7 +292,7 @@ def _planned(topology: Topology, vcpus: int) -> Callable[[str | None, int], Pins
     def pins(strategy: str | None, iothreads: int) -> Pins:
         if strategy is not None and strategy not in list(Strategy):
             raise UsageError(
-                f"the run says that its tuning pins by '{strategy[:60]}', which is no strategy",
+                f"the run's tuning pins with '{strategy[:60]}', which is not a strategy",
                 hint=f"Allowed: {', '.join(Strategy)}. The run's folder was changed or damaged.",
             )
         plan = pin_plan(topology, vcpus, iothreads, Strategy(strategy or Strategy.COMPACT))
@@ -366,8 +365,8 @@ def _usable(asked: Verifying, name: str) -> LoadedRun:
         why = f"it measured '{verifies.tuning}'"
     if why:
         raise UsageError(
-            f"run '{fresh.name}' can't confirm what run '{asked.run.name}' advises: {why}",
-            hint="'labctl advise RUN --verify' makes one that can.",
+            f"run '{fresh.name}' cannot confirm the advice of run '{asked.run.name}': {why}",
+            hint="Make a suitable run with 'labctl advise RUN --verify'.",
         )
     return fresh
 
@@ -412,7 +411,7 @@ def verifying_request(
     recorded = recorded_sweep(run)
     if recorded is None:
         raise UsageError(
-            f"run '{run.name}' does not say which study made it",
+            f"run '{run.name}' does not name its study",
             hint="Measure it with 'labctl sweep STUDY --tuning " + shlex.quote(tuning) + "'.",
         )
     again = sweep_command.make_context("sweep", recorded[0], parent=context)
@@ -446,7 +445,7 @@ def check_same(run: LoadedRun, plan: PlanRecord) -> None:
 
     if plan.seed == run.plan.seed:
         raise UsageError(
-            f"seed {plan.seed} is that of run '{run.name}'",
+            f"seed {plan.seed} is the seed of run '{run.name}'",
             hint="Give another --seed, or leave it out.",
         )
     differing = keys_of(plan, run.plan)
@@ -456,8 +455,8 @@ def check_same(run: LoadedRun, plan: PlanRecord) -> None:
         differing.append("limits")
     if differing:
         raise UsageError(
-            f"the study of run '{run.name}' is not what it was: {', '.join(differing)} "
+            f"the study of run '{run.name}' has changed: {', '.join(differing)} "
             f"{'differs' if len(differing) == 1 else 'differ'} now",
-            hint="Put the study's file back as it was, on the host that the run was made on; or "
-            "make a new run and take its advice.",
+            hint="Restore the study's file on the host of the run, or make a new run and use "
+            "its advice.",
         )

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from labctl.run.planning.host import HostRequest
 
 _NOT_UNDONE = {
-    "tuned": "tuned turns more than can be put back, and its daemon may have to be started",
-    "c-states": "cpupower also allows idle states that were off before",
-    "cpu-dma-latency": "a service must hold it",
+    "tuned": "tuned changes more than can be restored, and its daemon may have to be started",
+    "c-states": "cpupower also enables idle states that were disabled before",
+    "cpu-dma-latency": "a service must keep it open",
 }
 """Knobs whose steps change what no journal has, and why."""
 
@@ -106,11 +106,11 @@ def apply_advice(
     for title in _after_reboot(advised):
         click.echo(printable(f"in force after a reboot of the host: {title}"))
     for title in _when_started(advised):
-        click.echo(printable(f"in force when the virtual machine is started next: {title}"))
+        click.echo(printable(f"in force after the next start of the virtual machine: {title}"))
     for title in _in_guest(advised):
         click.echo(printable(f"left to do inside the guest: {title}"))
     for note in advised.rollout.notes:
-        click.echo(printable(f"mind: {note}"))
+        click.echo(printable(f"note: {note}"))
 
 
 def _check(advised: Advised, target: Target) -> None:
@@ -124,8 +124,8 @@ def _check(advised: Advised, target: Target) -> None:
     for knob, why in _NOT_UNDONE.items():
         if knob in dict(rollout.host):
             raise UsageError(
-                f"'{tuning}' sets '{knob}', which could not be undone as a whole: {why}",
-                hint="--out FOLDER writes the steps, to be carried out by hand.",
+                f"'{tuning}' sets '{knob}', which cannot be undone completely: {why}",
+                hint="Write the steps with --out FOLDER and apply them by hand.",
             )
     if not steps:
         raise UsageError(
@@ -135,27 +135,27 @@ def _check(advised: Advised, target: Target) -> None:
         )
     if rollout.edits_domain and target.domain is None:
         raise UsageError(
-            f"'{tuning}' changes a virtual machine, and none is named",
+            f"'{tuning}' changes a virtual machine, but none is named",
             hint="Name it with --domain; 'virsh list --all' shows them.",
         )
     words = [word for step in steps for command in step.commands for word in command.argv]
     if target.disk is None and any(DISK in word for word in words):
         raise UsageError(
-            f"'{tuning}' changes a disk, and none is named",
+            f"'{tuning}' changes a disk, but none is named",
             hint=f"Name it with --disk; 'virsh domblklist {target.domain}' shows them.",
         )
     if target.vcpus is None:
         if target.other_host:
             raise UsageError(
-                f"the run measured another host than this one ({target.other_host}), and its CPU "
-                "numbers hold there alone",
-                hint="With --domain the pins are planned for this host.",
+                f"the run measured another host ({target.other_host}), and its CPU numbers "
+                "apply only there",
+                hint="Add --domain to plan the pins for this host.",
             )
     elif rollout.vcpus is not None and target.vcpus != rollout.vcpus:
         raise UsageError(
-            f"'{tuning}' was made for {rollout.vcpus} vCPUs, and '{target.domain}' has "
-            f"{target.vcpus}",
-            hint="'labctl advise' says in its notes why it could not be fitted.",
+            f"the steps of '{tuning}' are for {rollout.vcpus} vCPUs, but '{target.domain}' "
+            f"has {target.vcpus}",
+            hint="The notes of 'labctl advise' explain why they could not be fitted.",
         )
 
 
@@ -192,7 +192,7 @@ class _Carrying:
         except OSError as error:
             raise HostError(
                 f"the domain '{self._domain}' can't be read: {error.strerror}",
-                hint=f"'virsh --connect {self._uri} list --all' shows those that are there.",
+                hint=f"'virsh --connect {self._uri} list --all' lists the domains.",
             ) from error
 
     def foreseen(self) -> Iterator[Foreseen]:

@@ -28,7 +28,7 @@ _FEWEST_PAIRS = 10
 @click.option(
     "--overhead",
     is_flag=True,
-    help="Measure what collecting costs, natively and in a guest: some minutes.",
+    help="Measure the cost of collecting, natively and in a guest (some minutes).",
 )
 @click.option(
     "--level",
@@ -49,7 +49,7 @@ _FEWEST_PAIRS = 10
     type=click.IntRange(min=2),
     default=20,
     show_default=True,
-    help="Windows with and without. Under 10 the result is not kept.",
+    help="Pairs of windows with and without. Under 10 the result is not kept.",
 )
 @click.option(
     "--seconds",
@@ -57,7 +57,10 @@ _FEWEST_PAIRS = 10
     help="Length of a window (default: the study's).",
 )
 @click.option(
-    "--study", default="selftest", show_default=True, help="Whose workload, roles and image."
+    "--study",
+    default="selftest",
+    show_default=True,
+    help="Study with the workload, roles and image.",
 )
 @click.option("--workload", help="One of the study's (default: its first).")
 @click.option(
@@ -81,10 +84,11 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """List what trials collect at each level, and what of it works on this host.
+    """List what trials collect at each level, and which collectors work on this host.
 
-    With --overhead also measure what a level costs: a workload's throughput with and without it,
-    taking turns, as a share with its 95 % interval. It is kept for reports of later runs here.
+    With --overhead, also measure the cost of a level: the share of a workload's throughput that
+    is lost, with its 95 % CI, from alternating windows with and without it. Reports of later
+    runs on this host show it.
     """
     from labctl.run.commands.overhead import SIDES, OverheadRequest
 
@@ -119,8 +123,8 @@ def _refuse_alone(context: click.Context) -> None:
         name = f"{option}s" if option in ("level", "side") else option
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(
-                f"--{option} says how a level's cost is measured, and none is",
-                hint="Add --overhead, which measures, or leave it out.",
+                f"--{option} has no effect without --overhead",
+                hint="Add --overhead, or leave it out.",
             )
 
 
@@ -244,8 +248,8 @@ def _print_costs(overhead: dict[str, Any]) -> None:
         table.add_row(*row)
     out.print(table)
     out.print(
-        "\nA cost is the share of the throughput that is lost; below 0 none was. 'labctl itself' is"
-        " the CPU time in the windows of labctl and of the programs that record for it."
+        "\nCost: the share of the throughput that is lost; below 0, nothing was lost. "
+        "'labctl itself': the CPU time of labctl and of the programs that record for it."
     )
     for found in overhead["costs"]:
         for problem in found["problems"]:
@@ -253,4 +257,4 @@ def _print_costs(overhead: dict[str, Any]) -> None:
             click.echo(printable(f"  {where}: a collector recorded nothing: {problem}"))
     if not overhead["kept"]:
         few = counted(overhead["costs"][0]["pairs"], "pair")
-        out.print(f"Not kept for reports: {few} where it takes {_FEWEST_PAIRS} ('--pairs').")
+        out.print(f"Not kept for reports: {few}; at least {_FEWEST_PAIRS} are needed ('--pairs').")

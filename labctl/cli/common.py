@@ -215,7 +215,7 @@ def levels_asked_for(given: Iterable[str]) -> dict[str, tuple[str, ...]] | None:
         chosen = tuple(filter(None, levels.split(",")))
         if not name or not chosen:
             raise UsageError(
-                f"--factor is '{word}', not a factor with its levels",
+                f"--factor: expected NAME=LEVEL,LEVEL, got '{word}'",
                 hint="Write it as '--factor collector=zgc,g1'.",
             )
         if name in found:

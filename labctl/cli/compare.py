@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 @click.argument("run_a", metavar="RUN_A")
 @click.argument("run_b", metavar="RUN_B")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/compare.md).")
-@click.option("--force", is_flag=True, help="Compare what can't be compared, and label it so.")
+@click.option(
+    "--force", is_flag=True, help="Compare runs that are not comparable, and label the result."
+)
 @click.option(
     "--price",
     "prices",
     metavar="A=PRICE",
     multiple=True,
-    help="What an hour of RUN_A's host costs; the same of B. Both: performance per price.",
+    help="Price of an hour on RUN_A's host, likewise for B. With both: performance per price.",
 )
 @results_option
 def command(
@@ -41,7 +43,7 @@ def command(
     prices: tuple[str, ...],
     results: Path | None,
 ) -> None:
-    """Compare RUN_B with RUN_A: facts that differ first, then values and effects."""
+    """Compare RUN_B with RUN_A: first the facts that differ, then values and effects."""
     from labctl.analysis.compare.two_runs import compare_runs, per_price
     from labctl.report.terminal.compare import comparison_json, comparison_table
     from labctl.store.run_places import find_run
@@ -51,14 +53,14 @@ def command(
     a, b = (find_run(folder, name) for name in (run_a, run_b))
     if a.path == b.path:
         raise UsageError(
-            f"{run_a} and {run_b} are one run, and a run can't be compared with itself",
-            hint=f"'labctl report {run_a}' shows it; 'labctl run list' has the others.",
+            f"{run_a} and {run_b} are the same run",
+            hint=f"'labctl report {run_a}' shows it; 'labctl run list' lists the others.",
         )
     found = compare_runs(a.load_planned(), b.load_planned())
     if found.refusals and not force:
         raise UsageError(
             f"{found.a} and {found.b} can't be compared: {'; '.join(found.refusals)}",
-            hint="'--force' compares them all the same, and labels it.",
+            hint="'--force' compares them anyway and labels the result.",
         )
     priced = tuple(per_price(found.levels, paid)) if paid is not None else ()
     if as_json:
@@ -82,14 +84,14 @@ def _prices(given: Sequence[str]) -> Prices | None:
             price = 0.0
         if run not in ("A", "B") or run in found or not (isfinite(price) and price > 0):
             raise UsageError(
-                f"--price {one}: not a price of run A or B",
-                hint="Give what an hour costs, once for each: --price A=0.34 --price B=0.306",
+                f"--price {one}: expected A=PRICE or B=PRICE",
+                hint="Give the price of an hour for both: --price A=0.34 --price B=0.306",
             )
         found[run] = price
     if len(found) < 2:
         (lacking,) = {"A", "B"} - set(found)
         raise UsageError(
-            f"performance per price takes both prices, and {lacking}'s is missing",
+            f"the price of {lacking} is missing; performance per price needs both",
             hint=f"Give '--price {lacking}=PRICE' as well, in the same currency.",
         )
     return Prices(a=found["A"], b=found["B"])
@@ -103,12 +105,12 @@ def _prices(given: Sequence[str]) -> Prices | None:
     "--metric",
     metavar="METRIC",
     required=True,
-    help="As reports name it: latency_p95, or host_cpu{thread=vcpu} for one of its labels.",
+    help="Name as in reports: latency_p95, or host_cpu{thread=vcpu} for one label.",
 )
-@click.option("--tuning", metavar="NAME", help="Of this tuning alone.")
-@click.option("--workload", metavar="NAME", help="Under this workload alone.")
-@click.option("--condition", metavar="NAME", help="Under this condition alone.")
-@click.option("--study", metavar="NAME", help="In runs of this study alone.")
+@click.option("--tuning", metavar="NAME", help="Only this tuning.")
+@click.option("--workload", metavar="NAME", help="Only this workload.")
+@click.option("--condition", metavar="NAME", help="Only this condition.")
+@click.option("--study", metavar="NAME", help="Only runs of this study.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/history.md).")
 @html_option
 @results_option
@@ -122,7 +124,7 @@ def history(
     html_file: Path | None,
     results: Path | None,
 ) -> None:
-    """Draw a metric over all runs, and mark where it changed."""
+    """Plot a metric over all runs, and mark changes."""
     from dataclasses import replace
 
     from labctl.analysis.compare.history import Choice, history
@@ -144,7 +146,7 @@ def history(
             return
         raise UsageError(
             nothing(found),
-            hint="'labctl run list' shows the runs, 'labctl report RUN' what they measured.",
+            hint="'labctl run list' shows the runs, 'labctl report RUN' their metrics.",
         )
     if html_file is not None:
         from labctl.report.page.history_page import history_page

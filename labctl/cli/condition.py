@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @click.group("condition", cls=Group)
 def command() -> None:
-    """List, show or validate conditions: what else happens on the host during a trial."""
+    """List, show or validate conditions: the load that runs on the host beside a trial."""
 
 
 @command.command("list")
@@ -51,7 +51,7 @@ def list_command(as_json: bool) -> None:
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, as_json: bool) -> None:
-    """Show a condition's neighbours: what each runs, as whom and where on this host."""
+    """Show a condition's neighbours: the commands, users and CPUs of each on this host."""
 
     facts = facts_of(_found(name))
     if as_json:
@@ -77,15 +77,15 @@ def show_commands(one: dict[str, Any]) -> None:
 @command.command("validate")
 @click.argument("name", metavar="NAME|FILE")
 def validate_command(name: str) -> None:
-    """Check a condition's file: keys, values and names; then its neighbours' commands.
+    """Check a condition's file (keys, values and names) and its neighbours' commands.
 
-    Exit code 2 names file, line and key of what is wrong.
+    On an error it names file, line and key, and exits with 2.
     """
     from labctl.base.wording import counted
 
     facts = facts_of(_found(name))
     kinds = counted(len(facts["neighbours"]), "kind")
-    click.echo(f"{name}: nothing wrong; it has {kinds} of neighbours")
+    click.echo(f"{name}: valid; it has {kinds} of neighbours")
 
 
 def _found(name: str) -> Condition:

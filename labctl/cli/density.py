@@ -31,7 +31,7 @@ _DURATION_S = 10.0
 
 _SECTIONS = {
     "What to count": "--tuning --limit --set",
-    "How long and how often": "--duration --blocks --search --most",
+    "Length and number": "--duration --blocks --search --most",
     "Each guest": "--vcpus --memory --accel",
     "This run": "--plan-only --show --seed --wait-quiet --results --html --json --quiet --help",
 }
@@ -40,34 +40,34 @@ _SECTIONS = {
 
 @click.command("density", cls=Sectioned, sections=_SECTIONS)
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
-@click.option("--tuning", "tunings", multiple=True, help="A tuning to count guests of; repeat it.")
 @click.option(
-    "--limit", metavar="TEXT", help="What the worst guest must keep: 'frame_p95 < 16 ms'."
+    "--tuning", "tunings", multiple=True, help="A tuning to count guests with; can be repeated."
 )
+@click.option("--limit", metavar="TEXT", help="The limit for the worst guest: 'frame_p95 < 16 ms'.")
 @click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A workload's parameter.")
-@click.option("--duration", type=TIME_OPTION, help="Each window (10s, or the least it takes).")
 @click.option(
-    "--blocks", type=click.IntRange(1, 100), default=10, help="Counts of each tuning (10)."
+    "--duration", type=TIME_OPTION, help="Length of a window (10s, or the workload's minimum)."
 )
-@click.option("--most", type=click.IntRange(min=1), help="Try no more guests (default: by memory).")
+@click.option("--blocks", type=click.IntRange(1, 100), default=10, help="Counts per tuning (10).")
+@click.option("--most", type=click.IntRange(min=1), help="Most guests to try (default: by memory).")
 @click.option(
     "--search",
     type=click.Choice(["up", "bisect"]),
     default="up",
-    help="One guest more at a time, or doubling and halving.",
+    help="Add one guest at a time, or double and halve.",
 )
 @click.option("--vcpus", type=click.IntRange(min=1), default=1, help="vCPUs of each guest (1).")
 @click.option("--memory", type=MEMORY_OPTION, help="Memory of each guest (1G; a number: MiB).")
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: random).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option(
     "--wait-quiet",
     metavar="TIME",
     default="10m",
-    help="How long it may wait for others to leave the host alone (10m; 0: never).",
+    help="How long to wait for the host to become idle (10m; 0: never).",
 )
 @click.option("--plan-only", is_flag=True, help="Print guests, memory and time; start nothing.")
-@click.option("--show", "shown", metavar="RUN", help="Show what an earlier density run found.")
+@click.option("--show", "shown", metavar="RUN", help="Show the result of an earlier density run.")
 @results_option
 @html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/density.md).")
@@ -86,8 +86,8 @@ def command(
 ) -> None:
     """Count how many guests run WORKLOAD at once before the worst of them breaks the limit.
 
-    Clones of one saved guest are restored one after the other, all run the workload at the same
-    time, and the number of them that kept the limit is counted once per block and tuning.
+    Clones of one snapshot are restored one after the other and run the workload at the same time.
+    The number of clones that keep the limit is counted once per block and tuning.
     """
     from labctl.store.density_record import DensityFolder
     from labctl.store.jsonfile import check_folder
@@ -95,7 +95,7 @@ def command(
     results = runs_folder(context.params["results"])
     if shown is not None:
         if workload is not None:
-            raise UsageError("--show reads an earlier run, and WORKLOAD is for a new one: give one")
+            raise UsageError("--show reads an earlier run; leave out WORKLOAD")
         show_run(DensityFolder.find(results, shown), html_file, as_json=as_json)
         return
     request = request_of(context.params, state_paths(context), results)
@@ -117,19 +117,23 @@ def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> Dens
 
     if given["workload"] is None:
         raise UsageError(
-            "which WORKLOAD the guests run is missing",
+            "missing argument WORKLOAD",
             hint="labctl density frame-loop --tuning baseline --limit 'frame_p95 < 16 ms'",
         )
     program = found_workload(given["workload"])
     if not given["tunings"] or given["limit"] is None:
         lacking = "--tuning" if not given["tunings"] else "--limit"
         raise UsageError(
-            f"{lacking} is missing: guests of each --tuning are counted until --limit breaks",
+            f"{lacking} is missing: guests with each --tuning are counted until --limit is "
+            "exceeded",
             hint="--tuning baseline --tuning vcpupin --limit "
             f"'{program.primary} …' ('labctl workload show {program.name}' lists the metrics)",
         )
     if len(set(given["tunings"])) < len(given["tunings"]):
-        raise UsageError("--tuning names a tuning twice", hint="Each is counted in every block.")
+        raise UsageError(
+            "--tuning names a tuning twice",
+            hint="Name it once; each tuning is counted in every block.",
+        )
     duration_s = given["duration"] or max(_DURATION_S, program.file.trial.least_s)
     return DensityRequest(
         workload=asked_for(program, parameters_of(program, given["given"]), duration_s),
@@ -232,9 +236,9 @@ def show_plan(request: DensityRequest, *, as_json: bool) -> None:
         f"at most {plan.most} guests ({plan.most_by}): {plan.needed_mib} MiB with their QEMUs"
     )
     click.echo(
-        f"{counted(request.blocks, 'block')}, {counted(counts, 'count')}; a step of a count takes "
-        f"about {roughly(plan.step_s)}, and one count as many steps as guests fit and one more "
-        "('--search bisect': fewer), so with 3 guests fitting "
+        f"{counted(request.blocks, 'block')}, {counted(counts, 'count')}; a step takes "
+        f"about {roughly(plan.step_s)}; a count needs one step more than guests fit "
+        "('--search bisect': fewer), so if 3 guests fit, "
         f"{roughly(counts * 4 * plan.step_s + request.blocks * 60)}"
     )
     for number in range(min(plan.most, 4)):

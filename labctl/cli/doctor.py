@@ -51,24 +51,24 @@ SCHEMA = 1
 
 
 @click.command("doctor")
-@click.option("--for", "study", metavar="STUDY", help="Ask what this study needs of the host.")
+@click.option("--for", "study", metavar="STUDY", help="Check the host for this study.")
 @click.option(
-    "--since", "run_name", metavar="RUN", help="Ask which of this run's verdicts still hold."
+    "--since", "run_name", metavar="RUN", help="Check which of this run's verdicts still hold."
 )
 @click.option(
     "--collect",
     "level",
     type=click.Choice([level.value for level in Level]),
-    help="With --for: what its trials are to collect (default: what the study says).",
+    help="With --for: the level of collection (default: the study's).",
 )
 @click.option(
     "--hwlat",
     "hwlat_s",
     type=click.IntRange(5, 3600),
     metavar="SECONDS",
-    help="Also look for that long for what firmware does. It stops each CPU in turn.",
+    help="Also detect firmware activity for this many seconds; each CPU is stopped in turn.",
 )
-@click.option("--full", "-v", is_flag=True, help="Give what is fine a row each, too.")
+@click.option("--full", "-v", is_flag=True, help="Also list the checks that passed.")
 @results_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/doctor.md).")
 @click.pass_context
@@ -82,16 +82,16 @@ def command(
     results: Path | None,
     as_json: bool,
 ) -> int:
-    """Check this host: what was found, why it matters, what to do. Changes nothing.
+    """Check this host: findings, why they matter, and remedies. Changes nothing.
 
-    Exit code 1: something blocks, or with --since: a verdict no longer holds.
+    Exit code 1: something blocks a sweep or, with --since, a verdict no longer holds.
     """
     if study and run_name:
         raise UsageError("'--for' and '--since' exclude each other", hint="Give one of them.")
     if run_name and hwlat_s:
-        raise UsageError("'--since' asks about facts, '--hwlat' measures", hint="Give one of them.")
+        raise UsageError("'--since' and '--hwlat' exclude each other", hint="Give one of them.")
     if level and not study:
-        raise UsageError("--collect says what a study collects", hint="Name it: --for STUDY.")
+        raise UsageError("--collect needs a study", hint="Name it: --for STUDY.")
     started = time.monotonic()
     places = state_paths(context)
     if run_name:
@@ -205,9 +205,9 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
     recorded = run.run.host
     if not recorded:
         raise UsageError(
-            f"run '{run.name}' has recorded nothing of its host",
+            f"run '{run.name}' recorded nothing about its host",
             hint=(
-                "It was imported: nothing is known of its host."
+                "It was imported, so nothing is known about its host."
                 if run.run.imported
                 else "It ended before its first boot: run it again."
             ),
@@ -268,7 +268,7 @@ _SECTIONS = {
     Status.OK: ("FINE", "bold green"),
     Status.UNKNOWN: ("UNKNOWN: could not be determined", "bold"),
     Status.WARN: ("WARNINGS: results are affected, or a feature is unavailable", "bold yellow"),
-    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is changed", "bold red"),
+    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is fixed", "bold red"),
 }
 _FIRST_STUDY = "pinning"
 """Study by which the most important warnings are chosen when none is named."""
@@ -312,7 +312,7 @@ def print_checkup(
             if finding.status is status and finding not in checkup.foremost
         ]
         if found and status is Status.OK and not full:
-            _line(console, f"\n{title}: {_groups(found)} (a row each with --full)", style)
+            _line(console, f"\n{title}: {_groups(found)} (listed with --full)", style)
         elif found:
             _line(console, f"\n{title}", style)
             _section(console, found)
@@ -377,9 +377,9 @@ def print_since(console: Console, since: Since, seconds: float) -> None:
         _line(console, "")
         _remedy(console, since.command)
     if not since.verdicts:
-        _line(console, "\nThe run has no verdict that anything could void.")
+        _line(console, "\nThe run has no verdicts.")
     if since.not_recorded:
-        _line(console, "\nNOT COMPARED: unknown then or now", "bold")
+        _line(console, "\nNOT COMPARED: unknown in the run or now", "bold")
         _row(console, "", ", ".join(fact.name for fact in since.not_recorded))
 
 
@@ -439,7 +439,7 @@ SELFTEST_SCHEMA = 1
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The bundle, a tar.xz (default: labctl-selftest-… in the present folder).",
+    help="The bundle, a tar.xz (default: labctl-selftest-… in the current folder).",
 )
 @click.option("--tuning", "tunings", multiple=True, help="Only these tunings (and the roles).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
@@ -454,14 +454,13 @@ def selftest(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run all of labctl once on this host, and bundle what its tools printed.
+    """Run all of labctl once on this host, and bundle the output of its tools.
 
-    Boots a guest, restores it with every tuning that it can be restored with, and counts with
-    every collector. Tunings of the host are put back after each. The bundle has nothing in it that
-    identifies the host.
+    Boots a guest, restores it with every restorable tuning, and uses every collector. Host
+    settings are restored after each. The bundle contains nothing that identifies the host.
 
-    Exit code: 0 when KVM, a PMU and everything else worked; 1 when something did not that this
-    host can have; 3 when the host has no KVM or no PMU: their part is not shown then.
+    Exit code: 0 if everything worked, including KVM and a PMU; 1 if something failed that this
+    host supports; 3 if the host has no KVM or no PMU, so that their part is not tested.
     """
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView

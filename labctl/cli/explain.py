@@ -31,7 +31,7 @@ class _Meaning:
 def command(words: tuple[str, ...], as_json: bool) -> None:
     """Explain TERM: a word of a report, a verdict, a metric or a tuning.
 
-    Without TERM it lists the words that it knows.
+    Without TERM, list all terms.
     """
     word = " ".join(words).strip()
     if not word:
@@ -89,7 +89,7 @@ def _list_words(*, as_json: bool) -> None:
         out.print(f"[bold]{heading}[/bold]")
         out.print(Columns(names, padding=(0, 2), column_first=True))
         out.print()
-    out.print("'labctl explain TERM' says what one of them means.", markup=False)
+    out.print("'labctl explain TERM' explains one of them.", markup=False)
 
 
 def _meanings(word: str) -> Iterator[_Meaning]:
@@ -129,7 +129,7 @@ def _direction(better: object) -> str:
     from labctl.base.units import Better
 
     if better is Better.NEITHER:
-        return "neither direction is better"
+        return "no direction is better"
     return f"{better} is better"
 
 

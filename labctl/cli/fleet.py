@@ -46,10 +46,10 @@ _fleet = click.argument("name", metavar="FLEET")
 @html_option
 @results_option
 def report(name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
-    """Report which groups of hosts may take a tuning, and which hosts stand apart.
+    """Report which groups of hosts may take a tuning, and which hosts are outliers.
 
-    FLEET is its name in the folder of runs, or the path of its folder. Runs that have arrived since
-    the last report are read first, and kept as Parquet in its folder 'data'.
+    FLEET is a name in the folder of runs, or the path of a fleet's folder. New runs are read first
+    and kept as Parquet in its folder 'data'.
     """
     from labctl.analysis.hosts.judge import judge_fleet
     from labctl.fleet.fleet_folder import FleetFolder
@@ -111,14 +111,14 @@ _INVENTORY = "hosts.yml"
 
 @click.command("advise")
 @click.argument("name", metavar="FLEET")
-@click.option("--tuning", metavar="TUNING", help="What to roll out (default: the best advised).")
+@click.option("--tuning", metavar="TUNING", help="Tuning to roll out (default: the best advised).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet.md).")
 @results_option
 def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -> int | None:
-    """Say which hosts of FLEET may take a tuning, what it costs and with which steps.
+    """Show which hosts of FLEET may take a tuning, its cost and its steps.
 
-    A host may take it where its group of hosts may, it was measured, and it doesn't stand apart.
-    Exits with 1 where no host may, and says why.
+    A host may take it if its group may, it was measured and it is not an outlier. If no host may,
+    the reasons are shown and the exit code is 1.
     """
     from labctl.analysis.hosts.judge import advised_tunings, hosts_that_may, judge_fleet
     from labctl.fleet.advice import (
@@ -163,8 +163,8 @@ def _check(fleet: str, judged: FleetJudgement, tuning: str | None) -> None:
     tunings = dict.fromkeys(answer.tuning for answer in judged.answers)
     if not tunings:
         raise UsageError(
-            f"no host of {fleet} has an effect that could be pooled",
-            hint=f"'labctl fleet report {shlex.quote(fleet)}' says how far each host came.",
+            f"no host of {fleet} has an effect to pool",
+            hint=f"'labctl fleet report {shlex.quote(fleet)}' shows the state of each host.",
         )
     if tuning is not None and tuning not in tunings:
         raise UsageError(
@@ -187,26 +187,28 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
 
 @click.command("rollout")
 @click.argument("name", metavar="FLEET")
-@click.option("--tuning", metavar="NAME", required=True, help="What is rolled out.")
+@click.option("--tuning", metavar="NAME", required=True, help="Tuning to roll out.")
 @click.option(
     "--inventory", "-i", multiple=True, metavar="FILE", help="The hosts (default: the sweep's)."
 )
-@click.option("--limit", metavar="PATTERN", help="Only these of the hosts that may take it.")
-@click.option("--forks", type=click.IntRange(1), default=20, help="Hosts talked to at once (20).")
+@click.option("--limit", metavar="PATTERN", help="Only these hosts, among those that may take it.")
+@click.option(
+    "--forks", type=click.IntRange(1), default=20, help="Hosts contacted in parallel (20)."
+)
 @click.option("--serial", metavar="N|N%,...", default="1,10%", help="Size of the batches (1,10%).")
 @click.option(
     "--policy",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Hold each new run against its rules as well.",
+    help="Also check each new run against its rules.",
 )
 @click.option(
     "--restore-after",
     metavar="TIME",
     default="30m",
-    help="After so long a host that was not told to keep it puts itself back (30m).",
+    help="A host without confirmation restores its settings after this time (30m).",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Of the new runs (default: drawn).")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the new runs (default: random).")
 @click.option(
     "--set",
     "variables",
@@ -214,8 +216,8 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
     metavar="NAME=VALUE",
     help="A variable of the roles, such as labctl_host_tune_domain=web1.",
 )
-@click.option("--check", is_flag=True, help="Show what would change on each host, and do nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print how each host stands as JSON.")
+@click.option("--check", is_flag=True, help="Show what would change on each host; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print each host's state as JSON.")
 @results_option
 def rollout(
     name: str,
@@ -232,11 +234,11 @@ def rollout(
     as_json: bool,
     results: Path | None,
 ) -> int | None:
-    """Bring a tuning to the hosts of FLEET that may take it, by the steps of the advice.
+    """Roll out a tuning to the hosts of FLEET that may take it, with the steps of the advice.
 
-    Each batch is measured again (as 'labctl advise --verify' does) and gated; when every host of it
-    confirms the tuning, it is applied to them and kept, and the next batch begins. Else the batch
-    stays as it was. Exits with 1 unless every host keeps it.
+    Each batch is measured again (as with 'labctl advise --verify') and gated. If every host of a
+    batch confirms the tuning, it is applied and kept, and the next batch begins; otherwise the
+    batch stays unchanged. Exits with 1 unless every host keeps it.
     """
     from labctl.analysis.gate.policy import load_policy
     from labctl.cli.sweep import seconds_of
@@ -282,8 +284,8 @@ def rollout(
         roll_out(folder, how, runs, _watch)
     except KeyboardInterrupt as stopped:
         stopped.add_note(
-            f"What is not kept by now, the hosts put back themselves after {restore_after}. How "
-            f"they stand: {folder.path}"
+            f"Hosts restore changes that are not kept after {restore_after}. Their state: "
+            f"{folder.path}"
         )
         raise
     return _show(folder, as_json=as_json)
@@ -334,12 +336,12 @@ def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
     if open_:
         click.echo(
             printable(
-                f"Changed, or not known: {', '.join(open_)}. What is changed there is undone "
-                f"{record.restore_after} after the change; 'labctl host status' on a host shows it."
+                f"Changed or unknown: {', '.join(open_)}. Changes there are undone after "
+                f"{record.restore_after}; 'labctl host status' on a host shows them."
             )
         )
     if len(kept) + len(open_) < len(stands):
-        click.echo("Where it says not changed, undone or not touched, nothing is changed.")
+        click.echo("Hosts marked not changed, undone or not touched have no changes.")
     if kept:
         click.echo("To undo it: the playbook labctl.lab.undo, or 'labctl host restore' on a host.")
     return None if len(kept) == len(stands) else ExitCode.FOUND
@@ -353,11 +355,11 @@ def _show_foreseen(shown: dict[str, str], folder: RolloutFolder, *, as_json: boo
         print_json({"schema": 1, "tuning": record.tuning, "would_change": shown, "failed": failed})
     else:
         for host in record.hosts:
-            said = failed.get(host) or shown.get(host) or "nothing: it is so already"
+            said = failed.get(host) or shown.get(host) or "nothing: already set"
             click.echo(printable(f"{host}:"))
             for line in said.splitlines():
                 click.echo(f"  {printable(line)}")
-        click.echo("\nBefore that each batch would be measured again and gated.")
+        click.echo("\nEach batch would be measured again and gated first.")
     return ExitCode.FOUND if failed else None
 
 
@@ -365,13 +367,13 @@ def _show_foreseen(shown: dict[str, str], folder: RolloutFolder, *, as_json: boo
 
 
 _OURS = {
-    "resume": "fleet sweep has a --resume of its own",
-    "extend": "each host's run has a name of its own",
+    "resume": "use the --resume of 'fleet sweep'",
+    "extend": "each host's run has its own name",
     "plan_only": "plan on one host: labctl sweep STUDY --plan-only",
     "detaching": "hosts always measure detached",
     "as_json": "--json goes before the study's options",
     "results": "--results goes before the study's options",
-    "domain": "each host has virtual machines of its own",
+    "domain": "each host has its own virtual machines",
 }
 """Options of `labctl sweep` that no fleet takes, and why."""
 
@@ -384,7 +386,9 @@ _OURS = {
     "--inventory", "-i", multiple=True, metavar="FILE", help="Ansible's inventory of the hosts."
 )
 @click.option("--limit", metavar="PATTERN", help="Only these hosts and groups.")
-@click.option("--forks", type=click.IntRange(1), default=20, help="Hosts talked to at once (20).")
+@click.option(
+    "--forks", type=click.IntRange(1), default=20, help="Hosts contacted in parallel (20)."
+)
 @click.option(
     "--serial",
     metavar="N|N%,...",
@@ -394,9 +398,9 @@ _OURS = {
     "--policy",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Hold each run against its rules; the next batch begins when all kept them.",
+    help="Check each run against its rules; the next batch begins when all runs keep them.",
 )
-@click.option("--resume", metavar="FLEET", help="Go on with a fleet's sweep, host by host.")
+@click.option("--resume", metavar="FLEET", help="Continue a fleet's sweep, host by host.")
 @click.option(
     "--wheelhouse",
     metavar="FILE",
@@ -425,10 +429,10 @@ def sweep(
     as_json: bool,
     results: Path | None,
 ) -> int | None:
-    """Measure STUDY on every host of an inventory, with one seed; fetch each run as it is done.
+    """Measure STUDY on every host of an inventory, with one seed; fetch each finished run.
 
-    A host that fails or can't be reached is named, and the rest goes on. Exits with 1 unless every
-    host is done and kept the policy's rules.
+    If a host fails or is unreachable, it is named and the others continue. Exits with 1 unless
+    every host finished and kept the policy's rules.
     """
     from labctl.fleet.ansible import in_full
     from labctl.fleet.sweep_hosts import HowToReach, SweepFolder, sweep_hosts
@@ -440,7 +444,7 @@ def sweep(
     if resume is not None:
         if words or limit or serial or policy:
             raise UsageError(
-                "--resume goes on with what the fleet was asked for",
+                "--resume continues the original request",
                 hint="Leave out the study, its options, --limit, --serial and --policy.",
             )
         fleet = SweepFolder.find(place, resume)
@@ -462,7 +466,7 @@ def sweep(
         sweep_hosts(fleet, how, study, _watch_sweep)
     except KeyboardInterrupt as stopped:
         stopped.add_note(
-            "Sweeps that have begun go on. Go on with: labctl fleet sweep --resume "
+            "Running sweeps continue. Continue with: labctl fleet sweep --resume "
             + shlex.quote(fleet.path.name)
         )
         raise
@@ -485,8 +489,8 @@ def _new(
 
     if not inventory:
         raise UsageError(
-            "no --inventory says which hosts there are",
-            hint="'all: {hosts: {h1: {ansible_host: 10.0.0.1}}}' in a file is one.",
+            "missing option --inventory",
+            hint="'all: {hosts: {h1: {ansible_host: 10.0.0.1}}}' in a file is an inventory.",
         )
     if policy is not None:
         load_policy(policy)
@@ -524,13 +528,13 @@ def _asked(words: tuple[str, ...]) -> tuple[str, int, tuple[str, ...]]:
 
     if not words or words[0].startswith("-"):
         raise UsageError(
-            "the study isn't named, or not before its options",
+            "the study is missing, or comes after its options",
             hint="labctl fleet sweep --inventory FILE STUDY [its options]; 'labctl sweep' lists.",
         )
     context = command.make_context("sweep", list(words), parent=click.get_current_context())
     for name, why in _OURS.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"labctl fleet sweep can't take that option: {why}")
+            raise UsageError(f"that option does not work with labctl fleet sweep: {why}")
     request = request_of(context)
     study = load_study(
         request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
@@ -608,11 +612,11 @@ def _show_sweep(fleet: SweepFolder, *, as_json: bool) -> int | None:
         click.echo(f"\n{len(done)} of {len(states)} hosts are done.")
         if len(done) < len(states):
             click.echo(
-                "A sweep changes nothing that it doesn't put back. What a host that is unreachable "
-                "does is unknown: its sweep may go on, and 'labctl host status' on it shows what "
-                "is changed there."
+                "A sweep restores every setting that it changes. The sweep of an "
+                "unreachable host may still be running; 'labctl host status' on it shows "
+                "its changes."
             )
-            click.echo(f"Go on with: labctl fleet sweep --resume {shlex.quote(fleet.path.name)}")
+            click.echo(f"Continue with: labctl fleet sweep --resume {shlex.quote(fleet.path.name)}")
     return None if len(done) == len(states) else ExitCode.FOUND
 
 
@@ -621,7 +625,7 @@ def _show_sweep(fleet: SweepFolder, *, as_json: bool) -> int | None:
 
 @click.group("fleet", cls=Group)
 def command() -> None:
-    """Measure many hosts with one study, over ssh, and pool what they say."""
+    """Measure many hosts with one study, over ssh, and pool the results."""
 
 
 @command.command("wheelhouse")
@@ -633,10 +637,10 @@ def command() -> None:
     help="Where to write it.",
 )
 def wheelhouse(out: Path) -> None:
-    """Make one file of this labctl and all that it needs, for hosts without a network.
+    """Bundle labctl and its dependencies in one file, for hosts without a network.
 
-    Versions are those that are installed here, for the Pythons of Debian 12 and 13 and for the one
-    that runs this. A host with another Python than this one needs its package python3-libvirt.
+    It holds the versions installed here, for the Python of Debian 12, of Debian 13 and of this
+    host. A host with a different Python needs its package python3-libvirt.
     """
     from labctl.fleet.wheelhouse import make_wheelhouse
     from labctl.store.jsonfile import check_folder

@@ -20,7 +20,7 @@ _KEPT, _BROKEN, _OPEN = 0, 1, 2
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The rules (docs/gate.md).",
+    help="File with the rules (docs/gate.md).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/gate.md).")
 @click.option("--markdown", is_flag=True, help="Print a table for a merge request.")
@@ -29,7 +29,7 @@ _KEPT, _BROKEN, _OPEN = 0, 1, 2
     "junit_file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write JUnit's XML, too.",
+    help="Also write JUnit XML.",
 )
 @results_option
 def command(
@@ -40,10 +40,10 @@ def command(
     junit_file: Path | None,
     results: Path | None,
 ) -> None:
-    """Check RUN by the rules of a policy.
+    """Check RUN against the rules of a policy.
 
-    Exit status: 0 all rules are kept, 1 a rule is violated, 2 not enough data to say (or a wrong
-    policy).
+    Exit code: 0 all rules are kept, 1 a rule is violated, 2 not enough data to decide (or an
+    invalid policy).
     """
     from labctl.analysis.gate.policy import load_policy
     from labctl.analysis.gate.rules import gate
@@ -53,7 +53,7 @@ def command(
     from labctl.store.run_places import find_run, fresh_runs
 
     if as_json and markdown:
-        raise click.UsageError("--json or --markdown, not both")
+        raise click.UsageError("--json and --markdown exclude each other")
     if junit_file is not None:
         check_folder(junit_file)
     policy = load_policy(policy_file)

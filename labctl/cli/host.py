@@ -37,12 +37,12 @@ _MOST_TOLD = 500
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="TUNING...")
-@click.option("--vcpus", type=click.IntRange(1), help="vCPUs of the guest that it is for.")
-@click.option("--check", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--vcpus", type=click.IntRange(1), help="vCPUs of the guest.")
+@click.option("--check", is_flag=True, help="Show what would change; change nothing.")
 @click.option(
     "--restore-after",
     metavar="TIME",
-    help="Put it back after so long (10m), unless 'labctl host keep' is called before.",
+    help="Restore it after this time (such as 10m) unless 'labctl host keep' is called.",
 )
 @_json
 @click.pass_context
@@ -54,9 +54,9 @@ def tune(
     restore_after: str | None,
     as_json: bool,
 ) -> None:
-    """Set this host up as TUNINGs ask, until 'labctl host restore'.
+    """Apply the host settings of TUNINGs, until 'labctl host restore'.
 
-    What needs a reboot is planned and printed, never done.
+    Changes that need a reboot are printed, never made.
     """
     from labctl.run.commands.host_tuning import Tuned
     from labctl.run.commands.host_tuning import tune as carry_out
@@ -101,7 +101,7 @@ def tune(
     for step in steps:
         _show_step(step)
     if not asked.host and not steps:
-        click.echo("nothing to do: the host's kernel was booted so")
+        click.echo("nothing to do: the host's kernel was booted with it")
 
 
 @click.command()
@@ -117,14 +117,14 @@ def keep(context: click.Context, as_json: bool) -> None:
     elif kept:
         click.echo("kept until 'labctl host restore'")
     else:
-        click.echo("nothing to keep: no restore is due here")
+        click.echo("nothing to keep: no restore is pending")
 
 
 @click.command()
 @_json
 @click.pass_context
 def status(context: click.Context, as_json: bool) -> None:
-    """Show every setting that tunings can turn, and what labctl has changed."""
+    """Show every setting that tunings can change, and what labctl has changed."""
     from labctl.host.settings.journal import Journal
     from labctl.host.settings.knobs import states
 
@@ -160,18 +160,22 @@ def status(context: click.Context, as_json: bool) -> None:
             entry.name, shortened(entry.old), shortened(entry.new or "?"), now, _for(item)
         )
     out.print(changed, markup=False)
-    click.echo("\n'labctl host restore' puts them back")
+    click.echo("\n'labctl host restore' restores them")
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Put back what someone else has changed since as well.")
-@click.option("--accept", is_flag=True, help="Leave what someone else has changed for good.")
+@click.option(
+    "--force", is_flag=True, help="Also restore settings that someone else has changed since."
+)
+@click.option(
+    "--accept", is_flag=True, help="Keep settings that someone else has changed, permanently."
+)
 @click.option(
     "--not-kept",
     is_flag=True,
-    help="Only what has been changed with --restore-after and not been kept.",
+    help="Only changes made with --restore-after and not kept.",
 )
-@click.option("--timer", metavar="NAME", hidden=True, help="Nothing, where that timer was stopped.")
+@click.option("--timer", metavar="NAME", hidden=True, help="Nothing, if that timer was stopped.")
 @_json
 @click.pass_context
 def restore(
@@ -182,9 +186,9 @@ def restore(
     timer: str | None,
     as_json: bool,
 ) -> None:
-    """Put back what 'labctl host tune', or a labctl that was killed, has changed.
+    """Restore what 'labctl host tune', or a killed labctl, has changed.
 
-    Waits until no labctl measures here.
+    Waits until no labctl is measuring here.
     """
     from labctl.host.settings.journal import Journal
     from labctl.host.settings.journal_file import UndoOutcome
@@ -192,7 +196,7 @@ def restore(
     from labctl.run.commands.host_tuning import restore as carry_out
 
     if force and accept:
-        raise click.UsageError("--force and --accept contradict each other")
+        raise click.UsageError("--force and --accept exclude each other")
     places = state_paths(context)
 
     def spared() -> frozenset[str] | None:
@@ -226,7 +230,7 @@ def restore(
         if not results:
             click.echo("nothing to restore")
         for pid in sorted({entry.pid for entry in pending if entry.owner_lives()}):
-            click.echo(f"left alone: what labctl {pid} changed, as it still runs")
+            click.echo(f"not restored: changes of labctl {pid}, which is still running")
     _fail_unless_settled(results, UndoOutcome.FOREIGN)
 
 
@@ -268,7 +272,7 @@ def show_foreseen(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> Non
     for word in after_reboot:
         click.echo(printable(f"needs a reboot: {word}"))
     if not found and not after_reboot:
-        click.echo("nothing to do: the host is so")
+        click.echo("nothing to do: already set")
 
 
 def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
@@ -279,12 +283,12 @@ def _fail_unless_settled(results: Sequence[Restored], foreign: str) -> None:
         raise BrokenError(
             f"{len(left)} of {len(results)} changes are left: someone else has changed "
             f"{', '.join(result.name for result in left)} since",
-            hint="'labctl host restore --force' puts the old values back, '--accept' leaves them "
-            "as they are for good.",
+            hint="'labctl host restore --force' restores the old values, '--accept' keeps the "
+            "current ones.",
         )
     raise BrokenError(
-        f"{len(left)} of {len(results)} changes could not be put back",
-        hint="They stay in the journal: run 'labctl host restore' once the cause is gone.",
+        f"{len(left)} of {len(results)} changes could not be restored",
+        hint="They stay in the journal: fix the cause and run 'labctl host restore' again.",
     )
 
 
@@ -299,7 +303,7 @@ def show_tuned(changed: Sequence[Entry], refused: Sequence[str]) -> None:
     if changed:
         click.echo("in force until 'labctl host restore'")
     else:
-        click.echo("nothing was changed" if refused else "nothing to do: the host is so")
+        click.echo("nothing was changed" if refused else "nothing to do: already set")
 
 
 def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
@@ -312,7 +316,7 @@ def _reboot_steps(name: str, words: Sequence[str]) -> list[Step]:
 
 
 def _show_step(step: Step) -> None:
-    click.echo(f"\nNot done, as it needs a reboot of the host. {step.title}:")
+    click.echo(f"\nNot done, because it needs a reboot of the host. {step.title}:")
     if step.file is not None:
         click.echo(f"  write {step.file.path}:")
         for line in step.file.text.splitlines():
@@ -368,7 +372,7 @@ def tell(event: Event) -> None:
 
 @click.group("host", cls=Group)
 def command() -> None:
-    """Show facts and settings of this host, and restore what labctl changed on it."""
+    """Show facts and settings of this host, and restore what labctl changed."""
 
 
 for member in (tune, keep, status, restore):
@@ -379,7 +383,7 @@ for member in (tune, keep, status, restore):
 @_json
 @click.pass_context
 def facts(context: click.Context, as_json: bool) -> None:
-    """Show what bears on measurements here: kernel, CPUs, settings, versions."""
+    """Show the facts that affect measurements: kernel, CPUs, settings, versions."""
     from labctl.host.facts import host_facts
 
     found = host_facts(state_paths(context))
@@ -395,7 +399,7 @@ def facts(context: click.Context, as_json: bool) -> None:
 @_json
 @click.pass_context
 def journal(context: click.Context, as_json: bool) -> None:
-    """List what labctl has changed on this host and not yet put back."""
+    """List what labctl has changed on this host and not yet restored."""
     from labctl.host.settings.journal import Journal
     from labctl.report.parts import bare_table
 
@@ -436,7 +440,7 @@ def journal(context: click.Context, as_json: bool) -> None:
     type=click.Choice(["auto", "kvm", "tcg"]),
     default="auto",
     show_default=True,
-    help="What to ask for.",
+    help="Accelerator to check.",
 )
 @click.option(
     "--kernel",
@@ -446,7 +450,7 @@ def journal(context: click.Context, as_json: bool) -> None:
 @_json
 @click.pass_context
 def accel(context: click.Context, requested: Any, kernel: Path | None, as_json: bool) -> None:
-    """Tell whether guests run under KVM here, by booting a kernel with it."""
+    """Check whether guests run under KVM here, by booting a kernel with it."""
     from labctl.host.accelerator import accelerator
 
     places = state_paths(context)
@@ -469,8 +473,8 @@ def _image_kernel(places: StatePaths) -> Path:
     images = list_images(places)
     if not images:
         raise HostError(
-            "the probe boots a kernel, and no guest image is built yet",
-            hint="Build one with 'labctl image build', or give '--kernel FILE'.",
+            "the probe needs a kernel, but no guest image is built yet",
+            hint="Build one with 'labctl image build', or pass '--kernel FILE'.",
         )
     return images[0].kernel
 
@@ -495,17 +499,17 @@ SCHEMA = 1
 
 @click.group("exits", cls=Group)
 def exits() -> None:
-    """Measure what VM exits cost on this host."""
+    """Measure the cost of VM exits on this host."""
 
 
 @exits.command("price")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/exit-prices.md).")
 @click.pass_context
 def price(context: click.Context, as_json: bool) -> None:
-    """Measure nanoseconds per VM exit of each kind, by a guest that makes one kind at a time.
+    """Measure the nanoseconds of each kind of VM exit, with a guest that makes one kind at a time.
 
-    Takes some seconds and needs KVM, but no kernel that boots with it. The list is kept: reports
-    of later runs hold each tuning's exits at these prices against what was measured.
+    Takes some seconds. Needs KVM, but no guest kernel. The list is kept: reports of later runs
+    compare each tuning's exits at these prices with the measured times.
     """
     from dataclasses import asdict
     from datetime import UTC, datetime

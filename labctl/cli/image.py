@@ -45,7 +45,7 @@ def build(context: click.Context, name: str, as_json: bool) -> None:
 @_json
 @click.pass_context
 def fetch(context: click.Context, name: str, as_json: bool) -> None:
-    """Download the cloud image that the recipe NAME names, and verify it."""
+    """Download the cloud image of the recipe NAME, and verify it."""
     from labctl.guest.fetch import fetch as fetch_image
     from labctl.guest.images import images_lock
     from labctl.guest.recipe import load_recipe
@@ -54,8 +54,8 @@ def fetch(context: click.Context, name: str, as_json: bool) -> None:
     cloud_image = load_recipe(name).spec.cloud_image
     if cloud_image is None:
         raise UsageError(
-            f"the recipe '{name}' names no cloud image: it is made of packages",
-            hint=f"'labctl image build {name}' makes it.",
+            f"the recipe '{name}' has no cloud image: it is built from packages",
+            hint=f"Build it with 'labctl image build {name}'.",
         )
     with images_lock(places):
         fetched = fetch_image(cloud_image, places, _say)
@@ -70,7 +70,7 @@ def fetch(context: click.Context, name: str, as_json: bool) -> None:
 @_json
 @click.pass_context
 def list_(context: click.Context, as_json: bool) -> None:
-    """List the built images, and recipes that none was built of."""
+    """List the built images, and the recipes without a built image."""
     from labctl.guest import images
     from labctl.guest.recipe import load_recipe, recipe_names
     from labctl.report.parts import bare_table
@@ -120,7 +120,7 @@ def list_(context: click.Context, as_json: bool) -> None:
 @_json
 @click.pass_context
 def show(context: click.Context, name: str, as_json: bool) -> None:
-    """Show what the image NAME holds: an image's folder, or a recipe of which one is built."""
+    """Show the contents of the image NAME: an image's folder, or the name of its recipe."""
     from labctl.guest import images
 
     image = images.get(name, state_paths(context))
@@ -142,10 +142,10 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
     }
     if image.layer:
         lines["layer on"] = f"{manifest['made_of']}: {', '.join(_added(image))}"
-        lines["masked"] = ", ".join(image.layer["masked"]) or "nothing: the layer starts nothing"
+        lines["masked"] = ", ".join(image.layer["masked"]) or "nothing: the layer has no services"
     if cloud_image := manifest.get("cloud_image"):
         lines["made of"] = f"{cloud_image['url']} ({cloud_image['checksum'][:23]}…)"
-        lines["signed by"] = cloud_image["signed_by"] or "no one: the recipe has its checksum"
+        lines["signed by"] = cloud_image["signed_by"] or "nobody: the recipe has its checksum"
     for key, value in lines.items():
         click.echo(f"{key:13} {value}")
     for program, record in image.binaries.items():
@@ -157,7 +157,7 @@ def show(context: click.Context, name: str, as_json: bool) -> None:
 @_json
 @click.pass_context
 def verify(context: click.Context, name: str, as_json: bool) -> int:
-    """Check that the image NAME is as it was built; exit 1 when it isn't."""
+    """Check that the image NAME has not changed since it was built; exit with 1 if it has."""
     from labctl.guest import images
 
     image = images.get(name, state_paths(context))
@@ -169,20 +169,20 @@ def verify(context: click.Context, name: str, as_json: bool) -> int:
             click.echo(problem)
         again = f"labctl image build {image.name}"
         if image.layer or image.given_kernel:
-            again = "the next run that needs it makes it"
+            again = "the next run that needs it builds it"
         click.echo(f"Build it again: labctl image rm {image.dir.name}; {again}")
     else:
-        click.echo(f"{image.dir.name} is as it was built")
+        click.echo(f"{image.dir.name} has not changed since it was built")
     return ExitCode.FOUND if problems else ExitCode.DONE
 
 
 @command.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_json
 @click.pass_context
 def rm(context: click.Context, name: str, yes: bool, as_json: bool) -> None:
-    """Remove the image NAME with its tree and what first boots prepared."""
+    """Remove the image NAME, its tree and its prepared boots."""
     from labctl.guest import images
 
     places = state_paths(context)

@@ -11,13 +11,13 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import DATA_FOLDERS, MARKER, lab_doubt
 
 _FILES = {
-    MARKER: "This folder is a lab folder of labctl. 'labctl init --help' says what that means.\n",
+    MARKER: "This folder is a lab folder of labctl. See 'labctl init --help'.\n",
     ".gitignore": "/results/\n",
     "README.md": """\
 # A lab folder
 
-labctl reads it where it is the present folder, or where `--lab` or `$LABCTL_LAB` names it. A file
-here stands in for labctl's own of the same name.
+labctl reads it if it is the current folder, or if `--lab` or `$LABCTL_LAB` names it. A file here
+replaces labctl's own of the same name.
 
 | folder | holds |
 |---|---|
@@ -28,8 +28,8 @@ here stands in for labctl's own of the same name.
 | `templates/` | templates of the domain XML, of cloud-init's seed and of tuned's profiles |
 | `results/` | runs |
 
-Nobody but its owner and root may be able to write to it, else labctl does not believe it:
-`chmod -R go-w .` takes others' rights away.
+Only its owner and root may be able to write to it, otherwise labctl does not use it: `chmod
+-R go-w .` removes write access for others.
 """,
 }
 _MOST_NAMED = 5
@@ -41,9 +41,9 @@ _MOST_NAMED = 5
 def command(folder: Path, as_json: bool) -> None:
     """Make a lab folder for your own tunings, studies, programs and images.
 
-    FOLDER (default: the present one) must be new or empty. labctl reads it where it is the present
-    folder, or where --lab or $LABCTL_LAB names it, as long as it belongs to you or root and no one
-    else can write to it. Its files stand in for labctl's own of the same name, and runs go to its
+    FOLDER (default: the current one) must be new or empty. labctl reads it if it is the current
+    folder, or if --lab or $LABCTL_LAB names it, and if it is owned by you or root and
+    writable by no one else. Its files replace labctl's own of the same name, and runs go to its
     results/.
     """
     try:
@@ -83,7 +83,7 @@ def _made(folder: Path) -> bool:
         pass
     except FileNotFoundError as error:
         raise UsageError(
-            f"there is no folder {folder.parent} to make a lab folder in", hint="Make it first."
+            f"cannot make a lab folder: there is no folder {folder.parent}", hint="Create it first."
         ) from error
     if not folder.is_dir():
         raise UsageError(f"{folder} is a file", hint="Name a new folder: 'labctl init lab'.")
@@ -104,8 +104,8 @@ def _check_believed(folder: Path, is_new: bool) -> None:
         if is_new:
             folder.rmdir()
         raise UsageError(
-            f"a lab folder at {folder} would not be trusted: {why}",
-            hint="Make it where only you and root can write.",
+            f"labctl would not use a lab folder at {folder}: {why}",
+            hint="Create it in a folder that only you and root can write to.",
         )
 
 

@@ -119,7 +119,7 @@ KINDS: Mapping[str, tuple[Callable[[], dict[str, Any]], str]] = {
 @click.argument("kind", required=False)
 @click.option("--json", "as_json", is_flag=True, help="List the kinds as JSON.")
 def schema(kind: str | None, as_json: bool) -> None:
-    """Print the JSON Schema of a KIND of file, so that an editor knows its keys.
+    """Print the JSON Schema of a KIND of file, for editors.
 
     Without KIND, list them. 'labctl schema study > study.schema.json' beside a study, and
     '# yaml-language-server: $schema=study.schema.json' as its first line.
@@ -138,7 +138,7 @@ def schema(kind: str | None, as_json: bool) -> None:
         console(listing=True).print(table)
         return
     if kind not in KINDS:
-        raise UsageError(f"there is no schema of '{kind}'", hint=nearest(kind, KINDS))
+        raise UsageError(f"no schema for '{kind}'", hint=nearest(kind, KINDS))
     print_json(KINDS[kind][0]())
 
 
@@ -189,16 +189,16 @@ class Linted:
 @click.option(
     "--kind",
     type=click.Choice(list(KINDS)),
-    help="What the files are. Default: what their folder, else their keys say.",
+    help="Kind of the files (default: from their folder or keys).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, files: Sequence[Path], kind: str | None, as_json: bool) -> None:
-    """Check files: keys, values, names, and what they refer to. Nothing is run.
+    """Check files: keys, values, names and references. Nothing is run.
 
-    A tuning, a study, a workload, a condition, an image recipe, a gate's policy or published
-    results: the folder says which it is (domains/, benchmarks/, …), elsewhere the keys. Of a FOLDER
-    all files in such folders are checked.
+    A file is a tuning, a study, a workload, a condition, an image recipe, a gate's policy or
+    published results. Its folder (domains/, benchmarks/, …) decides the kind, elsewhere its keys.
+    In a FOLDER, all files in such folders are checked.
 
     Exit code: 1 when a file is not valid.
     """
@@ -241,7 +241,7 @@ def _files_of(given: Path) -> list[Path]:
     if not found:
         raise UsageError(
             f"{given} has no folder of files that labctl knows",
-            hint=f"They lie in {', '.join(_FOLDERS)}. Or name the files.",
+            hint=f"Expected one of {', '.join(_FOLDERS)}. Or name the files.",
         )
     return found
 
@@ -264,7 +264,7 @@ def kind_of(path: Path) -> str:
     likely = [kind for kind, count in shared.items() if count == most]
     if most == 0 or len(likely) > 1:
         raise UsageError(
-            f"{path}: neither the folder nor the keys say what kind of file this is",
+            f"{path}: unknown kind of file",
             hint=f"Name it with --kind: {', '.join(likely if most else KINDS)}.",
         )
     return likely[0]

@@ -63,31 +63,31 @@ _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
     "density": ("labctl.cli.density", "Count how many guests fit on this host."),
-    "report": ("labctl.cli.report", "Show what a run found."),
+    "report": ("labctl.cli.report", "Show the results of a run."),
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
-    "timeline": ("labctl.cli.timeline", "Draw what host and guest of a traced trial did when."),
+    "timeline": ("labctl.cli.timeline", "Draw the time line of a traced trial, on host and guest."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
-    "history": ("labctl.cli.compare:history", "Draw a metric over runs; mark where it changed."),
-    "fleet": ("labctl.cli.fleet", "Measure many hosts with one study; pool what they say."),
-    "gate": ("labctl.cli.gate", "Check a run by the rules of a policy."),
-    "advise": ("labctl.cli.advise", "Say what to roll out, what it costs, and how."),
+    "history": ("labctl.cli.compare:history", "Plot a metric over runs; mark changes."),
+    "fleet": ("labctl.cli.fleet", "Measure many hosts with one study; pool the results."),
+    "gate": ("labctl.cli.gate", "Check a run against the rules of a policy."),
+    "advise": ("labctl.cli.advise", "Show what to roll out, its cost and its steps."),
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),
-    "condition": ("labctl.cli.condition", "List, show or validate what runs beside trials."),
+    "condition": ("labctl.cli.condition", "List, show or validate the load beside trials."),
     "tuning": ("labctl.cli.tuning", "List, show, compare, render or validate tunings."),
-    "study": ("labctl.cli.study", "List or show studies: what 'labctl sweep' can run."),
+    "study": ("labctl.cli.study", "List or show studies, which 'labctl sweep' runs."),
     "pins": ("labctl.cli.pins", "Plan which thread runs on which CPU."),
     "lint": ("labctl.cli.lint", "Check files: tunings, studies, workloads, recipes, policies."),
     "schema": ("labctl.cli.lint:schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
-    "exits": ("labctl.cli.host:exits", "Measure what VM exits cost on this host."),
+    "exits": ("labctl.cli.host:exits", "Measure the cost of VM exits on this host."),
     "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),
-    "collectors": ("labctl.cli.collectors", "List what trials collect, and what that costs here."),
+    "collectors": ("labctl.cli.collectors", "List what trials collect, and its cost on this host."),
     "selftest": (
         "labctl.cli.doctor:selftest",
-        "Try all of labctl on this host; bundle what it prints.",
+        "Test all of labctl on this host; bundle its output.",
     ),
-    "host": ("labctl.cli.host", "Facts and settings of this host; put back what was changed."),
+    "host": ("labctl.cli.host", "Show facts and settings of this host; restore changes."),
     "help": ("labctl.cli.help", "Show the help of a command."),
     "completion": ("labctl.cli.help:completion", "Print the completion script of a shell."),
 }
@@ -141,12 +141,12 @@ _HOST_HINTS = {
 
 
 _START = """\
-labctl measures what each virtualization tuning really does on this host.
+labctl measures the real effect of each virtualization tuning on this host.
 
-Begin with
-  labctl doctor                  what this host can measure, and what is in the way
-  labctl sweep pinning --quick   measure for about ten minutes, then read the answer
-  labctl report latest           read it again; --html FILE draws it
+Start with
+  labctl doctor                  check what this host can measure
+  labctl sweep pinning --quick   measure for about ten minutes and show the answer
+  labctl report latest           show it again; --html FILE writes a page
 
 'labctl --help' lists every command."""
 
@@ -202,18 +202,18 @@ class _Commands(Group):
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where images and working files lie (default: /var/lib/labctl for root).",
+    help="Folder of images and working files (default: /var/lib/labctl for root).",
 )
 @click.option(
     "--lab",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Your lab folder (default: $LABCTL_LAB, or the present folder if 'labctl init' made it).",
+    help="Your lab folder (default: $LABCTL_LAB, or the current folder if 'labctl init' made it).",
 )
-@click.option("--debug", is_flag=True, help="Show where in the code a failure happened.")
+@click.option("--debug", is_flag=True, help="Show a traceback on failure.")
 @click.pass_context
 def cli(context: click.Context, state_dir: Path | None, lab: Path | None, debug: bool) -> None:
-    """Measure what each virtualization tuning really does on this host."""
+    """Measure the real effect of each virtualization tuning on this host."""
     from labctl.base.paths import naming_lab
 
     context.obj = {"state_dir": state_dir, "debug": debug}
@@ -239,7 +239,7 @@ def _tell_lab(command: str) -> None:
     if command in _READ_THE_LAB and (shadows := [str(path) for path in shadowing()]):
         more = len(shadows) - _MOST_NAMED
         named = [*shadows[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
-        _say(f"{found.folder} stands in for labctl's own {', '.join(named)}", None)
+        _say(f"{found.folder} replaces labctl's own {', '.join(named)}", None)
 
 
 def _tell_pending(context: click.Context) -> None:
@@ -253,7 +253,7 @@ def _tell_pending(context: click.Context) -> None:
     except OSError:
         return
     if note := _pending_note(places.journal):
-        _say(note, "'labctl host status' shows it, 'labctl host restore' puts it back.")
+        _say(note, "'labctl host status' shows it, 'labctl host restore' restores it.")
 
 
 def _pending_note(journal: Path) -> str:
@@ -270,9 +270,9 @@ def _pending_note(journal: Path) -> str:
     dead = sum(1 for entry in pending if entry.left_behind())
     said = []
     if asked:
-        said.append(f"'labctl host tune {' '.join(asked)}' is in force on this host")
+        said.append(f"'labctl host tune {' '.join(asked)}' is active on this host")
     if dead:
-        said.append(f"a labctl that was killed has left {dead} of its settings changed")
+        said.append(f"a killed labctl left {dead} of its settings changed")
     return "; ".join(said)
 
 
@@ -309,7 +309,7 @@ def main() -> None:
             sys.exit(ExitCode.HOST)
         _say(
             f"a fault in labctl: {type(error).__name__}: {error}",
-            "Run it again with 'labctl --debug …' and report what it prints.",
+            "Run it again with 'labctl --debug …' and report the output.",
         )
         sys.exit(ExitCode.BROKE)
 
@@ -324,7 +324,7 @@ def _in_our_words(error: click.ClickException) -> tuple[str, str | None]:
     context = getattr(error, "ctx", None)
     if context is None:
         return said, None
-    remedy = f"'{context.command_path} --help' shows what it takes."
+    remedy = f"'{context.command_path} --help' shows its usage."
     if isinstance(error, click.MissingParameter) and getattr(error.param, "metavar", "") == "RUN":
         remedy = f"'labctl run list' shows the runs; 'latest' is the newest. {remedy}"
     return said, remedy

@@ -46,24 +46,33 @@ _OPTIONS = (
         "--command",
         "own_command",
         metavar="ARGV",
-        help="Measure this program in place of the study's workloads; no shell.",
+        help="Measure this program instead of the study's workloads; no shell.",
     ),
     click.option(
-        "--serve", multiple=True, metavar="ARGV", help="A server that it talks to, beside it."
+        "--serve",
+        multiple=True,
+        metavar="ARGV",
+        help="A server for the program, started beside it.",
     ),
     click.option(
-        "--port", type=click.IntRange(1, 65_535), help="The server is ready when it has this port."
+        "--port",
+        type=click.IntRange(1, 65_535),
+        help="The server is ready when it listens on this port.",
     ),
     click.option(
-        "--ready", metavar="tcp:PORT|udp:PORT|unix:PATH|log:REGEX", help="Or ready by this."
+        "--ready",
+        metavar="tcp:PORT|udp:PORT|unix:PATH|log:REGEX",
+        help="Other readiness test of the server.",
     ),
-    click.option("--setup", multiple=True, metavar="ARGV", help="What runs before each trial."),
+    click.option(
+        "--setup", multiple=True, metavar="ARGV", help="A command to run before each trial."
+    ),
     click.option(
         "--metric",
         "metrics",
         multiple=True,
         metavar="NAME=READER",
-        help="A REGEX, json:PATH or csv:COLUMN[K=V], maybe after FILE: (docs/workloads.md).",
+        help="A REGEX, json:PATH or csv:COLUMN[K=V], optionally after FILE: (docs/workloads.md).",
     ),
     click.option(
         "--unit",
@@ -79,9 +88,11 @@ _OPTIONS = (
         help="higher, lower or neither (default: rates higher, times lower).",
     ),
     click.option("--package", "packages", multiple=True, help="Debian package for the guest."),
-    click.option("--once", is_flag=True, help="Run it once a trial, not again and again."),
-    click.option("--timeout", type=TIME_OPTION, help="When a run is killed (30s)."),
-    click.option("--parameter", "given", multiple=True, metavar="K=V", help="For {{ K }} in it."),
+    click.option("--once", is_flag=True, help="Run it once per trial instead of repeatedly."),
+    click.option("--timeout", type=TIME_OPTION, help="Kill a run after this time (30s)."),
+    click.option(
+        "--parameter", "given", multiple=True, metavar="K=V", help="Value for {{ K }} in it."
+    ),
 )
 
 
@@ -92,13 +103,13 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
         for name in OPTIONS:
             if given[name]:
                 raise UsageError(
-                    f"{_option(name)} is of a program of your own, and none is given",
+                    f"{_option(name)} needs --command",
                     hint="Add --command 'PROGRAM ARGUMENT …'.",
                 )
         return None
     if given["workloads"]:
         raise UsageError(
-            "--command takes the place of the study's workloads, which --workload chooses from",
+            "--command and --workload exclude each other",
             hint="Leave one of them out.",
         )
     if given["resume"] or given["extend"]:
@@ -152,7 +163,7 @@ def definition_of(given: Mapping[str, Any]) -> dict[str, Any]:
         trial["limit_s"] = float(given["timeout"])
     if given["setup"] and trial["kind"] == "repeat":
         raise UsageError(
-            "--setup runs before a trial, and this program is run again and again in each",
+            "--setup runs once before a trial, but this program is repeated in each trial",
             hint="Add --once, or let the command run for {{ duration }} seconds.",
         )
     found: dict[str, Any] = {
@@ -174,14 +185,14 @@ def argv_of(text: str, option: str) -> list[str]:
     try:
         words = _split(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {text!r} is no command: {error}") from error
+        raise UsageError(f"{option}: {text!r} is not a command: {error}") from error
     if not words:
         raise UsageError(f"{option} is empty")
     for word in words:
         if word in _SHELL_SIGNS:
             raise UsageError(
-                f"{option} holds '{word}', and no shell reads it",
-                hint=f"If you mean a shell: {option} \"sh -c '…'\".",
+                f"{option} contains '{word}', but it is not run by a shell",
+                hint=f"To use a shell: {option} \"sh -c '…'\".",
             )
     return words
 
@@ -218,16 +229,15 @@ def _metrics(
         for option, words in (("--better", better), ("--unit", units)):
             if words:
                 raise UsageError(
-                    f"{option} belongs to a --metric, and there is none",
-                    hint="Add --metric NAME=REGEX, or leave it out: the elapsed time decides then, "
-                    "and lower is better.",
+                    f"{option} needs a --metric",
+                    hint="Add --metric NAME=REGEX, or leave it out to compare the elapsed time.",
                 )
     readers: dict[str, str] = {}
     for word in given:
         name, is_there, reader = word.partition("=")
         if not is_there or not reader:
             raise UsageError(
-                f"--metric {word!r}: NAME=READER is needed",
+                f"--metric: expected NAME=READER, got {word!r}",
                 hint=r"--metric 'get=GET: ([\d.]+) requests per second'",
             )
         if name in readers:
@@ -278,11 +288,12 @@ def _direction(name: str, unit: str | None, reader: str) -> str:
     better = Better.HIGHER if _PER_SECOND.search(reader) else usual_direction(reader, None)
     if better is None:
         raise UsageError(
-            f"--metric {name}: neither its unit nor its name tells which direction is better",
-            hint=f"Add '--better {name}=higher', or lower, or neither.",
+            f"--metric {name}: the better direction cannot be derived from its unit or name",
+            hint=f"Add '--better {name}=higher', lower or neither.",
         )
     _note(
-        f"--metric {name}: {better} is better, by the words of its reader (else: --better {name}=…)"
+        f"--metric {name}: {better} is better, guessed from its reader (otherwise: --better "
+        f"{name}=…)"
     )
     return str(better)
 
@@ -324,7 +335,8 @@ def _reader(text: str) -> dict[str, Any]:
         parts = _CSV.fullmatch(rest)
         if parts is None:
             raise UsageError(
-                f"--metric: csv:{rest}: a column is needed", hint="csv:COLUMN, or csv:COLUMN[K=V]"
+                f"--metric: expected csv:COLUMN, got csv:{rest}",
+                hint="csv:COLUMN, or csv:COLUMN[K=V]",
             )
         csv: dict[str, Any] = {"column": parts["column"]}
         if parts["where"]:
@@ -338,16 +350,12 @@ def _servers(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not given["serve"]:
         for option in ("port", "ready"):
             if given[option]:
-                raise UsageError(f"--{option} is of a server: add --serve 'PROGRAM …'")
+                raise UsageError(f"--{option} needs --serve 'PROGRAM …'")
         return []
     if len(given["serve"]) > 1:
-        raise UsageError(
-            "the command line takes one --serve", hint="A workload's file takes several."
-        )
+        raise UsageError("expected one --serve", hint="A workload file can have several servers.")
     if bool(given["port"]) is bool(given["ready"]):
-        raise UsageError(
-            "--serve needs exactly one of --port and --ready, which say when it can be talked to"
-        )
+        raise UsageError("--serve needs exactly one of --port and --ready")
     ready = {"tcp": given["port"]} if given["port"] else _ready(given["ready"])
     return [{"argv": argv_of(given["serve"][0], "--serve"), "ready": ready}]
 
@@ -359,7 +367,7 @@ def _ready(text: str) -> dict[str, Any]:
     if kind in ("unix", "log") and value:
         return {kind: value}
     raise UsageError(
-        f"--ready {text}: neither tcp:PORT, udp:PORT, unix:PATH nor log:REGEX",
+        f"--ready: expected tcp:PORT, udp:PORT, unix:PATH or log:REGEX, got {text}",
         hint="--ready tcp:6379",
     )
 

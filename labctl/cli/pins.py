@@ -27,7 +27,7 @@ _MOST_GUESTS = 1024
     type=click.Choice([strategy.value for strategy in Strategy]),
     default=Strategy.COMPACT.value,
     show_default=True,
-    help="How to choose the vCPUs' CPUs.",
+    help="Strategy for choosing the vCPUs' CPUs.",
 )
 @click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology.")
 @click.option(
@@ -49,8 +49,8 @@ def command(
     cpus: str | None,
     as_json: bool,
 ) -> None:
-    """Print the pin plan for a guest on this host, or for several, as a small picture, and the
-    reasons for it."""
+    """Print the pin plan for one or several guests on this host as a small picture, with the
+    reasons."""
     from labctl.domain.pinning.pin_picture import picture
     from labctl.domain.pinning.pin_plan import default_sizes, pin_plans, shares
 
@@ -102,8 +102,8 @@ def _sizes(guests: str | None, vcpus: int | None) -> list[int] | None:
         return None if vcpus is None else [vcpus] * _count(guests)
     if vcpus is not None:
         raise UsageError(
-            "--guests names the vCPUs of each guest, and --vcpus those of every one",
-            hint="Leave one of the two out.",
+            "--guests and --vcpus both set the vCPUs",
+            hint="Leave one of them out.",
         )
     return [_whole(word, guests) for word in guests.split(",")]
 
@@ -118,8 +118,8 @@ def _whole(word: str, given: str) -> int:
     if word.strip().isdecimal() and 1 <= (number := int(word)) <= _MOST_GUESTS:
         return number
     raise UsageError(
-        f"--guests '{given}': '{word}' is not a whole number from 1 to {_MOST_GUESTS}",
-        hint="'--guests 4' plans for four alike, '--guests 4,4,2' for the vCPUs of each.",
+        f"--guests '{given}': expected a whole number from 1 to {_MOST_GUESTS}, got '{word}'",
+        hint="'--guests 4' plans for four equal guests, '--guests 4,4,2' for the vCPUs of each.",
     )
 
 
@@ -144,10 +144,10 @@ def _explain(plans: Sequence[PinPlan], topology: Topology) -> None:
     if len(plans) > 1:
         for guest, planned in enumerate(plans, 1):
             _paragraph(
-                f"Why guest {guest} runs there",
+                f"Reasons for guest {guest}",
                 [sentence for sentence in planned.reasons if sentence not in common],
             )
-    _paragraph("What shares", shares(plans, topology))
+    _paragraph("Sharing", shares(plans, topology))
 
 
 def _paragraph(title: str, sentences: Sequence[str]) -> None:

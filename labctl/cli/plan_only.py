@@ -61,15 +61,16 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         _show_commands(commands)
     if waiting := planned.hangs_on_accelerator:
         click.echo(
-            f"labctl: {', '.join(waiting)}: in the plan only if guests run under what it needs "
-            "here, which the sweep finds out first ('labctl host accel' does as well)",
+            f"labctl: {', '.join(waiting)}: in the plan only if the accelerator that it "
+            "needs works here; the sweep checks this first ('labctl host accel' checks it "
+            "too)",
             err=True,
         )
     if waiting := planned.hangs_on_image:
         click.echo(
             f"labctl: {', '.join(waiting)}: in the plan only if the kernel of the image "
-            f"'{planned.recipe.name}' has the tracer that it needs, which the sweep finds out "
-            f"when it has built the image ('labctl image build {planned.recipe.name}')",
+            f"'{planned.recipe.name}' has the tracer that it needs; the sweep checks this "
+            f"after building the image ('labctl image build {planned.recipe.name}')",
             err=True,
         )
     for sentence in planned.unchecked:

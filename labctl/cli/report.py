@@ -36,8 +36,8 @@ _PAGE = "html"
 records."""
 
 _SECTIONS = {
-    "What to show": "--full --metric --workload --results --help",
-    "A page, pictures, and output for other programs": "--format --out --pictures --factors",
+    "Content": "--full --metric --workload --results --help",
+    "Formats": "--format --out --pictures --factors",
     "Older names of --format": " ".join((*(one.option for one in FORMATS), "--html")),
 }
 """Heading of --help to its options."""
@@ -49,32 +49,28 @@ _SECTIONS = {
     "--format",
     "format_name",
     type=click.Choice([*(one.name for one in FORMATS), _PAGE]),
-    help="Print it in this format; html is the page, for --out.",
+    help="Print in this format; html needs --out.",
 )
 @_format_options
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write that format to FILE instead: whole, or not at all.",
+    help="Write that format to FILE.",
 )
 @html_option
 @click.option(
     "--pictures",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write each picture of the page as SVG and PNG, for slides.",
+    help="Write each picture of the page as SVG and PNG.",
 )
-@click.option(
-    "--factors", "pictured", metavar="A,B", help="The two factors that pictures show together."
-)
-@click.option(
-    "--metric", "metrics", multiple=True, help="Show only what each arm has of this metric."
-)
+@click.option("--factors", "pictured", metavar="A,B", help="The two factors to draw together.")
+@click.option("--metric", "metrics", multiple=True, help="Show only this metric, for each arm.")
 @click.option(
     "--workload", "workloads", multiple=True, help="Show only the tables of this workload."
 )
-@click.option("--full", is_flag=True, help="Show all tables, not the answer alone.")
+@click.option("--full", is_flag=True, help="Show all tables, not only the answer.")
 @results_option
 def command(
     run_name: str,
@@ -89,28 +85,28 @@ def command(
     results: Path | None,
     **formats: bool,
 ) -> None:
-    """Show what RUN found; RUN is a run's name, number, folder or archive, or 'latest'."""
+    """Show the results of RUN: a run's name, number, folder or archive, or 'latest'."""
     if format_name == _PAGE:
         if out is None or html_file is not None:
-            raise click.UsageError("--format html writes one page: give '--out FILE', not '--html'")
+            raise click.UsageError("--format html needs '--out FILE', not '--html'")
         html_file, out = out, None
     chosen = [one for one in FORMATS if formats[one.name] or one.name == format_name]
     given = [*chosen, *([_PAGE] if format_name == _PAGE else [])]
     if len(given) > 1:
-        raise click.UsageError("a report is printed in one format: give one --format")
+        raise click.UsageError("expected one --format")
     if out is not None and not chosen:
         raise click.UsageError("--out needs a format: --format json, csv, …, or html for the page")
     if chosen and not chosen[0].is_text and out is None and sys.stdout.isatty():
         raise click.UsageError(
-            f"--format {chosen[0].name} can't be shown in a terminal: give '--out FILE'"
+            f"--format {chosen[0].name} cannot be shown in a terminal: add '--out FILE'"
         )
 
     if metrics and (chosen or html_file is not None or pictures is not None):
         raise click.UsageError("--metric prints one table: leave the other formats out")
     if pictured is not None and html_file is None and pictures is None:
-        raise click.UsageError("--factors chooses what pictures show: give '--html FILE' as well")
+        raise click.UsageError("--factors needs pictures: add '--html FILE'")
     if workloads and (chosen or html_file is not None or pictures is not None):
-        raise click.UsageError("--workload narrows what a terminal shows: leave the formats out")
+        raise click.UsageError("--workload applies to the terminal's tables: leave the formats out")
     from labctl.analysis.judge import judge
     from labctl.store.jsonfile import check_folder, output_file
     from labctl.store.run_folder import PAGE
@@ -171,7 +167,7 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
     for file in written:
         click.echo(f"Wrote {file}", err=True)
     if not written:
-        click.echo("Nothing was compared in this run, so there is no picture.", err=True)
+        click.echo("Nothing was compared in this run, so there are no pictures.", err=True)
     if why_no_png:
         click.echo(f"labctl: SVG only, no PNG: {why_no_png}", err=True)
         click.echo("        On Debian: apt install librsvg2-bin", err=True)

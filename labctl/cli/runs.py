@@ -42,7 +42,7 @@ _AFTER = (
     "Baseline, primary metrics and threshold were declared when the trials were imported, after "
     "they had been measured."
 )
-_BOOTS = "The file says nothing of boots: each block counts as one of its own."
+_BOOTS = "The file has no boots: each block counts as a separate boot."
 
 
 _SECTIONS = {
@@ -61,9 +61,9 @@ _SECTIONS = {
 @click.option(
     "--name", help="The run's name (default: an archive's own, else time and file's name)."
 )
-@click.option("--baseline", help="What the tunings are compared with (default: 'baseline').")
+@click.option("--baseline", help="Reference of the tunings (default: 'baseline').")
 @click.option(
-    "--control", help="A/A control: the baseline a second time (default: 'control', if there)."
+    "--control", help="A/A control: the baseline a second time (default: 'control', if present)."
 )
 @click.option(
     "--known-loss",
@@ -76,7 +76,7 @@ _SECTIONS = {
     "primaries",
     metavar="[WORKLOAD=]METRIC",
     multiple=True,
-    help="The metric that decides. Needed where a workload has several.",
+    help="The metric that decides; required if a workload has several.",
 )
 @click.option(
     "--threshold",
@@ -84,22 +84,26 @@ _SECTIONS = {
     "margin",
     default="5%",
     show_default=True,
-    help="What is large enough to matter.",
+    help="Smallest change that matters.",
 )
 @click.option(
     "--interleaved",
     is_flag=True,
-    help="Each block held all arms side by side, so they are compared within blocks.",
+    help="Compare within blocks: each block has all arms, interleaved.",
 )
 @click.option(
     "--factor",
     "factors",
     metavar="COLUMN[=LEVEL,...]",
     multiple=True,
-    help="A column of levels; effects are against the first (default: the least).",
+    help="A column of levels; effects are against the first (default: the lowest).",
 )
 @click.option(
-    "--own-boot", "own_boot", metavar="COLUMN", multiple=True, help="A factor that took a boot."
+    "--own-boot",
+    "own_boot",
+    metavar="COLUMN",
+    multiple=True,
+    help="A factor that needs its own boot.",
 )
 @click.option(
     "--interaction", "interactions", metavar="A,B", multiple=True, help="A pair of factors."
@@ -107,7 +111,7 @@ _SECTIONS = {
 @click.option(
     "--design",
     metavar="RUN",
-    help="Take all of these from the plan of RUN, which the file was exported from.",
+    help="Take these options from the plan of RUN, from which the file was exported.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @results_option
@@ -129,10 +133,10 @@ def import_run(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Make a run of FILE: an archive by 'labctl run export', or trials as CSV.
+    """Import FILE as a run: an archive from 'labctl run export', or trials as CSV.
 
-    CSV is labctl's own, or any with the columns tuning, workload, block, metric, value, unit and
-    better (docs/import.md). The options but --name are for it alone.
+    The CSV is labctl's own, or any with the columns tuning, workload, block, metric, value, unit
+    and better (docs/import.md). All options except --name apply only to CSV.
     """
     import labctl
     from labctl.store.archive import is_archive
@@ -149,13 +153,13 @@ def import_run(
     explicit = click.core.ParameterSource.COMMANDLINE
     declares = any(context.get_parameter_source(option) is explicit for option in declaring)
     if design and declares:
-        raise UsageError("--design has all that the other options declare", hint="Leave them out.")
+        raise UsageError("--design already sets the other options", hint="Leave them out.")
     place = runs_folder(results)
     if is_archive(file):
         if design or declares:
             raise UsageError(
-                f"{file} is an archive of a run, whose plan declares what is compared",
-                hint="Only --name goes with it.",
+                f"{file} is an archive of a run with its own plan",
+                hint="Use only --name with it.",
             )
         _take_in(place, file, name, as_json=as_json)
         return
@@ -216,7 +220,9 @@ def import_run(
             f"Not read: {', '.join(trials.unread)}. A column of levels is a factor with --factor.",
             err=True,
         )
-    click.echo(f"{len(trials.trials)} trials in {folder.path}; 'labctl report {name}' judges them.")
+    click.echo(
+        f"{len(trials.trials)} trials in {folder.path}; show them with 'labctl report {name}'."
+    )
 
 
 def _factors(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -226,7 +232,7 @@ def _factors(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
         name, _, levels = text.partition("=")
         if not _FACTOR.fullmatch(name) or name in found:
             raise UsageError(
-                f"--factor: '{text[:80]}' names no column once",
+                f"--factor: expected a column, named once, got '{text[:80]}'",
                 hint="Write it as '--factor policy' or '--factor policy=other,fifo', with letters, "
                 "digits and _ - in its name.",
             )
@@ -238,7 +244,8 @@ def _pair(text: str) -> tuple[str, str]:
     one, _, other = text.partition(",")
     if not one or not other or one == other:
         raise UsageError(
-            f"--interaction: '{text}' is no pair of factors", hint="--interaction policy,processes"
+            f"--interaction: expected two factors, got '{text}'",
+            hint="--interaction policy,processes",
         )
     return one, other
 
@@ -246,8 +253,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"--name: '{name}' can't be a folder's name everywhere",
-            hint="Use letters, digits and + . _ -, at most 100, beginning with a letter or digit.",
+            f"--name: '{name}' is not a valid folder name",
+            hint="Use at most 100 letters, digits and + . _ -, starting with a letter or digit.",
         )
 
 
@@ -271,10 +278,10 @@ def _take_in(results: Path, file: Path, name: str | None, *, as_json: bool) -> N
     if found.differences:
         files = counted(len(found.differences), "file")
         click.echo(
-            f"{files} not as the run left them: 'labctl run verify {name}' names them.", err=True
+            f"{files} changed since the run: 'labctl run verify {name}' lists them.", err=True
         )
     click.echo(
-        f"{counted(found.trials, 'trial')} in {folder.path}; 'labctl report {name}' shows it."
+        f"{counted(found.trials, 'trial')} in {folder.path}; show it with 'labctl report {name}'."
     )
 
 
@@ -284,10 +291,10 @@ def _take_in(results: Path, file: Path, name: str | None, *, as_json: bool) -> N
 @click.command("verify")
 @click.argument("run_name", metavar="RUN")
 @click.option(
-    "--digest", metavar="SHA256", help="What the whole run must have: of its progress.json."
+    "--digest", metavar="SHA256", help="Expected digest of the whole run (from its progress.json)."
 )
-@click.option("--study-digest", metavar="SHA256", help="What its study must have.")
-@click.option("--seed", type=click.IntRange(min=0), help="What it must have been planned with.")
+@click.option("--study-digest", metavar="SHA256", help="Expected digest of its study.")
+@click.option("--seed", type=click.IntRange(min=0), help="Expected seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @results_option
 def verify_run(
@@ -298,9 +305,9 @@ def verify_run(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Check every file of RUN's trials against the digests that were taken when each ended.
+    """Check every file of RUN's trials against the digests taken at the end of each trial.
 
-    Exits with 1 when something differs.
+    Exits with 1 if something differs.
     """
     from labctl.base.wording import counted, printable
     from labctl.run.commands.verify import check_asked, verify
@@ -321,8 +328,8 @@ def verify_run(
         click.echo(f"{counted(found.trials, 'trial')} of {folder.name} checked.")
         if found.without_digests:
             click.echo(
-                f"{counted(found.without_digests, 'trial')} without digests: an older labctl ran "
-                "them, so changes of their files can't be detected."
+                f"{counted(found.without_digests, 'trial')} without digests: an older "
+                "labctl ran them, so changed files cannot be detected."
             )
         for text in found.notes:
             click.echo(printable(text))
@@ -346,8 +353,8 @@ command.add_command(verify_run)
 @_json
 @results_option
 def list_runs(as_json: bool, results: Path | None) -> None:
-    """List the runs, the oldest first. Every command takes a run's number for its name, and
-    'latest' for the newest."""
+    """List the runs, the oldest first. Every command accepts a run's number instead of its
+    name, and 'latest' for the newest run."""
     from labctl.base.paths import recorded_runs
     from labctl.base.wording import printable
     from labctl.store.density_record import DensityFolder
@@ -398,7 +405,7 @@ def _print_runs(entries: list[dict[str, Any]]) -> None:
 @_json
 @results_option
 def show(run_name: str, as_json: bool, results: Path | None) -> None:
-    """Show what RUN is; what it found is said by 'labctl report RUN'."""
+    """Show the facts of RUN; 'labctl report RUN' shows its results."""
     from labctl.base.wording import printable
     from labctl.report.page.appendix import invalid_trials
 
@@ -437,11 +444,11 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
 
 @command.command("rm")
 @click.argument("run_names", metavar="RUN...", nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_json
 @results_option
 def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path | None) -> None:
-    """Remove runs with all they measured."""
+    """Remove runs with all their data."""
     from labctl.store.density_record import DensityFolder
     from labctl.store.run_places import find_run
 
@@ -468,21 +475,21 @@ def remove(run_names: tuple[str, ...], yes: bool, as_json: bool, results: Path |
     "--redact",
     "redacting",
     is_flag=True,
-    help="Take out names, users, serials, addresses and paths.",
+    help="Remove names, users, serials, addresses and paths.",
 )
 @click.option(
     "--hide",
     "hidden",
     multiple=True,
     metavar="TEXT",
-    help="With --redact: take this out as well, wherever it stands.",
+    help="With --redact: also remove this text everywhere.",
 )
 @click.option(
     "--out",
     "target",
     metavar="FILE.tar.xz|FOLDER",
     type=click.Path(path_type=Path),
-    help="Where to write it (default: RUN.tar.xz or redacted.tar.xz in the present folder).",
+    help="Where to write it (default: RUN.tar.xz or redacted.tar.xz in the current folder).",
 )
 @_json
 @results_option
@@ -496,17 +503,18 @@ def export_run(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Copy RUN to pass it on: an archive or a folder, which labctl reads as the run."""
+    """Copy RUN to an archive or a folder that labctl can read."""
     from labctl.base.wording import counted, printable
     from labctl.run.commands.export import export
 
     if hidden and not redacting:
-        raise UsageError("'--hide' goes with '--redact'", hint="Give both, or neither.")
+        raise UsageError("'--hide' needs '--redact'", hint="Give both, or neither.")
     for text in hidden:
         if len(text.strip()) < 3 or not any(map(str.isalpha, text)):
             raise UsageError(
-                f"--hide: '{text}' may be a number of what was measured, or a part of any word",
-                hint="Name at least three characters with a letter among them.",
+                f"--hide: '{text}' is too short or only a number, so it may also match "
+                "measurements",
+                hint="Use at least three characters, including a letter.",
             )
     folder = named_run(results, run_name)
     _refuse_if_running(folder)
@@ -529,13 +537,13 @@ def export_run(
     click.echo(printable(f"{counted(done.files, 'file')} of '{done.name}' in {target}"))
     if redacting:
         found = ", ".join(f"{kind} {count}" for kind, count in done.taken_out.items())
-        click.echo(f"Taken out, by kind and how often: {found or 'nothing was found'}.")
+        click.echo(f"Removed, by kind: {found or 'nothing was found'}.")
     for name, why in done.left_out.items():
         click.echo(printable(f"Left out: {name}: {why}."))
     for text, kind in done.kept.items():
         click.echo(
             printable(
-                f"Not taken out, as it is also a word of the run: '{text}' ({kind}). Look for it."
+                f"Not removed, because the run also uses the word: '{text}' ({kind}). Check for it."
             ),
             err=True,
         )
@@ -589,7 +597,7 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
 def _ask(folders: Sequence[RunFolder | DensityFolder]) -> None:
     names = ", ".join(str(folder.path) for folder in folders)
     if not sys.stdin.isatty():
-        raise UsageError(f"would remove {names}", hint="Say --yes to remove without being asked.")
+        raise UsageError(f"would remove {names}", hint="Pass --yes to remove without confirmation.")
     click.confirm(f"Remove {names}?", abort=True)
 
 
@@ -598,7 +606,7 @@ def _ask(folders: Sequence[RunFolder | DensityFolder]) -> None:
 @_json
 @results_option
 def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
-    """Make RUN's samples anew from its raw files, with today's parsers."""
+    """Parse RUN's raw files again with the current parsers."""
     from labctl.base.wording import counted
     from labctl.run.trials.parse import reparse
     from labctl.store.run_places import find_run_to_change
@@ -618,7 +626,7 @@ def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
             click.echo(problem, err=True)
     if problems:
         what = counted(len(problems), "trial")
-        raise BrokenError(f"{what} can't be parsed, so they no longer count")
+        raise BrokenError(f"{what} cannot be parsed and no longer count")
 
 
 def _refuse_if_running(folder: RunFolder | DensityFolder) -> None:
@@ -635,7 +643,7 @@ def _refuse_if_running(folder: RunFolder | DensityFolder) -> None:
         return  # nobody holds it, or its holder says nothing of a run
     raise HostError(
         f"run '{folder.name}' is being measured by process {holder['pid']} since {holder['since']}",
-        hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
+        hint=f"Wait until it is done, or stop it with 'kill {holder['pid']}'.",
     )
 
 

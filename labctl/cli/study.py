@@ -37,14 +37,14 @@ def list_studies(*, as_json: bool) -> None:
         rows = [{"name": name, "title": title} for name, title in titles]
         print_json({"schema": SCHEMA, "studies": rows})
         return
-    table = listing("study", "the question that it asks")
+    table = listing("study", "question")
     for name, title in titles:
         table.add_row(Text(name), Text(title, overflow="fold"))
     console(listing=True).print(table)
     click.echo(
-        "\n'labctl study show STUDY' shows what one compares, 'labctl sweep STUDY --plan-only' the "
-        "plan for this host."
-        "\n'labctl sweep pinning --quick' is the one to begin with."
+        "\n'labctl study show STUDY' shows its comparisons, 'labctl sweep STUDY "
+        "--plan-only' the plan for this host.\n'labctl sweep pinning --quick' is a good "
+        "first study."
     )
 
 
@@ -52,10 +52,10 @@ def list_studies(*, as_json: bool) -> None:
 @click.argument("name", metavar="STUDY|FILE")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, as_json: bool) -> None:
-    """Show what a study compares: its tunings, workloads, conditions and factors, how many trials
-    that is and about how long they take.
+    """Show a study: its tunings, workloads, conditions and factors, the number of trials and their
+    approximate time.
 
-    This host is not looked at: 'labctl sweep STUDY --plan-only' leaves out what it does not
+    This host is not checked: 'labctl sweep STUDY --plan-only' leaves out what it does not
     support.
     """
     facts = facts_of(name)

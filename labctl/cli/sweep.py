@@ -56,13 +56,13 @@ def rule_asked_for(
     said = [option for option, value in given.items() if value is not None]
     if len(said) > 1:
         raise UsageError(
-            f"{' and '.join(said)} each say when the run ends",
+            f"{' and '.join(said)} exclude each other",
             hint="Give one of them: a width, looks, or a fixed number of blocks.",
         )
     if most_blocks is not None and width is None:
         raise UsageError(
-            "--max-blocks is the cap of a run until a width",
-            hint="Name the width, such as '--until-width 2%'; --blocks is a fixed number.",
+            "--max-blocks needs --until-width",
+            hint="Add a width, such as '--until-width 2%', or use --blocks for a fixed number.",
         )
     if width is not None:
         return until_width(
@@ -76,7 +76,7 @@ def seconds_of(text: str, option: str) -> float:
     """Return the seconds of a time such as "90", "90s", "10m" or "1h"; raises UsageError."""
     seconds = _read(TIME, text, option)
     if seconds < 0:
-        raise UsageError(f"{option}: expected a time from 0 on, got '{text}'")
+        raise UsageError(f"{option}: expected a time ≥ 0, got '{text}'")
     return seconds
 
 
@@ -92,7 +92,8 @@ def _numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError as error:
         raise UsageError(
-            f"--looks is '{text}': it takes numbers of blocks", hint="Give, for example, 10,15,20."
+            f"--looks: expected numbers of blocks, got '{text}'",
+            hint="Give, for example, 10,15,20.",
         ) from error
 
 
@@ -108,8 +109,8 @@ def why_end(folder: RunFolder, blocks: int) -> str | None:
 
 
 _SECTIONS = {
-    "What to measure": "--quick --tuning --workload --condition --factor --collect",
-    "How long and how often": (
+    "Selection": "--quick --tuning --workload --condition --factor --collect",
+    "Length and number": (
         "--duration --blocks --until-width --max-blocks --looks --blocks-per-boot --spare-blocks"
     ),
     "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
@@ -139,13 +140,15 @@ _SECTIONS = {
 @click.option(
     "--factor", "factors", multiple=True, metavar="NAME=LEVEL,...", help="Only these levels of it."
 )
-@click.option("--blocks", type=int, help="How often each tuning is tried. Under 10: no verdicts.")
-@click.option("--until-width", metavar="PERCENT", help="Blocks until intervals are within ±2%.")
-@click.option("--max-blocks", type=int, help="The most blocks of a run until a width (40).")
-@click.option("--looks", metavar="N,N,...", help="End at the first of these with every verdict.")
-@click.option("--blocks-per-boot", type=int, help="How many blocks share a boot.")
-@click.option("--spare-blocks", type=int, help="Blocks that run where another has lost a value.")
-@click.option("--duration", type=TIME_OPTION, help="How long each trial measures (10s).")
+@click.option("--blocks", type=int, help="Number of blocks. Under 10: no verdicts.")
+@click.option("--until-width", metavar="PERCENT", help="Run blocks until intervals are within ±2%.")
+@click.option("--max-blocks", type=int, help="Most blocks with --until-width (40).")
+@click.option(
+    "--looks", metavar="N,N,...", help="Stop at the first of these blocks with all verdicts."
+)
+@click.option("--blocks-per-boot", type=int, help="Number of blocks that share a boot.")
+@click.option("--spare-blocks", type=int, help="Extra blocks, run if another block lost a value.")
+@click.option("--duration", type=TIME_OPTION, help="Measured time of each trial (10s).")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
 @click.option("--memory", type=MEMORY_OPTION, help="Memory of the guest (2G; a number: MiB).")
 @click.option(
@@ -153,37 +156,37 @@ _SECTIONS = {
     type=click.Choice([level.value for level in Level]),
     help="What trials collect (default: counters).",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: drawn).")
+@click.option("--seed", type=click.IntRange(min=0), help="Seed of the order (default: random).")
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option("--connect", metavar="URI", help="libvirt connection (default: embedded driver).")
 @click.option("--fresh-boots", is_flag=True, help="Boot for each tuning instead of restoring.")
 @click.option(
     "--kernel",
     type=click.Path(path_type=Path),
-    help="Boot guests with this kernel: with the host's own, the ratio to native is overhead.",
+    help="Boot guests with this kernel; with the host's kernel, the ratio to native is overhead.",
 )
 @click.option("--initrd", type=click.Path(path_type=Path), help="The initrd of that kernel.")
 @own_program_options
 @click.option("--domain", metavar="NAME|FILE", help="Measure a copy of your own VM.")
-@click.option("--keep-network", is_flag=True, help="That copy stays on the VM's own networks.")
-@click.option("--resume", metavar="RUN", help="Go on with an interrupted run.")
+@click.option("--keep-network", is_flag=True, help="Keep the copy on the VM's own networks.")
+@click.option("--resume", metavar="RUN", help="Continue an interrupted run.")
 @click.option("--extend", metavar="RUN", help="Add --blocks more blocks to a finished run.")
 @click.option(
     "--wait-quiet",
     metavar="TIME",
     default="10m",
-    help="How long a run may wait for others to leave the host alone (default: 10m; 0: never).",
+    help="How long to wait for the host to become idle (default: 10m; 0: never).",
 )
 @click.option(
     "--plan-only",
     is_flag=True,
-    help="Print arms, workloads, how long it takes and which losses it could exclude; run nothing.",
+    help="Print arms, workloads, expected time and the losses it could exclude; run nothing.",
 )
 @click.option(
     "--detach",
     "detaching",
     is_flag=True,
-    help="Go on in the background once the run has begun; print its folder and progress file.",
+    help="Continue in the background after the start; print the run's folder and progress file.",
 )
 @results_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -202,16 +205,14 @@ def command(
     quiet: bool,
     **_request: object,
 ) -> int | None:
-    """Run STUDY (a name in benchmarks/, or a file) and judge it. Without one, list them.
+    """Run STUDY (a name in benchmarks/, or a file) and judge it. Without STUDY, list them.
 
-    Runs the same workloads natively and in guests, once per tuning and block, and says what each
-    tuning does here. Ctrl-C ends it cleanly; --resume goes on.
-
-    Blocks that --extend adds after a result is known are exploratory: verdicts stay with the
-    planned ones.
+    Runs the same workloads natively and in guests, once per tuning and block, and shows the effect
+    of each tuning. Ctrl-C stops it cleanly; --resume continues it. Blocks added with
+    --extend after a result is known are exploratory: verdicts use only the planned blocks.
     """
     if resume is not None:
-        _refuse_changes(context, "--resume", "goes on with", _FREE_ON_RESUME)
+        _refuse_changes(context, "--resume", "continues", _FREE_ON_RESUME)
     if extend is not None:
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
@@ -295,9 +296,7 @@ _FREE_ON_EXTEND = _FREE_ON_RESUME - {"resume"} | {"extend", "blocks"}
 
 def _check_more(blocks: int | None) -> None:
     if blocks is None or blocks < 1:
-        raise UsageError(
-            "--extend adds blocks to a finished run, and --blocks says how many", hint="--blocks 5"
-        )
+        raise UsageError("--extend needs --blocks, the number of blocks to add", hint="--blocks 5")
 
 
 def _refuse_changes(context: click.Context, option: str, does: str, free: frozenset[str]) -> None:
@@ -312,8 +311,8 @@ def _refuse_changes(context: click.Context, option: str, does: str, free: frozen
     ]
     if given:
         raise UsageError(
-            f"{option} {does} the run's own plan, which {', '.join(given)} would change",
-            hint="Leave that out, or start a new run.",
+            f"{option} {does} the run's own plan; {', '.join(given)} cannot change it",
+            hint="Leave the options out, or start a new run.",
         )
 
 
@@ -457,6 +456,6 @@ def detached_run(
             }
         )
     else:
-        click.echo(printable(f"Run '{begun.folder.name}' goes on as process {begun.pid}."))
+        click.echo(printable(f"Run '{begun.folder.name}' continues as process {begun.pid}."))
         click.echo(printable(f"Progress: {begun.progress}"))
     return None

@@ -42,16 +42,18 @@ def command(
     as_json: bool,
     results: Path | None,
 ) -> None:
-    """Show where the time of a traced trial went, on its host and in its guest.
+    """Show the time line of a traced trial, on its host and in its guest.
 
     RUN is a run's name, folder or archive, TRIAL the number of a trial (12, or 12.2 for its second
-    attempt); without TRIAL, the trials that have a trace. The page goes into the run's folder,
-    that of an archive's trial into the present folder, unless another form is asked for.
+    attempt); without TRIAL, the trials that have a trace. The page is written to the run's folder
+    (for an archive, to the current folder), unless another format is given.
     """
 
     found = named_run(results, run_name)
     if trial_name is None and any((output, perfetto, trace_dat)):
-        raise click.UsageError("which TRIAL? Without one, the traced trials are listed")
+        raise click.UsageError(
+            "missing argument TRIAL. Run without other options to list the traced trials."
+        )
     with found.unpacked() as folder:
         if trial_name is None:
             where = shlex.join((run_name, *(("--results", str(results)) if results else ())))
@@ -88,7 +90,7 @@ def _show(
     try:
         timeline = read_timeline(trial)
     except BrokenError as error:
-        hint = error.hint or "Copy all of the trial's folder, or look at another trial."
+        hint = error.hint or "Copy the trial's whole folder, or choose another trial."
         raise BrokenError(error.message, hint=hint) from error
     if as_json:
         from labctl.report.timeline.exports import timeline_json
@@ -108,7 +110,7 @@ def _show(
             else:
                 write_output(output, written)
         except HostError as error:
-            hint = error.hint or "'-o FILE' writes the page elsewhere, '--json' nothing at all."
+            hint = error.hint or "'-o FILE' writes the page elsewhere; '--json' writes no file."
             raise HostError(error.message, hint=hint) from error
         click.echo(f"Wrote {output or own}", err=as_json)
     if perfetto is not None:
@@ -145,7 +147,7 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
         click.echo(printable(why_untraced(run)))
         others = [name for name in with_traces(beside) if name != folder.name]
         if others:
-            click.echo(f"Runs beside it that have traces: {listed(others)}.")
+            click.echo(f"Other runs with traces: {listed(others)}.")
         return
     titles = ("trial", "arm", "workload", "block", "status", "worst latency")
     table = bare_table("", *titles)
@@ -165,5 +167,5 @@ def _list(folder: RunFolder, beside: Path, where: str, *, as_json: bool) -> None
     shown = console(listing=True)
     shown.print(table)
     first = next((one for one in found if one.has_both_sides), found[0])
-    look = f"\nHave a look: labctl timeline {where} {first.name}"
+    look = f"\nFor example: labctl timeline {where} {first.name}"
     shown.print(look, soft_wrap=True, markup=False)

@@ -35,8 +35,8 @@ def host_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--accel",
             type=click.Choice(["kvm", "tcg"]),
-            help="Accelerator. Default: what the tuning needs, else kvm where /dev/kvm exists, "
-            "else tcg. That is a guess, which a sweep checks by booting a kernel.",
+            help="Accelerator. Default: the tuning's, otherwise kvm if /dev/kvm exists, "
+            "otherwise tcg. This is a guess; a sweep checks it by booting a kernel.",
         ),
         click.option("--vcpus", type=click.IntRange(1), help="vCPUs. Default: from the topology."),
         click.option(
@@ -58,12 +58,12 @@ def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--sysfs",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="Plan for the machine of which this is a copy of /sys.",
+            help="Plan for another machine, from a copy of its /sys.",
         ),
         click.option(
             "--cpus",
             metavar="LIST",
-            help="Plan as if labctl might use these CPUs only ('0-7,16-23').",
+            help="Use only these CPUs in the plan ('0-7,16-23').",
         ),
     )
     for option in reversed(options):
@@ -86,8 +86,8 @@ def topology_of(sysfs: Path | None, cpus: str | None) -> Topology:
         raise UsageError(f"--cpus: {error}", hint="Give numbers and ranges: '0-7,16-23'.") from None
     if sysfs is not None and not (sysfs / "devices/system/cpu").is_dir():
         raise UsageError(
-            f"{sysfs} is not a copy of a machine's /sys: it has no folder devices/system/cpu",
-            hint="docs/pin-plan.md says how to make one.",
+            f"{sysfs} is not a copy of /sys: it has no folder devices/system/cpu",
+            hint="docs/pin-plan.md explains how to make one.",
         )
     return read_topology(sysfs or SYS, allowed=allowed)
 
@@ -147,8 +147,8 @@ class _Side:
 
 @click.command("diff")
 @click.argument("names", metavar="A [B]", nargs=-1, required=True)
-@click.option("--domain", metavar="NAME|FILE", help="Put the tunings into this domain of yours.")
-@click.option("--connect", metavar="URI", help="The libvirt connection that knows NAME.")
+@click.option("--domain", metavar="NAME|FILE", help="Apply the tunings to this domain.")
+@click.option("--connect", metavar="URI", help="The libvirt connection of NAME.")
 @host_options
 @machine_options
 @click.option("--unified", is_flag=True, help="Print a unified diff of the two XMLs instead.")
@@ -167,11 +167,10 @@ def diff(
     unified: bool,
     as_json: bool,
 ) -> None:
-    """Show how the XML of tuning B differs from that of A, as they would be on this host.
+    """Show how the XML of tuning B differs from that of A on this host.
 
-    With --domain, what tuning A changes in a domain of your own, or how two of them differ in it:
-    your XML with the tuning and nothing else. Nothing is started or changed. With --sysfs, as they
-    would be on another machine.
+    With --domain, show the changes of tuning A in your own domain, or the difference of two tunings
+    there. With --sysfs, show them for another machine. Nothing is started or changed.
     """
     from labctl.base import xmldiff
     from labctl.study.tunings import load_tuning
@@ -212,16 +211,16 @@ def _check_usage(context: click.Context, names: Sequence[str], domain: str | Non
 
     if len(names) != 2 and not (domain and len(names) == 1):
         raise UsageError(
-            f"{len(names)} tuning{'s' if len(names) > 1 else ''} named, and it takes two",
+            f"{len(names)} tuning{'s' if len(names) > 1 else ''} named; two are needed",
             hint="One is enough with --domain. 'labctl tuning list' shows their names.",
         )
     for option in ("vcpus", "memory_mib"):
         source = context.get_parameter_source(option)
         if domain and source is ParameterSource.COMMANDLINE:
             raise UsageError(
-                f"--{option.replace('_', '-')} is for labctl's own guests: '{domain}' has vCPUs "
-                "and memory of its own",
-                hint="Leave it out, or change a copy of its XML.",
+                f"--{option.replace('_', '-')} is for labctl's own guests: '{domain}' has "
+                "its own vCPUs and memory",
+                hint="Leave it out, or edit a copy of its XML.",
             )
 
 
@@ -346,15 +345,15 @@ def validate_tunings(
     memory_mib: int,
     as_json: bool,
 ) -> None:
-    """Check tunings: the file, its XML against libvirt's schema, its pins against this host.
+    """Check tunings: the file, its XML against libvirt's schema and its pins against this host.
 
-    What this host lacks for a tuning is told, and makes the tuning no less valid.
+    Missing features of this host are shown, but do not make a tuning invalid.
     """
     from labctl.study.tunings import load_tunings, tuning_names
 
     if every == bool(names):
         raise UsageError(
-            "name tunings, or give --all, not both",
+            "expected names or --all, not both",
             hint="'labctl tuning list' shows their names.",
         )
     results = validated(load_tunings(names or tuning_names()), accel, vcpus, memory_mib)
@@ -410,7 +409,7 @@ def validated(
                 problems.append(error.message)
         else:
             problems += [
-                f"'exercised_by' names '{program}', which is no workload"
+                f"'exercised_by': no workload '{program}'"
                 for program in tuning.exercised_by
                 if program not in checkers()
             ]
@@ -440,9 +439,11 @@ command.add_command(validate_tunings)
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", is_flag=True, help="Print all that they say, as docs/tunings.md is.")
+@click.option(
+    "--markdown", is_flag=True, help="Print everything as markdown, as in docs/tunings.md."
+)
 def list_tunings(as_json: bool, markdown: bool) -> None:
-    """List all tunings with what they change. 'a+b' is two of them together."""
+    """List all tunings with their changes. 'a+b' combines two of them."""
     from labctl.study.tunings import BASELINE, load_tunings, tuning_names
 
     tunings = load_tunings(tuning_names())
@@ -483,8 +484,8 @@ def _listed(tunings: Mapping[str, Tuning], baseline: Tuning) -> Iterator[str]:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(name: str, as_json: bool) -> None:
-    """Show a tuning, or a combination such as 'vcpupin+cache-none': what it changes, why, what it
-    needs and what it risks."""
+    """Show a tuning, or a combination such as 'vcpupin+cache-none': changes, reasons, requirements
+    and risks."""
     from labctl.base.paths import is_shadowing
     from labctl.study.tunings import load_tuning, tuning_files
 
@@ -503,7 +504,7 @@ def show(name: str, as_json: bool) -> None:
             table.add_row(Text(heading if at == 0 else "", style="bold"), Text(line))
     for at, path in enumerate(paths):
         stands_in = is_shadowing(path)
-        said = f"{path} (stands in for labctl's own)" if stands_in else str(path)
+        said = f"{path} (replaces labctl's own)" if stands_in else str(path)
         table.add_row(Text("files" if at == 0 else "", style="bold"), Text(said))
     console().print(table)
 
@@ -514,7 +515,7 @@ def show(name: str, as_json: bool) -> None:
 def render_tunings(
     names: Sequence[str], accel: str | None, vcpus: int | None, memory_mib: int
 ) -> None:
-    """Print the domain XML of tunings as they would be on this host, with placeholder paths."""
+    """Print the domain XML of tunings for this host, with placeholder paths."""
     from labctl.domain.pinning.pin_plan import default_vcpus
     from labctl.domain.render import render
     from labctl.host.topology import read_topology
@@ -547,7 +548,7 @@ def _described(tuning: Tuning) -> Iterator[tuple[str, list[str]]]:
     baseline = load_tuning(BASELINE)
     yield "name", [tuning.name]
     yield "group", [group(tuning, baseline)]
-    yield "what it is", [tuning.description]
+    yield "description", [tuning.description]
     changed = changes(tuning, baseline)
     yield "changes", [f"{dotted(key)}: {word(value)}" for key, value in changed.items()]
     yield "needs", list(tuning.needs)
@@ -561,11 +562,11 @@ def _described(tuning: Tuning) -> Iterator[tuple[str, list[str]]]:
     )
     yield "risks", list(tuning.risks)
     if tuning.kind == "guest":
-        boots = "no: it boots for itself in each block"
+        boots = "no: it has its own boot in each block"
         yield "restored", ["yes, from the boot that its block shares" if tuning.restore else boots]
         yield (
             "native twin",
-            [tuning.twin or "none: no native tuning has its placement and policy"],
+            [tuning.twin or "none: no native tuning has the same placement and policy"],
         )
     yield "exercised by", list(tuning.exercised_by)
     yield "sources", list(tuning.sources)

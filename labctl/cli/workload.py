@@ -82,7 +82,7 @@ def list_command(as_json: bool) -> None:
     if problems:
         raise UsageError(
             "\n".join(error.message for error in problems.values()),
-            hint=f"Left out of the list: {', '.join(problems)}.",
+            hint=f"Not in the list: {', '.join(problems)}.",
         )
 
 
@@ -91,8 +91,7 @@ def list_command(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_command(name: str, as_json: bool) -> None:
     """Show a workload's parameters, commands, packages and metrics.
-
-    The commands are those of two CPUs and ten seconds (or what is next to that).
+    The commands are for two CPUs and about ten seconds.
     """
     from rich.text import Text
 
@@ -127,15 +126,15 @@ def show_command(name: str, as_json: bool) -> None:
 @command.command("validate")
 @click.argument("name", metavar="NAME|FILE")
 def validate_command(name: str) -> None:
-    """Check a workload's file: keys, values, names and expressions; then its commands.
+    """Check a workload's file (keys, values, names and expressions) and its commands.
 
-    Exit code 2 names file, line and key of what is wrong.
+    On an error it names file, line and key, and exits with 2.
     """
     from labctl.base.quantities import near_unit
 
     found = found_workload(name)
     facts_of(found)
-    click.echo(f"{name}: nothing wrong; its primary metric is {found.primary}")
+    click.echo(f"{name}: valid; its primary metric is {found.primary}")
     for metric, declared in found.file.metrics.items():
         if near := near_unit(declared.unit or "1"):
             click.echo(
@@ -146,12 +145,12 @@ def validate_command(name: str) -> None:
 
 @command.command("try")
 @click.argument("name", metavar="NAME|FILE")
-@click.option("--native", "side", flag_value="native", help="Run it on the host (the default).")
+@click.option("--native", "side", flag_value="native", help="Run it on the host (default).")
 @click.option("--guest", "side", flag_value="guest", help="Boot a guest and run it there.")
 @click.option(
     "--duration",
     type=TIME_OPTION,
-    help="How long it runs (default: 2s, or the least it takes).",
+    help="Length of the run (default: 2s, or the workload's minimum).",
 )
 @click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A parameter.")
 @click.option(
@@ -160,7 +159,7 @@ def validate_command(name: str) -> None:
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Run nothing; read this output, or this file if a metric reads one of its name.",
+    help="Do not run; read this output, or this file if a metric reads a file of that name.",
 )
 @click.option("--accel", type=click.Choice(["auto", "kvm", "tcg"]), default="auto")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -177,16 +176,16 @@ def try_command(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run a workload once for a few seconds; show its output and what each metric finds there.
+    """Run a workload once for a few seconds; show its output and the value of each metric.
 
-    Exit code: 0 when every metric was read; 1 when the run or a metric failed.
+    Exit code: 0 if every metric was read; 1 if the run or a metric failed.
     """
 
     program = found_workload(name)
     parameters = parameters_of(program, given)
     if recorded:
         if side is not None:
-            raise UsageError(f"--from reads what a run left, and --{side} runs it: give one")
+            raise UsageError(f"--from and --{side} exclude each other")
         return _show_read(*_read_recorded(program, recorded, parameters), as_json=as_json)
     seconds = duration if duration is not None else max(_TRIED_S, program.file.trial.least_s)
     return _tried(context, program, parameters, side or "native", seconds, accel, as_json, quiet)
@@ -233,7 +232,7 @@ def _tried(
         for what, argv in found.commands.items():
             click.echo(f"{what}: {argv}")
         if found.status is None:
-            click.echo(f"{found.side}: it did not come to its end")
+            click.echo(f"{found.side}: it did not finish")
             outputs = {}
         else:
             click.echo(f"{found.side}: exit status {found.status} after {found.seconds:.2f} s")
@@ -419,11 +418,11 @@ def words_of(given: Iterable[str], option: str) -> dict[str, Any]:
     for word in given:
         key, is_there, text = word.partition("=")
         if not is_there or not key:
-            raise UsageError(f"{option} {word}: KEY=VALUE is needed")
+            raise UsageError(f"{option}: expected KEY=VALUE, got {word}")
         try:
             found[key] = parse_yaml(f"v: {text}\n")["v"]
         except (YamlError, KeyError, TypeError) as error:
-            raise UsageError(f"{option} {word}: no value: {error}") from error
+            raise UsageError(f"{option} {word}: not a valid value: {error}") from error
     return found
 
 

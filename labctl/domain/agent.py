@@ -133,14 +133,14 @@ class GuestAgent:
         missing = [PurePosixPath(line).name for line in checked.stdout.split()]
         if "systemd" in missing:
             raise HostError(
-                "the guest does not run systemd, which labctl needs to set it up",
-                hint="Measure with a guest that does.",
+                "the guest does not run systemd, which labctl needs for its setup",
+                hint="Use a guest with systemd.",
             )
         if missing:
             names = [f"{name} (3.9 or later)" if name == "python3" else name for name in missing]
             hint = install_hint(self._distribution(), missing, packages)
             if "python3" not in missing:
-                hint += " Or measure other workloads: --workload."
+                hint += " Or choose other workloads with --workload."
             raise HostError(f"the guest lacks {', '.join(names)}", hint=hint)
 
     def _distribution(self) -> str:
@@ -166,8 +166,9 @@ class GuestAgent:
         done = self._run(argv)
         if done.returncode != 0:
             raise BrokenError(
-                f"the guest does not start labctl's runner: {done.stderr.strip()}",
-                hint="Where SELinux confines the guest's agent, it may not start services.",
+                f"cannot start labctl's runner in the guest: {done.stderr.strip()}",
+                hint="If SELinux confines the guest's agent, it may not be allowed to start "
+                "services.",
             )
 
     def _write(self, path: str, data: bytes) -> None:

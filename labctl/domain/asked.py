@@ -113,7 +113,7 @@ def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]
     """Return a sentence for each thread that isn't where or what it should be; [] when all are."""
     expected, states = list(expected), list(states)
     missing = [
-        f"{_name(want.role, want.index)}: there is no such thread"
+        f"{_name(want.role, want.index)}: no such thread"
         for want in expected
         if not any(_is_meant(want, state) for state in states)
     ]
@@ -130,7 +130,7 @@ def changes(
     expected = list(expected)
     then = {(state.tid, state.role): state for state in before}
     return [
-        f"{_full_name(state)} had {_described(was)} before, and has {_described(state)}"
+        f"{_full_name(state)}: was {_described(was)}, now {_described(state)}"
         for state in after
         if (was := then.get((state.tid, state.role))) is not None
         and _described(was) != _described(state)
@@ -170,17 +170,17 @@ def _differences(want: ExpectedThread, state: ThreadState) -> list[str]:
     wrong = []
     if state.cpus != want.cpus:
         wrong.append(
-            f"{name} may run on CPU {format_cpus(state.cpus)}, asked was {format_cpus(want.cpus)}"
+            f"{name}: expected CPU {format_cpus(want.cpus)}, got {format_cpus(state.cpus)}"
         )
     if (state.policy, state.priority) != (want.policy, want.priority):
         wrong.append(
-            f"{name} runs under {said(state.policy, state.priority)}, "
-            f"asked was {said(want.policy, want.priority)}"
+            f"{name}: expected policy {said(want.policy, want.priority)}, got "
+            f"{said(state.policy, state.priority)}"
         )
     if want.slice_ns and state.slice_ns not in (None, want.slice_ns):
         wrong.append(
-            f"{name} has a time slice of {state.slice_ns / 1e6:g} ms, asked was "
-            f"{want.slice_ns / 1e6:g} ms"
+            f"{name}: expected a time slice of {want.slice_ns / 1e6:g} ms, got "
+            f"{state.slice_ns / 1e6:g} ms"
         )
     return wrong
 

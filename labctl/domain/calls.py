@@ -37,8 +37,8 @@ _HINTS = (
     ("No space left on device", "Free some space, or name another folder with --state-dir."),
     (
         "(as uid:",
-        "libvirt runs QEMU as a user of its own there: name a folder that others may pass "
-        "through, and so its parents, with --state-dir.",
+        "libvirt runs QEMU as another user there: with --state-dir, name a folder that "
+        "this user can enter, including its parents.",
     ),
     (
         "Permission denied",
@@ -83,13 +83,13 @@ class Calls:
         except libvirt.libvirtError as error:
             if expired.is_set():
                 raise BrokenError(
-                    f"{what}: QEMU did not answer within {seconds:g} s and was ended"
+                    f"{what}: QEMU did not answer within {seconds:g} s and was killed"
                 ) from error
             if self._is_lost():
                 raise ConnectionLostError(
                     f"{what}: the connection to {self._uri} is gone ({error})",
                     hint="Start libvirt's daemon again ('systemctl start libvirtd'); 'labctl "
-                    "sweep --resume RUN' goes on with a run.",
+                    "sweep --resume RUN' continues a run.",
                 ) from error
             raise BrokenError(f"{what}: {error}", hint=_hint(str(error))) from error
         except SystemError as error:

@@ -314,7 +314,7 @@ def live_mismatches(asked_xml: str, live_xml: str, *, is_whole: bool = True) -> 
     """
     asked, live = facts(asked_xml, "asked"), facts(live_xml, "live")
     return [
-        f"{what}: asked was {asked.get(what, 'none')}, the domain has {live.get(what, 'none')}"
+        f"{what}: expected {asked.get(what, 'none')}, the domain has {live.get(what, 'none')}"
         for what in sorted(asked.keys() | live.keys())
         if asked.get(what) != live.get(what)
         and (is_whole or what in asked)
@@ -428,8 +428,8 @@ def memory_problems(asked: Iterable[Pages], pid: int) -> list[str]:
     except OSError as error:
         raise BrokenError(f"/proc/{pid}/smaps can't be read: {error.strerror}") from error
     return [
-        f"{found.get(PAGE_KIB[size], 0) // KIB} MiB of the guest's memory are in huge pages of "
-        f"{size}, asked were {kib // KIB}"
+        f"{found.get(PAGE_KIB[size], 0) // KIB} MiB of the guest's memory are in huge pages "
+        f"of {size}, expected {kib // KIB}"
         for size, kib in wanted.items()
         if found.get(PAGE_KIB[size], 0) < kib
     ]

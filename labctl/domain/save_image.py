@@ -71,8 +71,8 @@ class SaveHeader:
         body = data[_FIXED.size : size]
         if form != _RAW:
             raise BrokenError(
-                f"{where}: its guest's memory is saved in libvirt's format {form}, not as it is",
-                hint="Take 'save_image_format' out of qemu.conf and restart the daemon.",
+                f"{where}: its guest's memory is saved in libvirt's format {form}, expected 'raw'",
+                hint="Remove 'save_image_format' from qemu.conf and restart the daemon.",
             )
         end = cookie_at or len(body)
         if end > len(body):
@@ -84,7 +84,7 @@ class SaveHeader:
         try:
             return cls(numbers, xml.decode(), cookie)
         except UnicodeDecodeError as error:
-            raise _not_whole(where, "XML that is no UTF-8") from error
+            raise _not_whole(where, "XML that is not UTF-8") from error
 
     def with_identity(self, identity: Identity, where: str) -> bytes:
         """Return the header of the same guest under another identity, exactly as long as it was.
@@ -111,9 +111,9 @@ def header_size(data: bytes, where: str) -> int:
         raise _not_whole(where, f"{len(data)} bytes")
     magic, version, length, *_ = _FIXED.unpack_from(data)
     if magic != _MAGIC:
-        raise _not_whole(where, f"{magic!r} where {_MAGIC!r} is expected")
+        raise _not_whole(where, f"{magic!r} instead of {_MAGIC!r}")
     if version != _VERSION:
-        raise BrokenError(f"{where}: a save file of version {version}, known is {_VERSION}")
+        raise BrokenError(f"{where}: expected a save file of version {_VERSION}, got {version}")
     if length > _MOST_BYTES:
         raise _not_whole(where, f"a header of {length} bytes")
     return _FIXED.size + int(length)
@@ -131,7 +131,8 @@ def renamed(xml: str, identity: Identity, where: str) -> str:
         raise _not_whole(where, "the XML of a domain without a name or a UUID")
     if len(cards) != len(identity.macs):
         raise BrokenError(
-            f"{where}: its guest has {len(cards)} network cards, and its copy {len(identity.macs)}"
+            f"{where}: its guest has {len(cards)} network cards, but its copy has "
+            f"{len(identity.macs)}"
         )
     name.text, uuid.text = identity.name, identity.uuid
     for card, mac in zip(cards, identity.macs, strict=True):
@@ -176,7 +177,7 @@ def give_identity(copy: Path, saved: Path, identity: Identity) -> None:
 
 
 def _not_whole(where: str, found: str) -> BrokenError:
-    return BrokenError(f"{where}: not a whole save file of libvirt's: {found}")
+    return BrokenError(f"{where}: not a complete save file of libvirt: {found}")
 
 
 # Give a restored guest the USB addresses that it booted with. Pure.

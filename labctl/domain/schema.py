@@ -43,7 +43,7 @@ def validate(xml: str, *, what: str = "the domain XML") -> None:
         return
     raise UsageError(
         f"{what} is not valid: {_complaint(schema, document)}",
-        hint="Look at the tuning and at templates/domain.xml.j2 and its parts.",
+        hint="Check the tuning, templates/domain.xml.j2 and its parts.",
     )
 
 

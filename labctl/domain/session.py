@@ -214,7 +214,7 @@ class Session:
 
     def look_at_qemu(self) -> None:
         """Have libvirt find out what QEMU can do, which it keeps for later."""
-        with self._calls.explained("libvirt does not tell what QEMU can do"):
+        with self._calls.explained("libvirt does not report QEMU's capabilities"):
             self._connection.getDomainCapabilities(virttype="qemu")
 
     def domain_xml(self, name: str) -> str:
@@ -228,9 +228,10 @@ class Session:
         with self._calls.explained(f"libvirt does not report the state of '{name}'"):
             if domain.isActive():
                 raise HostError(
-                    f"the domain '{name}' is running, and its disks change",
-                    hint=f"Shut it down: virsh -c {self.uri} shutdown {name}. If it must run on, "
-                    "docs/own-vm.md explains how to measure with a copy of its disks.",
+                    f"the domain '{name}' is running, so its disks change",
+                    hint=f"Shut it down: virsh -c {self.uri} shutdown {name}. If it must keep "
+                    "running, docs/own-vm.md explains how to measure with a copy of its "
+                    "disks.",
                 )
             if domain.hasManagedSaveImage():
                 raise HostError(
@@ -248,14 +249,14 @@ class Session:
                 names = [domain.name() for domain in self._connection.listAllDomains()]
             raise UsageError(
                 f"no domain '{name}' at {self.uri}",
-                hint=nearest(name, names) if names else "It has none at all.",
+                hint=nearest(name, names) if names else "It has no domains.",
             ) from error
 
     def qemu_user(self) -> tuple[int, int]:
         """Return the user and group id that libvirt runs QEMU as (its DAC security model's base
         label).
         """
-        with self._calls.explained("libvirt does not tell its capabilities"):
+        with self._calls.explained("libvirt does not report its capabilities"):
             capabilities = etree.fromstring(self._connection.getCapabilities().encode())
         label = capabilities.findtext("host/secmodel[model='dac']/baselabel")
         if label is None:
@@ -350,7 +351,7 @@ class RunningGuest:
         import libvirt_qemu
 
         request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
-        with self._calls.explained(f"the guest's agent does not do '{command}'"):
+        with self._calls.explained(f"the guest's agent does not support '{command}'"):
             try:
                 answer = libvirt_qemu.qemuAgentCommand(
                     self._domain, json.dumps(request), _AGENT_ANSWER_S, 0
@@ -408,7 +409,7 @@ def check_local(uri: str) -> None:
 
 def _not_here(uri: str) -> UsageError:
     return UsageError(
-        f"'{uri}' doesn't start QEMU on this host, where labctl measures",
+        f"'{uri}' does not start QEMU on this host",
         hint="Run labctl on the host of the guests, with '--connect qemu:///system'.",
     )
 
@@ -424,8 +425,9 @@ def _hint_to_open(uri: str, refusal: str) -> str:
     if "Permission denied" in refusal or "authentication" in refusal:
         return "Run labctl as root."
     return (
-        "Does libvirt's daemon run? 'systemctl start libvirtd' (or virtqemud) starts it. Without "
-        "--connect labctl needs none: --domain takes a file of 'virsh dumpxml --inactive' as well."
+        "Start libvirt's daemon: 'systemctl start libvirtd' (or virtqemud). Without "
+        "--connect, labctl needs no daemon: --domain also accepts a file from 'virsh "
+        "dumpxml --inactive'."
     )
 
 
@@ -509,7 +511,7 @@ def find_out_without_kvm(root: Path, uri: str) -> None:
     shell = ("sh", "-e", "-c", _HIDDEN, "sh", str(nothing), sys.executable, uri)
     run(
         ["unshare", "--mount", "--propagation", "private", *shell],
-        deadline=Deadline.after(120, "asking QEMU what it can do"),
+        deadline=Deadline.after(120, "reading QEMU's capabilities"),
         check=False,
     )
 

@@ -203,13 +203,13 @@ def print_fleet_advice(
         *_answers(judged, [taken.tuning]),
         *marked("Note", judged.warnings),
         *_price(judged, advice),
-        *_table("Look at these first", advice.look_first),
+        *_table("Check first", advice.look_first),
         *_table("Hosts left out", taken.others),
-        *_table("Hosts whose steps are not known", advice.unread),
+        *_table("Hosts with unknown steps", advice.unread),
     ):
         console.print(part)
     if any(steps.rollout.fragment for steps, _ in advice.rollouts):
-        console.print(text(f"\n{UNNAMED} stands for a virtual machine of the host."))
+        console.print(text(f"\nReplace {UNNAMED} with a virtual machine of the host."))
     for steps, hosts in advice.rollouts[:_MOST_STEPS]:
         _print_steps(console, taken.tuning, steps, hosts)
     if more := advice.rollouts[_MOST_STEPS:]:
@@ -217,7 +217,7 @@ def print_fleet_advice(
         console.print(
             text(f"\n{len(more)} more lists of steps, for {counted(number, 'host')}: --json.")
         )
-    console.print(text("\nRoll it out, batch by batch, each measured again:"))
+    console.print(text("\nRoll it out in batches, each measured again:"))
     console.print(Text("  ").append_text(text(next_command)), soft_wrap=True)
 
 
@@ -250,7 +250,7 @@ def headline(judged: FleetJudgement, advice: FleetAdvice) -> str:
             others = "" if answer.group == ALL_HOSTS else f" with {answer.by} {answer.group}"
             where = place_title(answer.place, many_accelerators=len(judged.accelerators) > 1)
             return (
-                f"{lead}: a host{others} that was not measured is predicted to show "
+                f"{lead}: the prediction for a host{others} that was not measured is "
                 f"{prediction_text(answer.place, answer.pooled)} in {where}."
             )
     return f"{lead}."
@@ -267,7 +267,7 @@ def _answers(judged: FleetJudgement, tunings: Iterable[str]) -> Iterator[Rendera
 def _price(judged: FleetJudgement, advice: FleetAdvice) -> Iterator[RenderableType]:
     many = len(judged.accelerators) > 1
     yield Text()
-    yield text("What it costs", style="bold")
+    yield text("Cost", style="bold")
     if advice.worse:
         table = bare_table()
         for column, width in (("where", 34), ("mean", 16), ("a host not measured", 14)):
@@ -284,11 +284,11 @@ def _price(judged: FleetJudgement, advice: FleetAdvice) -> Iterator[RenderableTy
             )
         yield table
         yield small(
-            "Means that are worse. 'no verdict': a metric that the study does not judge, whose "
-            f"{share(1 - judged.alpha)} interval excludes no change."
+            "Worse means. 'no verdict': the study does not judge the metric, but its "
+            f"{share(1 - judged.alpha)} CI excludes no change."
         )
     else:
-        yield small("No metric is shown to be worse over these hosts.")
+        yield small("No metric is worse over these hosts.")
     yield from (small(f"Risk: {risk}.") for risk in advice.risks)
 
 

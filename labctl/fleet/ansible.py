@@ -114,8 +114,8 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
         # With a comma it is a list of hosts.
         if "," not in one and not Path(one).exists():
             raise UsageError(
-                f"there is no inventory {one}",
-                hint="Give a file or a folder of inventories, or hosts with a comma ('web1,').",
+                f"no inventory {one}",
+                hint="Pass a file or a folder of inventories, or hosts with a comma ('web1,').",
             )
     argv = ["ansible", "all", "--list-hosts", *_inventories(inventory)]
     if limit:
@@ -129,8 +129,8 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
     )
     if done.returncode:
         raise UsageError(
-            f"Ansible can't read the inventory: {' '.join(done.stderr.split())[:500]}",
-            hint="'ansible-inventory -i FILE --list' shows what it makes of it.",
+            f"Ansible cannot read the inventory: {' '.join(done.stderr.split())[:500]}",
+            hint="'ansible-inventory -i FILE --list' shows how Ansible reads it.",
         )
     hosts = [line.strip() for line in done.stdout.splitlines()[1:] if line.strip()]
     if not hosts:
@@ -258,7 +258,7 @@ def _size(word: str, hosts: int) -> int:
     match = _SIZE.fullmatch(word)
     if match is None or (match[2] and int(match[1]) > 100):
         raise UsageError(
-            f"--serial: '{word}' is neither a number of hosts nor a share of them",
+            f"--serial: expected a number of hosts or a share, got '{word}'",
             hint="Write it as '10%', or as '1,10%' for one host first.",
         )
     return max(1, hosts * int(match[1]) // 100) if match[2] else int(match[1])

@@ -63,7 +63,7 @@ class FleetFolder:
         """Return how far a host came; what can't be read is a failure with that reason."""
         path = self._state(host)
         if not path.is_file():
-            why = "nothing was heard of it"
+            why = "no news"
             return HostState(host=host, status=str(Status.WAITING), reason=why)
         try:
             of = read_state(path)

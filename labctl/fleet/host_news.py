@@ -160,8 +160,8 @@ def _reason(result: Mapping[str, Any]) -> str:
     said = [result.get(key) for key in (reversed(keys) if result.get("rc") == 1 else keys)]
     texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
     if any(_WRONG_KEY.search(text) for text in texts):
-        return "ssh refuses its host key, which isn't the one in known_hosts"
-    return _short(texts[0]) if texts else "it gave no reason"
+        return "ssh rejects its host key, which differs from known_hosts"
+    return _short(texts[0]) if texts else "no reason given"
 
 
 def _short(text: str) -> str:

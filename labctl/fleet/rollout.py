@@ -145,7 +145,7 @@ def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFo
         raise UsageError(
             f"no host of {fleet.name} may take '{asked.tuning}': "
             f"{'; '.join(reasons) or 'it was not measured'}",
-            hint=f"'labctl fleet advise {fleet.name}' says which tunings they may take.",
+            hint=f"'labctl fleet advise {fleet.name}' shows the allowed tunings.",
         )
     # Ansible makes its batches in the order of the inventory.
     present = inventory_hosts(inventory, asked.limit)
@@ -161,8 +161,8 @@ def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFo
     for host in hosts:
         if not RUN_NAME.fullmatch(runs[host]):
             raise UsageError(
-                f"{host} says that its run is {runs[host]!r}, which is no run's name",
-                hint="Leave it out with --limit, and look at that host.",
+                f"{host} reported the run {runs[host]!r}, which is not a run's name",
+                hint="Leave it out with --limit, and check that host.",
             )
     return Rollout(
         fleet=fleet.name,
@@ -313,7 +313,7 @@ class _Heard:
             case What.CHANGED:
                 return {"stand": Stand.CHANGED, "reason": news.reason}
             case What.KEPT:
-                reason = before.reason if host in self._changing else "it was so already"
+                reason = before.reason if host in self._changing else "it was already set"
                 self._changing.discard(host)
                 return {"stand": Stand.KEPT, "reason": reason}
             case What.UNDONE:

@@ -81,7 +81,7 @@ def check_names(hosts: Sequence[str]) -> None:
     for host in hosts:
         if not _NAME.fullmatch(host):
             raise UsageError(
-                f"the inventory has a host '{host}', whose name can't be a folder's",
+                f"the inventory has a host '{host}', which is not a valid folder name",
                 hint="Use letters, digits and + . _ : -, beginning with a letter or digit, and "
                 "put the address into 'ansible_host'.",
             )
@@ -101,18 +101,18 @@ def read_fleet(path: Path) -> FleetSweep:
             f"{path} is not the folder of a fleet: it has no {FLEET}",
             hint="Name the folder that 'labctl fleet sweep' made, results/fleet-….",
         )
-    return _read(FleetSweep, path / FLEET, "Nothing else holds it: measure as a new fleet.")
+    return _read(FleetSweep, path / FLEET, "There is no other copy: measure as a new fleet.")
 
 
 def read_state(path: Path) -> StateRecord:
     """Return a host's state.json. Raises BrokenError where it isn't whole."""
-    return _read(StateRecord, path, "Remove it, and its host is looked at anew.")
+    return _read(StateRecord, path, "Remove it, and its host is checked again.")
 
 
 def _read(kind: type[R], path: Path, hint: str) -> R:
     data = read_json(path)
     if not isinstance(data, dict):
-        raise BrokenError(f"{path} is no JSON object", hint=hint)
+        raise BrokenError(f"{path} is not a JSON object", hint=hint)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
@@ -135,7 +135,7 @@ class SweepFolder:
         except OSError as error:
             raise HostError(
                 f"cannot make the fleet's folder {path}: {error.strerror}",
-                hint="Name a folder that can be written with --results.",
+                hint="Name a writable folder with --results.",
             ) from error
         made = cls(path, record)
         write_json(path / FLEET, {"schema": SCHEMA, **record.to_json()}, below=path)

@@ -192,8 +192,8 @@ def _piece(path: Path) -> Piece:
         schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise BrokenError(
-            f"{path} is not whole: {error}",
-            hint="Remove it: 'labctl fleet report' makes it anew from the hosts' runs.",
+            f"{path} is incomplete: {error}",
+            hint="Remove it: 'labctl fleet report' restores it from the hosts' runs.",
         ) from error
     if schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
@@ -283,7 +283,7 @@ def check_study(fleet: FleetFolder, plan: PlanRecord) -> None:
     """Raise LabctlError for the plan of another study than the fleet's."""
     wanted = fleet.record.study_digest
     if wanted and plan.study_digest != wanted:
-        raise LabctlError(f"its run is of another study ({plan.study_digest or 'none'})")
+        raise LabctlError(f"its run measured another study ({plan.study_digest or 'none'})")
 
 
 def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:

@@ -66,14 +66,14 @@ def make_wheelhouse(target: Path) -> int:
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not (checkout / "pyproject.toml").is_file():
         raise UsageError(
-            "this labctl was installed from a wheel, so there is no source to make one of",
-            hint="Call the labctl of a checkout: .venv/bin/labctl fleet wheelhouse.",
+            "this labctl was installed from a wheel, so its source is not available",
+            hint="Run it from a checkout: .venv/bin/labctl fleet wheelhouse.",
         )
     with TemporaryDirectory(prefix="labctl-wheels-") as made:
         wheels = Path(made)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         deadline = Deadline.after(_LONGEST_S, "making wheels")
-        hint = "It fetches packages, and builds libvirt-python with libvirt-dev and gcc."
+        hint = "It downloads packages, and builds libvirt-python with libvirt-dev and gcc."
         wanted = {name: f"{name}=={version}" for name, version in pinned().items()}
         build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made]
         process.run([*build, *wanted.values(), str(checkout)], deadline=deadline, hint=hint)

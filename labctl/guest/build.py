@@ -72,7 +72,7 @@ def bootstrapped_tree(
         [*mmdebstrap, "-"] if sources else mmdebstrap,
         stdin="\n".join(sources) + "\n" if sources else None,
         deadline=deadline,
-        hint="Try 'apt-get update': the image is made from the package sources of this host.",
+        hint="Try 'apt-get update': the image is built from the package sources of this host.",
     )
     shutil.rmtree(staged, ignore_errors=True)
 
@@ -105,10 +105,10 @@ def refuse_what_cannot_be_built(recipe: Recipe) -> None:
     cloud = recipe.spec.cloud_image
     if cloud is not None and cloud.packages_by != "apt":
         raise UsageError(
-            f"no guest image can be built of '{recipe.name}': its packages come by "
-            f"{cloud.packages_by}, and labctl adds what its workloads need with apt alone",
-            hint=f"'labctl image fetch {recipe.name}' downloads and verifies it, for a VM of your "
-            "own. For sweeps take a recipe of Debian or Ubuntu.",
+            f"no guest image can be built of '{recipe.name}': it uses {cloud.packages_by}, "
+            "but labctl installs packages only with apt",
+            hint=f"'labctl image fetch {recipe.name}' downloads and verifies it, for a VM of "
+            "your own. For sweeps, use a recipe of Debian or Ubuntu.",
         )
 
 
@@ -138,8 +138,7 @@ def tree_of_cloud_image(
         if len(roots) != 1:
             raise BrokenError(
                 f"{file} has {len(roots)} root file systems on ext4, not one",
-                hint="labctl takes cloud images of Debian and Ubuntu; other file systems than "
-                "ext4 are not read.",
+                hint="labctl supports cloud images of Debian and Ubuntu with ext4.",
             )
         roots[0].rename(tree)
         for boot in boots:
@@ -160,7 +159,7 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
     listener(Note(text=f"Installing {len(packages)} packages and what they need"))
     if not (tree / "usr/bin/apt-get").exists():
         raise BrokenError(
-            "the cloud image has no apt", hint="labctl builds on those of Debian and Ubuntu."
+            "the cloud image has no apt", hint="labctl supports cloud images of Debian and Ubuntu."
         )
     chroot.install(tree, packages, recipe.spec.exclude, deadline)
 
@@ -171,7 +170,7 @@ def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
     told = parse_json(process.run(info, deadline=deadline).stdout)
     data_file = told.get("format-specific", {}).get("data", {}).get("data-file")
     if other := told.get("backing-filename") or data_file:
-        raise BrokenError(f"{file} is no whole image: it refers to '{other}'")
+        raise BrokenError(f"{file} is not a complete image: it refers to '{other}'")
 
 
 def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
@@ -180,7 +179,7 @@ def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
     listed = process.run([*partx, str(raw)], deadline=deadline, check=False)
     partitions = partitions_of(listed.stdout) if listed.returncode == 0 else []
     if not partitions:
-        raise BrokenError(f"{raw.name} has no partitions: it is no disk of a cloud image")
+        raise BrokenError(f"{raw.name} has no partitions, so it is not the disk of a cloud image")
     found = []
     for partition in partitions:
         probe = ["blkid", "--probe", "--output", "value", "--match-tag", "TYPE"]
@@ -274,7 +273,7 @@ def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: 
         if not target.is_dir():
             text = (
                 f"no modules of {kernel.release} found, neither beside {kernel.file} nor in "
-                "/lib/modules: the guest has what is built into the kernel and in its initrd"
+                "/lib/modules: the guest has only the drivers in the kernel and its initrd"
             )
             listener(Warned(text=text))
         return False
@@ -391,10 +390,10 @@ def _check_space(recipe: Recipe, base: Image | None, folder: Path) -> None:
     free_mib = shutil.disk_usage(folder).free // 2**20
     if free_mib < needed_mib:
         raise HostError(
-            f"building the image '{recipe.name}' takes {needed_mib} MiB, "
-            f"and {folder} has {free_mib} MiB free",
-            hint="Free some space ('labctl image list' shows old images), "
-            "or give a folder on a larger disk with --state-dir.",
+            f"building the image '{recipe.name}' needs {needed_mib} MiB, but {folder} has "
+            f"{free_mib} MiB free",
+            hint="Free some space ('labctl image list' shows old images), or name a folder on a "
+            "larger disk with --state-dir.",
         )
 
 
@@ -462,8 +461,8 @@ def _take_kernel(tree: Path, folder: Path) -> None:
     kernels = sorted(folder_in(tree, "boot").glob("vmlinuz-*"))
     if len(kernels) != 1:
         raise BrokenError(
-            f"the image's packages brought {len(kernels)} kernels, not one",
-            hint="Name one package with a kernel in the recipe, as 'kernel'.",
+            f"expected one kernel in the image's packages, got {len(kernels)}",
+            hint="Set 'kernel' in the recipe to one package with a kernel.",
         )
     initrd = kernels[0].with_name(kernels[0].name.replace("vmlinuz-", "initrd.img-"))
     for source, name in ((kernels[0], images.KERNEL), (initrd, images.INITRD)):
@@ -471,7 +470,7 @@ def _take_kernel(tree: Path, folder: Path) -> None:
         if data is None:
             raise BrokenError(
                 f"the image has no file /boot/{source.name}",
-                hint="Name a package in the recipe, as 'kernel', that brings kernel and initrd.",
+                hint="Set 'kernel' in the recipe to a package with a kernel and an initrd.",
             )
         # Contents only: the initrd is 0600 in the tree, and QEMU's user has to read it.
         (folder / name).write_bytes(data)
@@ -496,7 +495,7 @@ class LayerPlan:
         if self.is_built:
             return f"{added}: built already."
         first = "" if self.is_base_built else f", after '{self.image}' itself"
-        return f"{added}: is made first{first}."
+        return f"{added}: built first{first}."
 
 
 def layer_plan(recipe: Recipe, places: StatePaths) -> LayerPlan | None:

@@ -40,7 +40,7 @@ def install(
     write_file(tree, _CONFIG, _apt_config(tree, exclude, deadline))
     # invoke-rc.d(8): "action forbidden".
     write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n", mode=0o755)
-    hint = "Try 'apt-get update' on the host: its package sources are used where they fit."
+    hint = "Try 'apt-get update' on the host: its package sources are used if they match."
     process.run(in_tree(tree, [*_APT_GET, "update"]), deadline=deadline, hint=hint)
     _refuse_unknown(tree, packages, deadline)
     process.run(

@@ -109,11 +109,11 @@ class _OnlyWhereAllowed(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         problem = url_problem(newurl)
         if req.type == "https" and not newurl.startswith("https://"):
-            problem = "is not https:// any more"
+            problem = "is not https://"
         if problem:
             raise HostError(
                 f"{req.full_url} leads to {newurl}, which {problem}",
-                hint="Name a mirror in the recipe that stays with https://.",
+                hint="Set the recipe's URL to a mirror that uses https:// throughout.",
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -133,8 +133,8 @@ def _opened(url: str, offset: int, deadline: Deadline) -> Iterator[http.client.H
         response = opener.open(request, timeout=min(_STALL_S, deadline.remaining()))
     except urllib.error.HTTPError as error:
         raise HostError(
-            f"{url}: the server says {error.code} {error.reason}",
-            hint="Distributions remove old releases: compare the recipe's URLs with what is there.",
+            f"{url}: the server answered {error.code} {error.reason}",
+            hint="Distributions remove old releases: check the recipe's URLs.",
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(url, error) from error
@@ -166,21 +166,21 @@ def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int)
     if size > max_bytes:
         raise BrokenError(
             f"{url} is larger than {max_bytes >> 20} MiB, too large for a cloud image",
-            hint="Compare 'url' in the recipe with what the distribution offers.",
+            hint="Check 'url' in the recipe.",
         )
     free = shutil.disk_usage(target.parent).free
     if size - present > free:
         raise HostError(
             f"{url} has {size >> 20} MiB, and {target.parent} has {free >> 20} MiB free",
-            hint="Free some space, or give a folder on a larger disk with --state-dir.",
+            hint="Free some space, or name a folder on a larger disk with --state-dir.",
         )
 
 
 def _unreachable(url: str, error: Exception) -> HostError:
     return HostError(
         f"cannot download {url}: {_said(error)}",
-        hint="Building from a cloud image needs the network; one made of packages (debian-13) "
-        "needs the package sources of this host alone.",
+        hint="Building from a cloud image needs the network; an image from packages (debian-13) "
+        "needs only the package sources of this host.",
     )
 
 
@@ -327,13 +327,13 @@ def _refused(
         why = (told.stderr.strip().splitlines() or ["gpgv found no signature"])[-1]
     return BrokenError(
         f"the checksum file is not signed by a key that the recipe trusts ({keyring}): {why}",
-        hint="Nothing of it was used. If the distribution has a new key, get its new keyring.",
+        hint="It was not used. If the distribution has a new key, get its new keyring.",
     )
 
 
 def _reason(status: str) -> str | None:
     reasons = {
-        "BADSIG": "its signature is wrong: it is not the text that was signed",
+        "BADSIG": "its signature is wrong: the text was changed",
         "REVKEYSIG": "its key was revoked",
         "EXPKEYSIG": "its key has expired",
         "EXPSIG": "its signature has expired",
@@ -398,16 +398,16 @@ def fetch(cloud: CloudImage, places: StatePaths, listener: Listener) -> Fetched:
         if (found := _hash(partial, checksum)) != checksum.hex:
             signed = f"signed by {signer}" if signer else "of the recipe"
             raise BrokenError(
-                f"{cloud.url} is not the file that was published: its {checksum.algorithm} is "
+                f"{cloud.url} is not the published file: its {checksum.algorithm} is "
                 f"{found[:16]}…, and the one {signed} is {checksum.hex[:16]}…",
-                hint="It was removed. A mirror may be half way through an update: try again "
-                "later, or compare 'url' and 'checksums' in the recipe.",
+                hint="It was removed. A mirror may be updating: try again later, or check 'url' "
+                "and 'checksums' in the recipe.",
             )
         partial.rename(path)
     except OSError as error:
         raise HostError(
             f"cannot write {partial}: {error.strerror}",
-            hint="Free some space, or give another folder with --state-dir.",
+            hint="Free some space, or name another folder with --state-dir.",
         ) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -432,7 +432,7 @@ def _trusted_checksum(
         source = f": {cloud.keyring_from}" if cloud.keyring_from else "."
         raise HostError(
             f"no keyring {keyring} to check the signature with",
-            hint=f"Get it where you trust it{source}",
+            hint=f"Get it from a trusted source{source}",
         )
     signed = read_small(cloud.checksums, deadline)
     signature = read_small(cloud.signature, deadline) if cloud.signature else None
@@ -451,5 +451,5 @@ def _make(folder: Path) -> None:
     except OSError as error:
         raise HostError(
             f"cannot write to {folder.parent}: {error.strerror}",
-            hint="Run labctl as root, or give a folder of your own with --state-dir.",
+            hint="Run labctl as root, or name your own folder with --state-dir.",
         ) from error

@@ -183,7 +183,9 @@ def _changed(path: Path, sha256: str, owner: str) -> list[str]:
     except OSError as error:
         return [f"{path} cannot be read: {error.strerror}"]
     if found != sha256:
-        return [f"{path} is not what {owner} was built with (SHA-256 {found}, built {sha256})"]
+        return [
+            f"{path} is not the file that {owner} was built with (SHA-256 {found}, built {sha256})"
+        ]
     return []
 
 
@@ -258,7 +260,7 @@ def images_lock(places: StatePaths) -> Iterator[None]:
     except OSError as error:
         raise HostError(
             f"cannot write to {places.images}: {error.strerror}",
-            hint="Run labctl as root, or give a folder of your own with --state-dir.",
+            hint="Run labctl as root, or name your own folder with --state-dir.",
         ) from error
     try:
         try:

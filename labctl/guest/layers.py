@@ -101,17 +101,17 @@ def _check(wheel: Wheel, entries: list[zipfile.ZipInfo]) -> None:
     total = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_FILES or total > MOST_BYTES:
         raise BrokenError(
-            f"wheel '{wheel.name}' has {len(entries)} files of {total} bytes, and {MOST_FILES} of "
-            f"{MOST_BYTES} are the most"
+            f"wheel '{wheel.name}' has {len(entries)} files of {total} bytes, the limit is "
+            f"{MOST_FILES} files of {MOST_BYTES} bytes"
         )
     seen = set()
     for entry in entries:
         kind = stat.S_IFMT(entry.external_attr >> 16)
         path = PurePosixPath(entry.filename)
         if kind not in (0, stat.S_IFREG):
-            raise BrokenError(f"wheel '{wheel.name}': '{entry.filename}' is no regular file")
+            raise BrokenError(f"wheel '{wheel.name}': '{entry.filename}' is not a regular file")
         if path.is_absolute() or ".." in path.parts or str(path) != entry.filename:
-            raise BrokenError(f"wheel '{wheel.name}': '{entry.filename}' lies outside of it")
+            raise BrokenError(f"wheel '{wheel.name}': '{entry.filename}' is outside of it")
         if path in seen:
             raise BrokenError(f"wheel '{wheel.name}' has '{entry.filename}' twice")
         seen.add(path)
@@ -128,7 +128,7 @@ def _scratch(places: StatePaths) -> Iterator[Path]:
     except OSError as error:
         raise HostError(
             f"cannot write to {places.downloads}: {error.strerror}",
-            hint="Run labctl as root, or give a folder of your own with --state-dir.",
+            hint="Run labctl as root, or name your own folder with --state-dir.",
         ) from error
     try:
         yield folder
@@ -138,13 +138,12 @@ def _scratch(places: StatePaths) -> Iterator[Path]:
 
 def _refused(wheel: Wheel, said: str) -> HostError | BrokenError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    words = "; ".join(lines)[-_LAST:] or "it said nothing"
+    words = "; ".join(lines)[-_LAST:] or "it printed nothing"
     what = f"cannot download {wheel.requirement} ({wheel.name})"
     if "DO NOT MATCH THE HASHES" in said:
         return BrokenError(
             f"{what}: no file of it has the SHA-256 {wheel.sha256[:16]}…",
-            hint="Compare 'sha256' in the workload's file with what the index has for this "
-            "architecture.",
+            hint="Check 'sha256' in the workload's file against the index for this architecture.",
         )
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return HostError(
@@ -267,15 +266,14 @@ def _made(source: Path, one: Brought, build: Build) -> list[Path]:
         if not matches:
             there = ", ".join(sorted(path.name for path in source.iterdir())[:_NAMED])
             raise BrokenError(
-                f"workload '{one.workload}': build: it made no '{pattern}'",
+                f"workload '{one.workload}': build: it did not create '{pattern}'",
                 hint=f"Its folder has: {there or 'nothing'}.",
             )
         found |= matches
     for path in sorted(found):
         if path.is_symlink() or not path.resolve().is_relative_to(source.resolve()):
             raise BrokenError(
-                f"workload '{one.workload}': build: '{path.name}' is a link, not a file or "
-                "folder of its own"
+                f"workload '{one.workload}': build: '{path.name}' is a link, not a file or folder"
             )
     return sorted(path for path in found if found.isdisjoint(path.parents))
 
@@ -398,7 +396,7 @@ def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
     cloud = recipe.spec.cloud_image
     if layer.packages and cloud is not None and cloud.packages_by != "apt":
         raise UsageError(
-            f"the image '{recipe.name}' gets no packages: {layer.says} can't be added",
+            f"packages cannot be added to the image '{recipe.name}': {layer.says}",
             hint="Choose an image of Debian or Ubuntu.",
         )
     for one in layer.brought:
@@ -406,7 +404,7 @@ def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
             path = PurePosixPath(name)
             if path.is_absolute() or not path.parts or ".." in path.parts:
                 raise UsageError(
-                    f"workload '{one.workload}': '{name}' does not lie in the workload's folder",
+                    f"workload '{one.workload}': '{name}' is not in the workload's folder",
                     hint="Give a path relative to it, without '..'.",
                 )
 

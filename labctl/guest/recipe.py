@@ -26,7 +26,7 @@ BUILDER = 1
 
 def _inside_the_tree(path: str) -> str:
     if ".." in path.split("/"):
-        raise ValueError("must not lead out of the image with '..'")
+        raise ValueError("must not leave the image with '..'")
     return path
 
 
@@ -40,7 +40,7 @@ def url_problem(url: str) -> str | None:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError as error:
-        return f"is no URL ({error})"
+        return f"is not a URL ({error})"
     if parts.scheme == "https" and host:
         return None
     if parts.scheme == "http" and host in ("127.0.0.1", "::1", "localhost"):
@@ -218,16 +218,13 @@ def _problems(spec: RecipeFile) -> Iterator[str]:
     if cloud is None and not (spec.suite and spec.kernel):
         yield "needs 'suite' and 'kernel', or a 'cloud_image'."
     if cloud is not None and (spec.suite or spec.kernel):
-        yield "a 'cloud_image' brings its own suite and kernel: leave out 'suite' and 'kernel'."
+        yield "a 'cloud_image' has its own suite and kernel: leave out 'suite' and 'kernel'."
     if spec.initrd_file and not spec.kernel_file:
         yield "'initrd_file' belongs to a 'kernel_file', which is missing."
     if cloud is None:
         return
     if not (cloud.digest or cloud.checksums):
-        yield (
-            "'cloud_image' says nothing that its file could be verified with: give 'checksums' "
-            "and 'signed_by', or 'digest'."
-        )
+        yield ("'cloud_image' cannot be verified: give 'checksums' and 'signed_by', or 'digest'.")
     if cloud.digest and (cloud.checksums or cloud.signature or cloud.signed_by):
         yield "'cloud_image' is verified by 'digest' or by 'checksums', not by both."
     if cloud.checksums and not cloud.signed_by:

@@ -62,7 +62,7 @@ def accelerator(requested: Requested, kernel: Path, places: StatePaths) -> Accel
     Raises HostError when KVM is asked for and doesn't work, or when QEMU isn't installed.
     """
     if requested == "tcg":
-        return Accelerator(name="tcg", reason="Guests are emulated (TCG), as asked for.")
+        return Accelerator(name="tcg", reason="Guests are emulated (TCG), as requested.")
     probe = _device_problem() or _kept_probe(kernel, places) or _probed(kernel, places)
     if probe.works:
         without = "".join(f", without {feature}" for feature in probe.disabled_features)
@@ -73,8 +73,8 @@ def accelerator(requested: Requested, kernel: Path, places: StatePaths) -> Accel
         )
     if requested == "kvm":
         raise HostError(
-            f"KVM was asked for, but {probe.detail}",
-            hint="Give '--accel tcg' for emulated guests, or '--accel auto' to let labctl choose.",
+            f"KVM was requested, but {probe.detail}",
+            hint="Use '--accel tcg' for emulated guests, or '--accel auto' to let labctl choose.",
         )
     return Accelerator(
         name="tcg",
@@ -101,7 +101,7 @@ def known_accelerator(
 
 def probe_kvm(qemu: Path, kernel: Path, *, deadline_s: float = _DEADLINE_S) -> Probe:
     """Boot `kernel` under KVM to its first line, with all of the host's CPU features or fewer."""
-    probe = Probe(works=False, detail="nothing was tried")
+    probe = Probe(works=False, detail="no probe was run")
     for features in FEATURE_SETS:
         deadline = Deadline.after(deadline_s, "booting a kernel under KVM")
         probe = _boot(qemu, kernel, features, deadline)
@@ -117,8 +117,8 @@ def _device_problem() -> Probe | None:
     except FileNotFoundError:
         return Probe(
             works=False,
-            detail=f"the host has no {KVM_DEVICE} (virtualization is off in its firmware, not "
-            "passed on to it, or the kvm module is not loaded)",
+            detail=f"the host has no {KVM_DEVICE} (virtualization is disabled in the firmware, not "
+            "passed to this virtual machine, or the kvm module is not loaded)",
         )
     except OSError as error:
         return Probe(works=False, detail=f"{KVM_DEVICE} cannot be opened: {error.strerror}")
@@ -140,7 +140,7 @@ def _probed(kernel: Path, places: StatePaths) -> Probe:
     except OSError as error:
         raise HostError(
             f"cannot create {path.parent}: {error.strerror}",
-            hint="Give a folder that you may write with --state-dir.",
+            hint="Name a folder that you can write to with --state-dir.",
         ) from error
     write_json(
         path,
@@ -211,7 +211,7 @@ def _boot(qemu: Path, kernel: Path, features: tuple[str, ...], deadline: Deadlin
     if deadline.expired:
         return Probe(
             works=False,
-            detail=f"{KVM_DEVICE} opens but a kernel that is booted with it prints no line within "
+            detail=f"{KVM_DEVICE} opens, but a kernel booted with it prints nothing within "
             f"{deadline.seconds:g} s",
         )
     said = output.decode(errors="replace").strip().splitlines()

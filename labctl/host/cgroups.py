@@ -183,18 +183,19 @@ def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None
     mount = root / cpu.folder.relative_to("/")
     if (mount / "cgroup.type").exists():  # all groups have it but the root
         return HostError(
-            f"{refuses}, and labctl is in one of the host's: {cpu.folder} is not their root, "
-            "so no trial here would be valid",
+            f"{refuses}, and labctl runs in such a cgroup: {cpu.folder} is not the root, so "
+            "no trial here would be valid",
             hint=reboot,
         )
     file = "cgroup.subtree_control"
     if "cpu" not in _text(mount / file).split():
         return None
     return HostError(
-        f"{refuses}, and every group below the root is in one: {cpu.folder / file} has 'cpu', "
+        f"{refuses}, and every group below the root has one: {cpu.folder / file} has 'cpu', "
         "so no trial here would be valid",
-        hint=f"{reboot} Or, where no group needs its weight or quota of CPUs, which are lost: "
-        f"echo -cpu > {cpu.folder / file}. That fails while a group passes it on, as systemd's do.",
+        hint=f"{reboot} Or, if no group needs its CPU weight or quota, which are lost: echo -cpu "
+        f"> {cpu.folder / file}. This fails while a child group, such as systemd's, uses "
+        "the controller.",
     )
 
 
@@ -210,7 +211,9 @@ def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
     An autogroup only weighs for processes in the root cpu cgroup.
     """
     if has(layout, "cpu") and not layout.rt_group_sched:
-        return CpuSharing(True, "Guest, native runs and neighbours are cpu cgroups of one weight.")
+        return CpuSharing(
+            True, "Guest, native runs and neighbours are in cpu cgroups with equal weights."
+        )
     reason = (
         "this kernel refuses real-time policies in cpu cgroups (CONFIG_RT_GROUP_SCHED)"
         if layout.rt_group_sched
@@ -219,13 +222,13 @@ def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
     if autogroup:
         return CpuSharing(
             False,
-            "Guest, native runs and neighbours are sessions of their own in the root cpu cgroup, "
-            f"and autogrouping gives each session one weight: {reason}.",
+            "Guest, native runs and neighbours are separate sessions in the root cpu "
+            f"cgroup, and autogrouping gives sessions equal weights: {reason}.",
         )
     return CpuSharing(
         False,
-        "Every thread weighs the same, whoever it belongs to, so that a guest or a neighbour "
-        f"with more threads gets more CPU time: {reason}, and autogrouping is off.",
+        "All threads have the same weight, so a guest or a neighbour with more threads "
+        f"gets more CPU time: {reason}, and autogrouping is off.",
     )
 
 
@@ -265,12 +268,12 @@ def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
     path = cpu_group(layout, found)
     problems = []
     if by_cgroup and path == "/":
-        problems.append("it is in the root cpu cgroup and not in one of its own")
+        problems.append("it is in the root cpu cgroup, not in its own")
     if not by_cgroup and path not in ("/", None):
-        problems.append(f"it is in the cpu cgroup {path} and not in the root")
+        problems.append(f"it is in the cpu cgroup {path}, not in the root")
     autogroup = found.get("autogroup")
     if not by_cgroup and autogroup is not None and not autogroup.endswith("nice 0"):
-        problems.append(f"its autogroup is '{autogroup}' and not at nice 0")
+        problems.append(f"its autogroup is '{autogroup}', not at nice 0")
     return problems
 
 

@@ -92,7 +92,7 @@ def _opened(path: Path) -> int:
     except OSError as error:
         raise HostError(
             f"cannot open the lock {path}: {error.strerror}",
-            hint="Run labctl as root, or name a state folder of your own with --state-dir.",
+            hint="Run labctl as root, or name your own state folder with --state-dir.",
         ) from error
 
 
@@ -101,8 +101,8 @@ def _busy(text: str) -> BusyError:
         holder = parse_json(text)
         folder = f", into {holder['run_folder']}" if holder["run_folder"] else ""
         return BusyError(
-            f"this host is in use: '{holder['what']}' (process {holder['pid']}) runs "
-            f"since {holder['since']}{folder}",
+            f"this host is in use: '{holder['what']}' (process {holder['pid']}) has been "
+            f"running since {holder['since']}{folder}",
             hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
         )
     except (ValueError, KeyError, TypeError):

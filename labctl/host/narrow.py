@@ -72,7 +72,7 @@ class Narrow:
         """Return what makes narrow links here, for people."""
         has = {"tbf": self.has_tbf, "netem": self.has_netem}
         rate, delay = (name if there else "labctl's relay" for name, there in has.items())
-        said = f"Narrow links have their rate and queue from {rate}, their delay from {delay}"
+        said = f"Narrow links: rate and queue from {rate}, delay from {delay}"
         lacking = [name for name, there in has.items() if not there]
         return f"{said}: this kernel has no {' and no '.join(lacking)}." if lacking else f"{said}."
 
@@ -207,7 +207,7 @@ def _disciplined(namespace: str, device: str, words: tuple[str, ...]) -> Iterato
             try:
                 _tc(namespace, "qdisc", "del", "dev", device, "root")
             except OSError as error:
-                said = f"cannot take the bottleneck away again: {error.strerror}"
+                said = f"cannot remove the bottleneck: {error.strerror}"
                 raise HostError(said) from error
 
 
@@ -270,7 +270,7 @@ def _relaying(
             stack.callback(ip, "-n", source, "route", "replace", *before.split())
         yield process.pid
         if process.poll() is not None:
-            raise BrokenError(f"the relay ended by itself: {written_by(output)[-400:].decode()}")
+            raise BrokenError(f"the relay ended unexpectedly: {written_by(output)[-400:].decode()}")
 
 
 def _gone(namespace: str, device: str) -> None:

@@ -78,9 +78,9 @@ def _root_problem(needs_root: Sequence[str]) -> HostError | None:
         return None
     return HostError(
         f"this needs root: {'; '.join(needs_root)}",
-        hint="Run it as root ('sudo'). 'labctl doctor' shows which steps you may take. "
-        "Without root '--plan-only' shows the plan, and runs that were made can be reported, "
-        "compared and verified.",
+        hint="Run it as root ('sudo'). 'labctl doctor' shows your permissions. Without root, "
+        "'--plan-only' shows the plan, and finished runs can be reported, compared and "
+        "verified.",
     )
 
 
@@ -106,8 +106,8 @@ def _disk_problem(folder: Path, needed: int) -> HostError | None:
     if free >= needed:
         return None
     return HostError(
-        f"{folder} has {free // _MIB} MiB free, the sweep needs {needed // _MIB} MiB",
-        hint="Free some space there, or give a folder on another disk with --state-dir.",
+        f"{folder} has {free // _MIB} MiB free, but the sweep needs {needed // _MIB} MiB",
+        hint="Free some space there, or name a folder on another disk with --state-dir.",
     )
 
 
@@ -116,9 +116,9 @@ def _memory_problem(root: Path, needed: int) -> HostError | None:
     if available is None or available >= needed + HEADROOM_BYTES:
         return None
     return HostError(
-        f"the host has {available // _MIB} MiB of memory available, the sweep needs "
-        f"{needed // _MIB} MiB and {HEADROOM_BYTES // _MIB} MiB besides",
-        hint="End what uses it, or give the guest less memory.",
+        f"the host has {available // _MIB} MiB of memory available, but the sweep needs "
+        f"{needed // _MIB} MiB and {HEADROOM_BYTES // _MIB} MiB of headroom",
+        hint="Stop programs that use it, or give the guest less memory.",
     )
 
 
@@ -127,7 +127,7 @@ def _shared_memory_problem(root: Path) -> HostError | None:
     if folder.is_dir() and os.access(folder, os.W_OK):
         return None
     return HostError(
-        f"{folder} is not there or can't be written: workloads share memory through it",
+        f"{folder} is missing or not writable: workloads share memory through it",
         hint="Mount it: mount -t tmpfs tmpfs /dev/shm",
     )
 

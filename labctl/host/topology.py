@@ -155,8 +155,8 @@ def read_topology(root: Path = SYS, *, allowed: CpuSet | None = None) -> Topolog
     )
     if not topology.usable:
         raise HostError(
-            f"no CPU is left: CPUs {format_cpus(topology.online)} are online and this process may "
-            f"use {format_cpus(topology.allowed) or 'none'}",
+            f"no usable CPU: CPUs {format_cpus(topology.online)} are online, but this "
+            f"process may use {format_cpus(topology.allowed) or 'none'}",
             hint="Widen its affinity (taskset) or its cpuset.",
         )
     return topology

@@ -86,7 +86,7 @@ def _text(root: Path, path: str) -> str | None:
 
 
 def _has_privately(tracer: str) -> bool | None:
-    deadline = Deadline.after(_LOOK_S, "looking which tracers the kernel has")
+    deadline = Deadline.after(_LOOK_S, "listing the kernel's tracers")
     try:
         listed = run(with_tracefs(("cat", f"{TRACEFS}/{_AVAILABLE}")), deadline=deadline)
     except LabctlError:

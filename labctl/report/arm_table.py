@@ -51,7 +51,7 @@ class ArmCell:
     @property
     def interval(self) -> str:
         """Return the change's interval: "−2.5 to +12 %"."""
-        return "" if self.against is None else shown(self.against).interval.replace("…", " to ")
+        return "" if self.against is None else shown(self.against).interval
 
     @property
     def verdict(self) -> Verdict | None:

@@ -11,8 +11,8 @@ from labctl.base.wording import counted, without_logs
 from labctl.store.density_record import OTHER_CPUS, DensityRecord
 
 _TCG = (
-    "Guests were emulated (TCG): the numbers hold for emulated guests on this host alone, and say "
-    "nothing about KVM's."
+    "Guests were emulated (TCG): the numbers hold only for emulated guests on this host "
+    "and say nothing about KVM."
 )
 _LONGEST = 400
 """Characters of a reason."""
@@ -56,8 +56,8 @@ def test_words(test: SignTest) -> str:
         verdict = f"{word} guests fit under {test.tuning} than under {test.against}"
     elif differ < test.fewest:
         verdict = (
-            f"no difference shown: {counted(differ, 'block')} differed, and {test.fewest} are the "
-            "fewest that could show one"
+            f"no difference shown: {counted(differ, 'block')} differed; at least "
+            f"{test.fewest} are needed to show one"
         )
     else:
         verdict = "no difference shown"
@@ -78,8 +78,8 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
     for one in found.fitting:
         for why, blocks in _by_reason(one.bounded).items():
             said.append(
-                f"{one.tuning}, {_blocks(blocks)}: {_cut(why)} ended the search, and not the "
-                "limit: the number is a lower bound."
+                f"{one.tuning}, {_blocks(blocks)}: {_cut(why)} ended the search before the "
+                "limit did: the number is a lower bound."
             )
         for why, blocks in _by_reason(one.lacking).items():
             said.append(f"{one.tuning}, {_blocks(blocks)}: no number: {_cut(why)}")
@@ -87,17 +87,18 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
     others = [s for s in told if (s.other_cpus or 0.0) > OTHER_CPUS]
     if untold := len(record.steps) - len(told):
         said.append(
-            f"In {untold} of {counted(len(record.steps), 'step')} it isn't known what others took."
+            f"In {untold} of {counted(len(record.steps), 'step')} the CPU time of other "
+            "processes is unknown."
         )
     if others:
         spoilt = sum(step.disturbed for step in others)
         said.append(
-            f"Others kept up to {max(step.other_cpus or 0.0 for step in others):.2f} CPUs busy in "
-            f"{len(others)} of {counted(len(record.steps), 'step')}, so their guests were slower "
-            "than they would be alone."
+            "Other processes kept up to "
+            f"{max(step.other_cpus or 0.0 for step in others):.2f} CPUs busy in "
+            f"{len(others)} of {counted(len(record.steps), 'step')}, so their guests were "
+            "slower than they would be alone."
             + (
-                f" {counted(spoilt, 'step')} in which the limit broke beside them counted for "
-                "nothing."
+                f" {counted(spoilt, 'step')} that exceeded the limit beside them were discarded."
                 if spoilt
                 else ""
             )
@@ -135,7 +136,7 @@ def head_words(record: DensityRecord, name: str) -> str:
     """Return what was counted, where and how, in a line."""
     size = f"{counted(record.vcpus, 'vCPU')}, {record.memory_mib} MiB"
     return (
-        f"How many guests run {record.workload} at once while the worst of them keeps "
+        f"Number of guests that run {record.workload} at once while the worst one keeps "
         f"{record.limit.limit()}: {name} ({record.status}), guests of {size}, "
         f"{counted(record.blocks, 'block')}, windows of {record.duration_s:g} s, "
         f"{record.accelerator or 'unknown accelerator'}"
@@ -151,7 +152,7 @@ def placed_words(record: DensityRecord) -> list[str]:
             continue
         largest = max(steps, key=lambda step: step.count)
         if len(places := {guest.cpus for guest in largest.guests}) == 1:
-            lines.append(f"{tuning}: every guest's threads had {places.pop()}")
+            lines.append(f"{tuning}: the threads of every guest ran on {places.pop()}")
         else:
             each = "; ".join(f"guest {guest.number} {guest.cpus}" for guest in largest.guests)
             lines.append(f"{tuning}: {each}")

@@ -35,12 +35,13 @@ CLASSES = {
 _LEADS = {
     Take.TAKE: "{hosts} may take '{tuning}'",
     Take.HARM: "{hosts} must not take '{tuning}'",
-    Take.OPEN: "'{tuning}' was not shown to be safe and of use for {hosts}",
+    Take.OPEN: "'{tuning}' was not shown to be safe and useful for {hosts}",
     Take.FEW: "Too few hosts measured '{tuning}' for an answer: {hosts}",
 }
 
 NOT_THE_CAUSE = (
-    "What groups have in common need not be the cause: facts that go together can't be told apart"
+    "A fact that a group shares need not be the cause: facts that occur together cannot be "
+    "separated"
 )
 
 
@@ -74,7 +75,7 @@ def place_title(place: Place, *, many_accelerators: bool = False) -> str:
 
 
 def shown(place: Place, estimate: float, low: float | None, high: float | None) -> Shown:
-    """Return an effect on its scale as reports show effects: "+12 %" with "+9…+15 %"."""
+    """Return an effect on its scale as reports show effects: "+12 %" with "+9 to +15 %"."""
     if place.is_log:
         ends = [None if end is None else ratio_of(end) for end in (low, high)]
         return changes(ratio_of(estimate), *ends)
@@ -119,7 +120,7 @@ def heterogeneity_sentence(one: FleetEffect, *, many_accelerators: bool = False)
     if one.whole.pooled is not None:
         spread = f" (standard deviation {tau_text(one.place, one.whole.pooled)})"
     if one.p is None:
-        return f"{where}: not said whether hosts differ{spread}."
+        return f"{where}: whether hosts differ is unknown{spread}."
     said = "hosts differ" if one.differ else "hosts were not shown to differ"
     return f"{where}: {said}, {p_text(one.p)}{spread}."
 
@@ -152,7 +153,7 @@ def differing(judged: FleetJudgement) -> Iterator[tuple[FleetEffect, FactSplit]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApartLine:
-    """Word one host that stands apart: where, in what, by how much."""
+    """Word one host that stands apart: where, effect or level, by how much."""
 
     host: str
     what: str
@@ -201,8 +202,8 @@ def value_text(place: Place, estimate: float) -> str:
 def what_apart_says(judged: FleetJudgement) -> str:
     """Return what it says that no host stands apart, or how often a named one is none."""
     return (
-        f"In at most about {share(judged.alpha)} of fleets of hosts alike any host is named for "
-        "its effects, and in as many any for its levels (docs/calibration.md)"
+        f"Among fleets of equal hosts, at most about {share(judged.alpha)} name any host "
+        "for its effects, and as many for its levels (docs/calibration.md)"
     )
 
 

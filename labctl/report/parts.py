@@ -71,7 +71,7 @@ def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
 
 def skipped_table(skipped: Mapping[str, str]) -> Table:
     """Return what this host can't have of a study, with the reasons."""
-    table = bare_table("Skipped: what this host can't have")
+    table = bare_table("Skipped: not supported on this host")
     table.add_column("what", min_width=9, max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")
     for name, reason in skipped.items():

@@ -22,12 +22,12 @@ from labctl.store.exit_prices import Price, usable
 
 def price_table(prices: Sequence[Price]) -> RenderableType:
     """Return a row per kind; why one has no price stands below the table. Fits 80 columns."""
-    table = bare_table("What a VM exit costs on this host")
+    table = bare_table("Cost of a VM exit on this host")
     table.add_column("kind", no_wrap=True)
     table.add_column("reason", no_wrap=True)
     table.add_column("ns", justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
-    table.add_column("what the guest does", overflow="fold")
+    table.add_column("95 % CI", no_wrap=True)
+    table.add_column("action of the guest", overflow="fold")
     for price in prices:
         table.add_row(
             text(price.kind), text(price.reason), _ns(price), _interval(price), text(price.what)
@@ -106,11 +106,12 @@ class Predictions:
     title: ClassVar = "Loss predicted from VM exits × price, and measured"
     header: ClassVar = ("exits", "predicted loss", "measured loss", "rest", "exits with a price")
     legend: ClassVar = (
-        "What these exits should cost by this host's price list, as a share of the vCPUs' CPU "
-        "time, and what was lost of the native twin's throughput, with its interval. Exits of HLT "
-        "are left out: they are idle time. The rest is exits without a price, caches, page tables "
-        "and queueing. For a workload that also waits the prediction is too high: its waiting is "
-        "no CPU time."
+        "Predicted: the cost of these exits by this host's price list, as a share of the "
+        "vCPUs' CPU time. Measured: the loss of throughput against the native twin, with "
+        "its interval. HLT exits are left out, because they are idle time. The difference "
+        "comes from exits without a price, caches, page tables and queueing. For a "
+        "workload that also waits, the prediction is too high, because waiting uses no CPU "
+        "time."
     )
 
     @property
@@ -128,7 +129,7 @@ def predictions(view: View, place: Scenario) -> Predictions:
         return Predictions((), why)
     arms = (view.baseline, *view.candidates)
     rows = tuple(row for arm in arms if (row := _predicted(view, place, arm, prices)) is not None)
-    return Predictions(rows, "" if rows else "none of them has a price in this host's list.")
+    return Predictions(rows, "" if rows else "none of the exits has a price in this host's list.")
 
 
 def _predicted(view: View, place: Scenario, arm: str, prices: Sequence[Price]) -> Predicted | None:
@@ -210,5 +211,5 @@ def _lost(view: View, place: Scenario, arm: str) -> tuple[Loss | None, str]:
     if item is None:
         return None, f"not compared with {twin}"
     if item.kind is not EffectKind.RATIO or item.better is not Better.HIGHER:
-        return None, f"{metric_title(item.metric)} is no throughput"
+        return None, f"{metric_title(item.metric)} is not a throughput"
     return Loss(1 - item.estimate, _less(1, item.high), _less(1, item.low)), ""

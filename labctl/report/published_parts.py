@@ -18,8 +18,9 @@ from labctl.store.records.plan_record import PlanRecord, PublishedResult
 from labctl.store.run_folder import LoadedRun
 
 CAUTION = (
-    "Published figures come from other hardware, kernels and loads: only ratio and direction stand "
-    "beside this run's, each with its own interval. Neither proves nor refutes the other."
+    "Published figures come from other hardware, kernels and loads: only their ratio and "
+    "direction can be compared with this run's, each with its own interval. Neither proves "
+    "or refutes the other."
 )
 
 _STYLES = {str(Agreement.SAME): "green", str(Agreement.OTHER): "yellow"}
@@ -68,7 +69,7 @@ def expected_table(plan: PlanRecord) -> list[RenderableType]:
     that repeats nothing."""
     if not any(source.results for source in plan.published):
         return []
-    table = bare_table("What to expect: published, tuning against its reference")
+    table = bare_table("Expected: published figures, tuning against its reference")
     for column, width in (("arms", 28), ("metric", 26), ("published", 9), ("where", 14)):
         table.add_column(column, max_width=width, overflow="fold")
     for item in (item for source in plan.published for item in source.results):

@@ -36,19 +36,19 @@ def time_taken(run: LoadedRun) -> str:
     if spent is None:
         return ""
     return (
-        f"It took {duration(spent.total)}: {100 * spent.share:.0f} % in measured windows, "
-        f"{100 * spent.share_without_warmups:.0f} % where warm-ups don't count."
+        f"The run took {duration(spent.total)}: {100 * spent.share:.0f} % in measured "
+        f"windows ({100 * spent.share_without_warmups:.0f} % not counting warm-ups)."
     )
 
 
 def native_gap(view: View) -> str:
     """Return what the difference between guest and native is made of (METHOD 3)."""
     if view.run.run.host_is_emulated:
-        return "an emulated host: no measure of virtualization"
+        return "an emulated host: does not measure virtualization"
     if view.run.run.is_emulated:
         return "emulation, not virtualization"
     if view.run.run.imported:
-        return "imported: what lies between them is not known"
+        return "imported: the difference between them is unknown"
     if view.run.run.same_kernel is True:
         return "virtualization overhead"
     return "stack difference: two kernels"
@@ -64,7 +64,7 @@ def direction(view: View, place: Scenario) -> str:
 
 def intervals(view: View, place: Scenario) -> str:
     """Return how to read a change and its interval."""
-    text = "Below each change stands its interval"
+    text = "The interval is below each change"
     primary = view.primary_comparison(place)
     if primary is not None:
         text += f": {share(primary.confidence)}"
@@ -72,7 +72,7 @@ def intervals(view: View, place: Scenario) -> str:
             item.confidence for item in view.comparisons(place) if item.role is not primary.role
         }
         if others != {primary.confidence}:
-            text += " where a verdict stands"
+            text += " with a verdict"
             if len(others) == 1:
                 text += f", {share(others.pop())} elsewhere"
     text += "."
@@ -80,14 +80,14 @@ def intervals(view: View, place: Scenario) -> str:
         text += f" Changes under {margin(primary)} do not matter to this study."
     control = next((c for c in view.judgement.control if scenario_of(c) == place), None)
     if control is not None and control.estimate is not None:
-        how = "is taken block by block," if view.paired else "is one of means of trials, unpaired,"
+        how = "is computed per block" if view.paired else "compares means of trials, unpaired,"
         text += (
-            f" A change against {view.baseline} {how} against the mean of it "
-            f"and {view.control}; {view.control}'s is against {view.baseline} alone, and has "
+            f" A change against {view.baseline} {how} against the mean of it and "
+            f"{view.control}; {view.control}'s is against {view.baseline} only, at "
             f"{share(control.confidence)}."
         )
     elif not view.paired:
-        text += f" A change against {view.baseline} is one of means of trials, unpaired."
+        text += f" A change against {view.baseline} compares means of trials, unpaired."
     return text
 
 
@@ -96,10 +96,10 @@ def calibrated(view: View, place: Scenario) -> Iterator[str]:
     titles = view.column_titles(place, view.columns(place.workload))
     if any("(calibrated)" in title for title in titles):
         yield (
-            "IPC (calibrated) comes from instructions per operation, counted once, and the time "
-            "the vCPUs were busy: the throughput in another unit, no evidence of its own. It is of "
-            "user code alone, in cycles of the reference clock, which are not those of the CPU."
-            f"{_calibration_bound(view, place)}"
+            "IPC (calibrated) comes from instructions per operation, counted once, and the "
+            "busy time of the vCPUs: it is the throughput in another unit, not separate "
+            "evidence. It covers only user code and uses cycles of the reference clock, "
+            f"not of the CPU.{_calibration_bound(view, place)}"
         )
 
 
@@ -110,8 +110,8 @@ def _calibration_bound(view: View, place: Scenario) -> str:
         bound = row.bound
         if row.workload == place.workload and bound is not None and math.isfinite(bound):
             return (
-                " Its error is bounded by how far callgrind's counts on both sides and "
-                f"{row.second_method or 'a second tool'}'s differ: {size(bound)}."
+                " Its error bound is the difference between callgrind's counts on both "
+                f"sides and {row.second_method or 'a second tool'}'s: {size(bound)}."
             )
     return ""
 
@@ -158,8 +158,8 @@ def left_out(view: View, place: Scenario) -> Iterator[str]:
             noun, verb = ("block", "is") if len(item.left_out) == 1 else ("blocks", "are")
             which = listed([str(block) for block in item.left_out], 10)
             yield (
-                f"{tuning}: {noun} {which} {verb} missing: a side has no valid value there, and "
-                "none was made up."
+                f"{tuning}: {noun} {which} {verb} missing: one side has no valid value, and "
+                "none is imputed."
             )
 
 
@@ -185,8 +185,8 @@ def holm(view: View, place: Scenario) -> Iterator[str]:
     found = [t for t in view.candidates if any(c.by_holm for c in view.judged(place, t))]
     if found:
         yield (
-            f"By Holm: the verdict of {listed(found, 8)} is what Holm's step-down procedure finds; "
-            "the simultaneous interval shown leaves it open."
+            "By Holm: Holm's step-down procedure decides the verdict of "
+            f"{listed(found, 8)}; the simultaneous interval shown does not."
         )
 
 

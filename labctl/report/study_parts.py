@@ -99,7 +99,7 @@ def _table(table: FilledTable) -> TableText:
         f"{NOT_AVAILABLE}  {', '.join(map(metric_title, of))}: {why}" for why, of in table.missing
     ]
     if not table.rows:
-        notes.insert(0, "This run has no number of it.")
+        notes.insert(0, "Not measured in this run.")
     return TableText(
         title=table.title,
         metrics=tuple(map(metric_title, table.metrics)),

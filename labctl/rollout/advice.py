@@ -27,8 +27,9 @@ from labctl.rollout.rollout_steps import RolloutSteps, rollout_steps
 from labctl.store.run_folder import LoadedRun
 
 RULE = (
-    "Advised is what improves at least one primary metric and is shown to lose no more than the "
-    "study allows in every other, each tuning by itself against baseline."
+    "A tuning is advised if it improves at least one primary metric and is shown to lose "
+    "no more than the study allows in every other. Each tuning is compared alone with "
+    "baseline."
 )
 
 _NOT_TOGETHER = (
@@ -133,7 +134,7 @@ def of_tuning(
             return _advised(View(run, judgement), of, folder, machine)
     names = [of.tuning for of in judgement.standings]
     raise UsageError(
-        f"run {run.name} has no tuning '{tuning}' on trial",
+        f"run {run.name} did not measure tuning '{tuning}'",
         hint=f"It has {listed(names)}." if names else None,
     )
 
@@ -160,14 +161,14 @@ def _cost(view: View, tuning: str, rollout: RolloutSteps, memory_mib: int | None
     found = cost(view, tuning, rollout.xml, memory_mib)
     if not rollout.refused:
         return found
-    return replace(found, takes=("CPUs and memory: none, since it must not be applied there.",))
+    return replace(found, takes=("CPUs and memory: none, because it must not be applied there.",))
 
 
 def check_name(run: str, tuning: str) -> None:
     """Raise UsageError where a run names a tuning as none can be named: the name becomes a part of
     file names and scripts, and a run folder may come from anywhere."""
     if not _NAME.fullmatch(tuning):
-        raise UsageError(f"{tuning!r} in run {run} cannot be the name of a tuning")
+        raise UsageError(f"{tuning!r} in run {run} is not a valid name for a tuning")
 
 
 def _cautions(
@@ -195,17 +196,17 @@ def _sizes(view: View, machine: VirtualMachine | None, *, fits: bool) -> str:
     said = f"The effect was measured with a guest of {measured}"
     if machine is None:
         return (
-            f"{said}. For a virtual machine of another size give --vcpus or --domain: the pins "
-            "then fit it."
+            f"{said}. For a virtual machine of another size, pass --vcpus or --domain to "
+            "fit the pins to it."
         )
-    where = f" on another host than this one ({machine.here})" if machine.here else ""
+    where = f" on another host ({machine.here})" if machine.here else ""
     if machine.vcpus == run.vcpus and machine.memory_mib in (None, run.memory_mib):
         return f"{said}{where}, the size of yours."
     return (
         f"{said}{where}. Yours has {_size(machine.vcpus, machine.memory_mib)}: "
         + ("the pins fit it, " if fits else "")
-        + "the effect at that size was not measured. 'labctl sweep --domain NAME' measures a copy "
-        "of it."
+        + "but the effect at that size was not measured. 'labctl sweep --domain NAME' "
+        "measures a copy of it."
     )
 
 
@@ -220,7 +221,9 @@ def _why_not(of: Standing) -> str:
     verdicts = {item.verdict for item in of.judged}
     if Verdict.REGRESSES in verdicts:
         gains = Verdict.IMPROVES in verdicts
-        return "a trade-off: it also regresses something" if gains else "it makes things worse"
+        return (
+            "a trade-off: it also regresses a primary metric" if gains else "it makes things worse"
+        )
     found = [verdict.row.advice for verdict in Verdict if verdict in verdicts]
     reasons = dict.fromkeys(why.reason for c in of.judged if (why := why_inconclusive(c)))
     if reasons:

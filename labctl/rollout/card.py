@@ -75,9 +75,11 @@ def found_text(item: Comparison) -> str:
     """Return a finding in a sentence: what, where, by how much, how sure."""
     verdict = str(item.verdict or "no verdict")
     estimate, interval = shown(item)
-    sure = f", {share(item.confidence)} interval {interval}" if interval else ""
+    sure = f", {share(item.confidence)} CI {interval}" if interval else ""
     if item.no_worse and item.verdict is not Verdict.IMPROVES and item.no_worse_than is not None:
-        verdict += f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} is excluded"
+        verdict += (
+            f", a loss of {size_text(item.no_worse_than, item.kind, item.unit)} or more is excluded"
+        )
     return (
         f"{metric_title(item.metric)} of {scenario_of(item).title}: {estimate} against "
         f"{item.against}{sure}, {len(item.blocks)} blocks: {verdict}."

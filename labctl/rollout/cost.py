@@ -81,7 +81,7 @@ def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:
-    """Yield a line per place: 'sysbench-cpu on a quiet host: neighbour −25 % (−31…−18 %), host
+    """Yield a line per place: 'sysbench-cpu on a quiet host: neighbour −25 % (−31 to −18 %), host
     CPU +4 %.'"""
     for place in dict.fromkeys(entry.place for entry in cost.side_costs):
         parts = [
@@ -93,19 +93,19 @@ def side_cost_lines(cost: Cost) -> Iterator[str]:
 
 
 def worse_text(item: Comparison) -> str:
-    """Return 'p99 latency +12 % (+3…+20 %) in fio-randread on a quiet host'."""
+    """Return 'p99 latency +12 % (+3 to +20 %) in fio-randread on a quiet host'."""
     return f"{metric_title(item.metric)} {shown(item)} in {scenario_of(item).title}"
 
 
 def _takes(xml: str | None, mib: int | None) -> Iterator[str]:
     if xml is None:
-        yield "CPUs and memory: not recorded, the run has no domain XML of this tuning."
+        yield "CPUs and memory: not recorded; the run has no domain XML for this tuning."
         return
     domain = parse(xml)
     pins = [(pin.get("vcpu", "?"), pin.get("cpuset", "?")) for pin in domain.iter("vcpupin")]
     if pins:
         placed = ", ".join(f"vCPU {vcpu} on CPU {cpus}" for vcpu, cpus in pins)
-        yield f"CPUs: {placed}. They are not reserved: keep other guests' pins off them."
+        yield f"CPUs: {placed}. They are not reserved: do not pin other guests to them."
     emulator = domain.find("./cputune/emulatorpin")
     if emulator is not None:
         yield f"CPUs: QEMU's own (emulator) threads on CPU {emulator.get('cpuset', '?')}."
@@ -114,6 +114,6 @@ def _takes(xml: str | None, mib: int | None) -> Iterator[str]:
     size = f"all {mib} MiB of the guest" if mib is not None else "all of the guest's memory"
     page = domain.find("./memoryBacking/hugepages")
     if page is not None:
-        yield f"Memory: {size} in huge pages, which no other process can use while it runs."
+        yield f"Memory: {size} in huge pages, which no other process can use while the guest runs."
     if domain.find("./memoryBacking/locked") is not None:
-        yield f"Memory: {size} locked: never swapped, never given back."
+        yield f"Memory: {size} locked: never swapped or returned to the host."

@@ -99,7 +99,7 @@ _Dumper.add_representer(
 
 def _kept(tuning: str) -> Iterator[Task]:
     yield {
-        "name": "Read the domain as it is",
+        "name": "Read the current domain XML",
         "ansible.builtin.command": {
             "argv": ["virsh", "dumpxml", "--inactive", "--security-info", _DOMAIN]
         },
@@ -108,7 +108,7 @@ def _kept(tuning: str) -> Iterator[Task]:
         "check_mode": False,
     }
     yield {
-        "name": "Keep it, so that 'virsh define' can undo this",
+        "name": "Save it, so that 'virsh define' can undo the change",
         "ansible.builtin.copy": {
             "content": "{{ labctl_before.stdout }}\n",
             "dest": backup_path(_DOMAIN, _literal(tuning)),
@@ -129,7 +129,7 @@ def _as_many_vcpus(vcpus: int) -> Iterator[Task]:
         "check_mode": False,
     }
     yield {
-        "name": f"Refuse a domain without the {vcpus} vCPU(s) that this was made for",
+        "name": f"Refuse a domain that does not have {vcpus} vCPU(s)",
         "ansible.builtin.assert": {
             "that": [f"labctl_vcpus.stdout | trim == '{vcpus}'"],
             "fail_msg": f"CPU numbers are planned for {vcpus} vCPU(s).",
@@ -159,7 +159,7 @@ def _tasks_of(step: Step, register: str) -> Iterator[Task]:
         }
         for command in step.commands:
             yield {
-                **_run(f"{title}: put it in force", command),
+                **_run(f"{title}: apply it", command),
                 "when": f"{register} is changed",
             }
         return
@@ -175,7 +175,7 @@ def _checked(title: str, command: Command, register: str) -> Iterator[Task]:
     if command.unless is not None:
         lines = "stdout_lines" if command.unless.whole_line else "stdout"
         yield {
-            "name": f"{title}: is it so already?",
+            "name": f"{title}: check whether it is already set",
             "ansible.builtin.command": {"argv": _words(command.unless.argv)},
             "register": f"{register}_found",
             "changed_when": False,
@@ -227,7 +227,7 @@ class Names:
                 continue
             if not name or name.startswith("-") or _FORBIDDEN & set(name):
                 raise UsageError(
-                    f"{name!r} cannot be the name of a {what}",
+                    f"{name!r} is not a valid name for a {what}",
                     hint="'virsh list --all' shows the domains, 'virsh domblklist NAME' the disks.",
                 )
 
@@ -277,7 +277,7 @@ def card_text(advice: Advice, names: Names) -> str:
         refuse(first.tuning, first.rollout.refused)
     if advice.card is None:
         raise UsageError(
-            "there is no rollout card, because nothing is advised",
+            "no rollout card: nothing is advised",
             hint=f"'labctl advise {shlex.quote(advice.run)}' says why.",
         )
     domain = shlex.quote(names.domain or UNNAMED)
@@ -363,7 +363,9 @@ def _prose(text: object) -> str:
 def _here(text: str) -> str:
     """Return the lines of a here-document, none of which may end it."""
     if _END in text:
-        raise BrokenError(f"a file of the advice has a line with {_END}, which ends it in a script")
+        raise BrokenError(
+            f"a file of the advice contains the line {_END}, which would end it early in a script"
+        )
     return text
 
 

@@ -128,7 +128,7 @@ def guest_steps(tuning: str, guest: RecordedGuest, words: Sequence[str]) -> Iter
         yield _tuned(guest.tuned, Machine.GUEST)
     if guest.elevator:
         yield Step(
-            title=f"Schedule its disks' requests by '{guest.elevator}'",
+            title=f"Set the I/O scheduler of its disks to '{guest.elevator}'",
             machine=Machine.GUEST,
             in_force=InForce.AT_ONCE,
             file=TextFile(
@@ -185,7 +185,7 @@ def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
         return
     text = template.render(not_isolated_mask=_mask(cpus.others))
     yield Step(
-        title=f"Bring labctl's profile '{profile}' to tuned",
+        title=f"Install labctl's profile '{profile}' for tuned",
         machine=Machine.HOST,
         in_force=InForce.AT_ONCE,
         file=TextFile(f"/etc/tuned/{profile}/tuned.conf", text.rstrip() + "\n"),
@@ -217,7 +217,7 @@ def _held_latency(tuning: str, value: str) -> Step:
     """
     hold = f"exec 3>/dev/cpu_dma_latency && echo 0x{int(value):08x} >&3 && exec sleep infinity"
     return _service(
-        title=f"Let idle CPUs take {value} µs at most to wake up",
+        title=f"Limit the wake-up latency of idle CPUs to {value} µs",
         tuning=tuning,
         # Beside the idle states': one tuning may set both.
         unit=f"labctl-{tuning}-latency.service",
@@ -276,7 +276,7 @@ def _written_at_boot(tuning: str, files: Mapping[str, str], machine: Machine) ->
     path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
     lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
     return Step(
-        title="Write to files of /sys, now and at each boot",
+        title="Write to files in /sys, now and at each boot",
         machine=machine,
         in_force=InForce.AT_ONCE,
         file=TextFile(path, _HEAD.format(tuning=tuning) + "".join(lines)),

@@ -58,7 +58,7 @@ _DOMAIN = named(
 _DEVICE = named(
     rf"@model|(driver|model|target){_CONDITION}{_STEPS}", "a part of a device that tunings change"
 )
-_XML_VALUE = named(r"[A-Za-z0-9_.,:+ -]{0,200}", "letters, digits, blanks and _.,:+-")
+_XML_VALUE = named(r"[A-Za-z0-9_.,:+ -]{0,200}", "letters, digits, spaces and _.,:+-")
 
 
 def check_settings(run: str, tuning: str, settings: RecordedTuning) -> None:
@@ -76,10 +76,10 @@ def _refuse_first(run: str, tuning: str, wrong: Iterator[tuple[str, Any, Values]
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
         raise UsageError(
-            f"run {run} says that tuning '{tuning}' sets {key} to {shown}, which takes "
-            f"{takes.text}: nothing is made of that",
-            hint="The run's folder was changed or damaged. Take it from where it was made, or "
-            "measure the tuning here.",
+            f"run {run} says that tuning '{tuning}' sets {key} to {shown}, expected "
+            f"{takes.text}: it is not used",
+            hint="The run's folder was changed or damaged. Copy it again from the original "
+            "host, or measure the tuning here.",
         )
 
 
@@ -131,8 +131,8 @@ def _wrong_changes(before: str, after: str) -> Iterator[tuple[str, Any, Values]]
 
 DEFAULT_DISK = "vda"
 _SLICE = (
-    "libvirt has no option for the vCPUs' time slice of {ms:g} ms. After each start of the guest, "
-    "do this as root for every thread of QEMU's that is called 'CPU N/KVM': 'chrt --other "
+    "libvirt cannot set the vCPUs' time slice of {ms:g} ms. After each start of the guest, "
+    "run this as root for every QEMU thread named 'CPU N/KVM': 'chrt --other "
     "--sched-runtime {ns:.0f} --pid 0 TID' (util-linux 2.41, Linux 6.12)."
 )
 
@@ -199,12 +199,12 @@ def rollout_steps(
     notes = list(_not_recorded(before, after, is_recorded=tuning in recorded))
     if program := host.pop("program", None):
         notes.append(
-            f"It ran a program of the host's while it was measured ({program}): make that a "
-            "service there (systemd.service(5))."
+            f"A program ran on the host during the measurement ({program}): install it as a "
+            "service (systemd.service(5))."
         )
     notes += [
-        f"How to make '{name}: {host[name]}' of the host last is not known here; 'labctl host tune "
-        f"{tuning}' sets it until it is restored."
+        f"labctl cannot make the host setting '{name}: {host[name]}' permanent; 'labctl "
+        f"host tune {tuning}' sets it until it is restored."
         for name in not_lasting(host, cpus)
     ]
     if settings.vcpu_slice_ms and settings.vcpu_slice_ms != former.vcpu_slice_ms:
@@ -234,17 +234,18 @@ def rollout_steps(
         disk = disks[-1] if disks else DEFAULT_DISK
         notes += _notes(view, changed, disks, any(d.tag == "interface" for d in devices), machine)
         if unfit:
-            notes.append(f"It is not fitted to your virtual machine: {unfit}.")
+            notes.append(f"The steps are not fitted to your virtual machine: {unfit}.")
         if image := new_format(before, after):
             notes.append(
-                f"Its disk's image is in the format {image}, which no command here makes: "
-                f"'qemu-img convert -O {image}', then 'virt-xml --edit --disk driver.type={image}'."
+                f"Its disk's image is in the format {image}, which these commands do not "
+                f"create: use 'qemu-img convert -O {image}', then 'virt-xml --edit --disk "
+                f"driver.type={image}'."
             )
         steps += guest_steps(tuning, settings.guest, added_words(before, after))
     if any(step.file is not None and "/grub.d/" in step.file.path for step in steps):
         notes.append(
-            "The kernel's command line is set as Debian and Ubuntu do it; with Fedora and RHEL "
-            "'grubby --update-kernel=ALL --args=…' does it."
+            "The kernel command line is set the way of Debian and Ubuntu; on Fedora and "
+            "RHEL use 'grubby --update-kernel=ALL --args=…'."
         )
     return RolloutSteps(
         steps=tuple(steps),
@@ -329,7 +330,7 @@ def _fitted(
     """Return the domains with as many vCPUs as the machine has. Raises UnfitError."""
     measured = view.run.run.vcpus
     if measured is None:
-        raise UnfitError("the run doesn't say how many vCPUs it measured")
+        raise UnfitError("the run did not record how many vCPUs it measured")
     return tuple(
         fitted(
             xml,
@@ -358,13 +359,13 @@ def _by_vcpu(path: str) -> bool:
 def _not_recorded(before: str | None, after: str | None, *, is_recorded: bool) -> Iterator[str]:
     if before is None or after is None:
         yield (
-            "The run's domain XML of this tuning and of baseline is not there: what it changes in "
-            "the domain is not recorded."
+            "The run has no domain XML for this tuning and baseline, so its changes to the "
+            "domain are unknown."
         )
     if not is_recorded:
         yield (
-            "What it sets on the host and inside the guest is not recorded: the run was imported, "
-            "or made by a labctl that did not keep it."
+            "Its settings on the host and inside the guest are not recorded: the run was "
+            "imported, or made by an older labctl."
         )
 
 
@@ -380,31 +381,35 @@ def _notes(
     pinned = any("cpuset" in change.path or "nodeset" in change.path for change in changed)
     if pinned and machine is not None:
         yield (
-            "CPU and node numbers come from a pin plan made now, for this host and "
+            "CPU and node numbers come from a new pin plan for this host and "
             f"{counted(machine.vcpus, 'vCPU')}. For several guests: 'labctl pins --guests'."
         )
     elif pinned:
         yield (
-            "CPU and node numbers come from the run's pin plan and hold for its host "
+            "CPU and node numbers come from the run's pin plan and apply to its host "
             f"({host.get('cpu_model', 'CPU not recorded')}, CPUs "
-            f"{host.get('cpus_online', 'not recorded')}). For another host or another guest: "
-            "'labctl pins', and measure there."
+            f"{host.get('cpus_online', 'not recorded')}). For another host or guest, use "
+            "'labctl pins' and measure there."
         )
     if machine is None and any(_by_vcpu(change.path) for change in changed):
-        yield f"It fits a domain of {vcpus} vCPU(s), as was measured."
+        yield f"The steps fit a domain with {vcpus} vCPU(s), as measured."
     if any(change.path.startswith("cpu/numa") for change in changed):
-        yield f"The cells have the measured guest's {mib} MiB together: give them your domain's."
+        yield (
+            f"The NUMA cells add up to the measured guest's {mib} MiB: change them to your "
+            "domain's memory."
+        )
     if any(change.path.startswith("memoryBacking/hugepages") for change in changed):
         yield (
-            f"Huge pages for all of the guest's memory ({mib} MiB as measured) must be free before "
-            "it starts: 'grep -i huge /proc/meminfo', and vm.nr_hugepages to have more."
+            f"Huge pages for all of the guest's memory ({mib} MiB as measured) must be free "
+            "before it starts: check 'grep -i huge /proc/meminfo' and raise "
+            "vm.nr_hugepages."
         )
     if disks:
         yield (
-            f"In the measured guest {disks[-1]} is the disk that workloads use; 'virsh domblklist' "
-            "lists those of your domain, and --disk names the one to change."
+            f"In the measured guest {disks[-1]} is the disk that workloads use; 'virsh "
+            "domblklist' lists your domain's disks; pass --disk for the one to change."
         )
     if others := disks[:-1]:
-        yield f"Its {' and '.join(others)} was changed as well: see the XML."
+        yield f"Its {' and '.join(others)} changed as well: see the XML."
     if network:
-        yield "The first network card is changed; vhost serves only a card on a tap device."
+        yield "The first network card is changed; vhost works only with a card on a tap device."

@@ -28,7 +28,7 @@ class InForce(StrEnum):
     """Say when a step takes effect."""
 
     AT_ONCE = "at once"
-    GUEST_START = "when the guest is started next (a reboot inside it is not enough)"
+    GUEST_START = "after the next start of the guest (a reboot inside it is not enough)"
     HOST_REBOOT = "after a reboot of the host"
     GUEST_REBOOT = "after a reboot of the guest"
 

@@ -47,7 +47,9 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
         console.print(_indented(f"Caution: {caution}", style="yellow"))
     if advice.warnings:
         count = counted(len(advice.warnings), "warning")
-        console.print(_indented(f"Caution: the run has {count}, at the end.", style="yellow"))
+        console.print(
+            _indented(f"Caution: the run has {count} (listed at the end).", style="yellow")
+        )
     for advised in advice.advised:
         console.print(_rule(f"{_TITLES[advised.grade]}: {advised.tuning}"))
         _print_found(console, advised)
@@ -55,12 +57,12 @@ def print_advice(console: Console, advice: Advice, names: Names) -> None:
         fitting = [one for one in advice.advised if not one.rollout.refused]
         _print_steps(console, advice, (fitting or advice.advised)[0], names)
     if advice.left:
-        console.print(_rule("Leave"))
+        console.print(_rule("Not advised"))
         for left in advice.left:
             console.print(_text(f"{left.tuning}: {left.why}."))
             console.print(_findings(left.judged))
     if advice.warnings:
-        console.print(_rule("Warnings of the run, the gravest first"))
+        console.print(_rule("Warnings of the run, most serious first"))
         for warning in advice.warnings:
             console.print(_indented(warning))
     console.print(_text(f"\n{RULE}", style="dim"))
@@ -72,7 +74,7 @@ def _print_found(console: Console, advised: Advised) -> None:
     console.print(_findings(advised.judged))
     for place in advised.unjudged:
         console.print(_indented(f"Not measured in {place}."))
-    console.print(_text("\nWhat it costs"))
+    console.print(_text("\nCost"))
     for line in _cost_lines(advised.cost):
         console.print(_indented(line))
 
@@ -83,7 +85,7 @@ def _cost_lines(cost: Cost) -> Iterator[str]:
     for item in cost.worse[:_MOST_WORSE]:
         yield f"Also worse, without a verdict: {worse_text(item)}."
     if len(cost.worse) > _MOST_WORSE:
-        yield f"And {len(cost.worse) - _MOST_WORSE} more metrics that got worse: see the report."
+        yield f"{len(cost.worse) - _MOST_WORSE} more metrics are worse: see the report."
     yield from (f"Also worse: {one.text}." for one in cost.largest)
     if cost.risks is None:
         yield f"Risks: {NOT_RECORDED}."
@@ -98,18 +100,18 @@ def _print_steps(console: Console, advice: Advice, advised: Advised, names: Name
             console.print(_indented(f"Refused: {problem.text}. {problem.hint}"))
         return
     if names.domain is None and advised.rollout.fragment:
-        console.print(_text(f"{UNNAMED} stands for your domain; --domain fills it in.\n"))
+        console.print(_text(f"Replace {UNNAMED} with your domain, or pass --domain.\n"))
     print_rollout(console, advised.tuning, advised.rollout, names)
     if advice.card is not None:
         console.print(
             _text(
-                "\nThis holds while kernel, microcode, QEMU, libvirt, topology and neighbours stay "
-                "as they were (--card FILE has them). Check it with"
+                "\nThis holds as long as kernel, microcode, QEMU, libvirt, topology and "
+                "neighbours do not change (--card FILE lists them). Check with"
             )
         )
         _print_code(console, advice.card.check)
     console.print(
-        _text("\nAs scripts and Ansible tasks: --out FOLDER. Measured once more: --verify.")
+        _text("\nFor scripts and Ansible tasks: --out FOLDER. To measure it again: --verify.")
     )
 
 
@@ -118,13 +120,13 @@ def print_rollout(console: Console, tuning: str, rollout: RolloutSteps, names: N
     domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     if rollout.fragment:
         backup = backup_path(domain, tuning)
-        console.print(_text("Keep the domain as it is ('virsh define' of that file undoes it):"))
+        console.print(_text("Save the current domain ('virsh define' with that file restores it):"))
         _print_code(console, f"virsh dumpxml --inactive --security-info {domain} > {backup}")
     for machine in Machine:
         for step in rollout.at(machine):
             _print_step(console, step, domain, disk)
     if rollout.live:
-        console.print(_text("\nOn the running domain, without a restart: the pins alone"))
+        console.print(_text("\nOn the running domain, without a restart (pins only)"))
         _print_commands(console, rollout.live, domain, disk)
     if rollout.fragment:
         console.print(_text("\nThe same as XML, for 'virsh edit'"))
@@ -157,7 +159,7 @@ def _print_code(console: Console, code: str, indent: int = 2) -> None:
 def _findings(judged: Sequence[Comparison]) -> Padding:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("in", overflow="fold", min_width=28)
-    for title in ("metric", "change", "interval", "verdict"):
+    for title in ("metric", "change", "95 % CI", "verdict"):
         table.add_column(title, overflow="fold")
     for item in judged:
         table.add_row(

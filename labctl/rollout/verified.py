@@ -88,13 +88,13 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...], boots: int)
             if pair.fresh is not None and pair.fresh.verdict is Verdict.IMPROVES
         ]
         if not gains:
-            return f"Confirmed: '{tuning}' is shown again to do no harm; a gain was not shown here."
-        return f"Confirmed: '{tuning}' improves again what it improved: {'; '.join(gains)}."
+            return f"Confirmed: '{tuning}' again does no harm; a gain was not shown here."
+        return f"Confirmed: '{tuning}' again improves the same metrics: {'; '.join(gains)}."
     if where := not_again(pairs):
-        return f"Not confirmed: '{tuning}' does not do it again in {where}."
+        return f"Not confirmed: '{tuning}' does not repeat its result in {where}."
     return (
-        f"Not confirmed: '{tuning}' was measured again with {counted(boots, 'boot')}, and it takes "
-        f"{FEWEST_BOOTS}."
+        f"Not confirmed: '{tuning}' was measured again with {counted(boots, 'boot')}; "
+        f"{FEWEST_BOOTS} are needed."
     )
 
 
@@ -135,15 +135,16 @@ def print_verified(console: Console, result: Verified) -> None:
     console.print(table)
     console.print(
         _text(
-            f"What to expect is what run {result.fresh_run} found. The figures of run {result.run} "
-            "chose the tuning, which makes them likely too large; the two are not pooled."
+            f"Expect the figures of run {result.fresh_run}. The figures of run {result.run} "
+            "were used to choose the tuning, so they are probably too large; the two runs "
+            "are not pooled."
         )
     )
     for item in result.moved:
-        console.print(_text(f"Caution: {item.name} was {item.then} then and is {item.now} now."))
+        console.print(_text(f"Caution: {item.name} was {item.then} and is now {item.now}."))
     for warning in result.warnings:
         console.print(_text(f"Caution: {warning}"))
-    console.print(_text(f"The whole of it: labctl report {result.fresh_run}"))
+    console.print(_text(f"Full report: labctl report {result.fresh_run}"))
 
 
 def _both_lines(item: Comparison) -> str:

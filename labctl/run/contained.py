@@ -27,7 +27,7 @@ def foreseen(doing: str) -> Iterator[None]:
         said = f"{type(error).__name__}: {error}"[:_SHOWN]
         raise BrokenError(
             f"a fault in labctl, while {doing}: {said}",
-            hint="Please report it, with what 'labctl --debug' prints.",
+            hint="Please report it with the output of 'labctl --debug'.",
         ) from error
 
 

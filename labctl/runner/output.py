@@ -35,8 +35,8 @@ def left_in(folder: str, patterns: list[str]) -> dict[str, str]:
         total += len(data)
         if total > LARGEST_ANSWER:
             raise OSError(
-                "the command left more than %d MiB to be read, %s with it: let it write less"
-                % (LARGEST_ANSWER >> 20, shown(name))
+                "the command wrote more than %d MiB of output, including %s: make it write "
+                "less" % (LARGEST_ANSWER >> 20, shown(name))
             )
         files[name] = base64.b64encode(data).decode()
     return files

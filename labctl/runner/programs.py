@@ -100,9 +100,9 @@ def libraries_of(path: str, loader: str) -> list[str]:
         if target.startswith("/"):  # the kernel's own, linux-vdso.so.1, is no file
             found.append(target)
         elif target == "not found":
-            raise ValueError("the loader of %s says: %s" % (path, line.strip()))
+            raise ValueError("the loader of %s printed: %s" % (path, line.strip()))
     if done.returncode != 0:
-        raise ValueError("the loader of %s says: %s" % (path, " / ".join(lines[-2:])))
+        raise ValueError("the loader of %s printed: %s" % (path, " / ".join(lines[-2:])))
     return found
 
 

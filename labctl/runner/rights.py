@@ -93,5 +93,5 @@ def ids_of(user: int | str) -> tuple[int, int]:
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        raise OSError("there is no user '%s' there" % user) from None
+        raise OSError("no user '%s' there" % user) from None
     return found.pw_uid, found.pw_gid

@@ -78,11 +78,12 @@ def wait_ready(server: Served, folder: str) -> None:
     while not is_ready(server, folder):
         if server.has_ended():
             # A server that has detached itself can't be told from others, placed or ended.
-            how = ", as one does that goes to the background" if server.status == 0 else ""
-            raise OSError("%s ended at once%s; it said: %s" % (server.name, how, server.said()))
+            how = ", as a program does that goes to the background" if server.status == 0 else ""
+            raise OSError("%s ended at once%s; it printed: %s" % (server.name, how, server.said()))
         if time.monotonic() > until:
             raise OSError(
-                "%s was not ready after %g s; it said: %s" % (server.name, limit_s, server.said())
+                "%s was not ready after %g s; it printed: %s"
+                % (server.name, limit_s, server.said())
             )
         time.sleep(0.02)
 

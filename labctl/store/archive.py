@@ -80,7 +80,7 @@ def _packed(name: str, path: Path) -> Iterator[bytes]:
     entry = tarfile.TarInfo(name)
     try:
         if not name.isprintable():
-            raise ValueError("its name has what can't be printed")
+            raise ValueError("its name has unprintable characters")
         with open(open_regular(path), "rb") as file:
             entry.size = os.fstat(file.fileno()).st_size
             yield entry.tobuf(tarfile.USTAR_FORMAT, "utf-8", "strict")
@@ -91,7 +91,7 @@ def _packed(name: str, path: Path) -> Iterator[bytes]:
     except ValueError as error:  # it is too long or too large, too
         raise UsageError(
             f"{path} can't be packed: {error}",
-            hint="Rename it, or take it out of the run's folder.",
+            hint="Rename it, or remove it from the run's folder.",
         ) from error
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}") from error
@@ -125,7 +125,7 @@ class RunArchive:
             for name, content in reader.files(first=True):
                 if reader.total_bytes > MOST_READ_BYTES:
                     most = f"{MOST_READ_BYTES >> 20:,} MiB"
-                    raise self._refused(f"what reports read of it is larger than {most}")
+                    raise self._refused(f"the files that reports read are larger than {most}")
                 yield name, b"".join(content)
 
     def run_json(self) -> bytes:
@@ -181,7 +181,7 @@ class RunArchive:
                 with open(path, "xb") as file:
                     file.writelines(content)
         except (FileExistsError, NotADirectoryError) as error:
-            raise self._refused(f"'{name}' is in the place of another file") from error
+            raise self._refused(f"'{name}' conflicts with another file") from error
         except OSError as error:
             raise HostError(f"cannot unpack {self.path}: {error.strerror}") from error
 
@@ -221,7 +221,7 @@ def _sum(content: Iterable[bytes]) -> str:
 
 def _refused(path: Path, why: str) -> BrokenError:
     return BrokenError(
-        printable(f"{path} is no archive of a run as 'labctl run export' writes it: {why}"),
+        printable(f"{path} is not an archive from 'labctl run export': {why}"),
         hint="Copy it again. If it was packed by another program, unpack it with tar and name the "
         "folder.",
     )
@@ -262,19 +262,19 @@ class _Reader:
             return
         is_end = self._exactly(_BLOCK).count(0) == _BLOCK and not self._some(1)
         if not is_end or self._decoder.unused_data or self._file.read(1):
-            raise self._refused("something follows its last file")
+            raise self._refused("data follows its last file")
 
     def _member(self, header: bytes) -> tuple[str, int]:
         """Return a file's name in the run's folder, and its size."""
         try:
             entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         except (tarfile.HeaderError, ValueError) as error:
-            raise self._refused(f"after {self._files} files comes no other ({error})") from error
+            raise self._refused(f"it ends after {self._files} files ({error})") from error
         root, _, name = entry.name.partition("/")
         if entry.type != tarfile.REGTYPE:
-            raise self._refused(f"'{entry.name}' is no regular file")
+            raise self._refused(f"'{entry.name}' is not a regular file")
         if {"", ".", ".."} & {root, *name.split("/")} or not entry.name.isprintable():
-            raise self._refused(f"'{entry.name}' is no name of a file in a folder")
+            raise self._refused(f"'{entry.name}' is not a valid file name")
         if root != (self._root or root):
             raise self._refused(f"'{entry.name}' is not below '{self._root}'")
         self._root = root
@@ -300,7 +300,7 @@ class _Reader:
         while len(found) < size and not (may_end and not found):
             piece = self._some(size - len(found))
             if not piece:
-                raise self._refused("it is cut off")
+                raise self._refused("it is truncated")
             found += piece
         return found
 
@@ -309,11 +309,11 @@ class _Reader:
         while not self._decoder.eof:
             packed = self._file.read(_CHUNK) if self._decoder.needs_input else b""
             if self._decoder.needs_input and not packed:
-                raise self._refused("it is cut off")
+                raise self._refused("it is truncated")
             try:
                 piece = self._decoder.decompress(packed, most)
             except lzma.LZMAError as error:
-                raise self._refused(f"it is damaged, or no xz file ({error})") from error
+                raise self._refused(f"it is damaged, or not an xz file ({error})") from error
             if piece:
                 return piece
         return b""
@@ -373,8 +373,8 @@ def check_digest(run: Path, archive: RunArchive | None, digest: str) -> None:
     if now != digest:
         name = run.name if archive is None else archive.name
         raise BrokenError(
-            f"{name} isn't the run that its host had at its end: its files' digest is "
-            f"{now[:12]}…, not {digest[:12]}…",
+            f"{name} differs from the run on its host: expected the digest {digest[:12]}…, "
+            f"got {now[:12]}…",
             hint="Fetch it again.",
         )
 

@@ -171,7 +171,7 @@ class DensityFolder:
         if data["schema"] > SCHEMA:
             raise newer(path, data["schema"], SCHEMA)
         content = {key: value for key, value in data.items() if key != "schema"}
-        return whole(DensityRecord, content, path, "Put it right, or measure again.")
+        return whole(DensityRecord, content, path, "Correct it, or measure again.")
 
     def guest(self, name: str) -> TrialFolder:
         """Return the folder of what one guest printed in one step."""

@@ -300,12 +300,12 @@ def write_unpacked(results: Path, name: str, archive: RunArchive) -> RunFolder:
 
 def _there_already(results: Path, name: str) -> UsageError:
     return UsageError(
-        f"there is a run '{name}' in {results} already", hint="Name another with --name."
+        f"run '{name}' already exists in {results}", hint="Choose another name with --name."
     )
 
 
 def _unwritable(results: Path, name: str, error: OSError) -> HostError:
     return HostError(
         f"cannot make the run's folder {results / name}: {error.strerror}",
-        hint="Name a folder that can be written with --results.",
+        hint="Name a writable folder with --results.",
     )

@@ -84,7 +84,7 @@ def check_folder(target: Path) -> None:
     if not target.absolute().parent.is_dir():
         raise UsageError(
             f"cannot write {target}: there is no folder {target.parent}",
-            hint="Make the folder first, or give another file.",
+            hint="Create the folder first, or choose another file.",
         )
 
 
@@ -96,7 +96,7 @@ def refuse_foreign_link(path: Path) -> None:
             raise UsageError(
                 f"{path} is a link that belongs to another user, so labctl does not write through "
                 "it",
-                hint="Give another file or folder, or remove the link.",
+                hint="Choose another file or folder, or remove the link.",
             )
 
 
@@ -154,7 +154,7 @@ def reading_many() -> AbstractContextManager[None]:
 def newer(what: Path | str, schema: int, known: int) -> UsageError:
     """Return the refusal of what a newer labctl wrote: what is new in it could change all the
     rest."""
-    shown = schema if schema.bit_length() < 64 else "beyond all numbers"
+    shown = schema if schema.bit_length() < 64 else "out of range"
     return UsageError(
         f"{what} was written by a newer labctl (schema {shown}, this one reads up to {known})",
         hint="Update labctl.",

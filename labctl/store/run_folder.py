@@ -75,8 +75,8 @@ def unlike(plan: PlanRecord, extensions: Sequence[ExtensionRecord | None]) -> It
         extends = extension.extends if extension else None
         if None not in (before, extends) and extends != before:
             yield (
-                f"plan.{number}.json extends another plan than the one before it: the blocks that "
-                "it adds need not be what was planned"
+                f"plan.{number}.json does not extend the previous plan: its blocks may "
+                "differ from the plan"
             )
         before = extension.digest if extension else None
 
@@ -127,7 +127,7 @@ class Fits:
             return None
         suffix = "" if record.attempt == 1 else f".{record.attempt}"
         if folder != (own := f"{record.number:04d}{suffix}"):
-            return f"it says that it is {own}"
+            return f"it is recorded as {own}"
         if self._imported:
             known = (_cell(record.cell), record.block) in self._places
             return None if known else "the plan has no such cell in that block"
@@ -140,9 +140,9 @@ class Fits:
             ("position", record.position, planned.position),
         ):
             if wanted and found != wanted:
-                return f"its {key} is {_shown(found)}, and the plan's is {_shown(wanted)}"
+                return f"its {key} is {_shown(found)}, but the plan's is {_shown(wanted)}"
         if record.status is TrialStatus.DONE and record.number in self._done:
-            return "another attempt at it was done before, and what is done is not repeated"
+            return "an earlier attempt at it was already done"
         if (wrong := self._boot_problem(record, planned)) is not None:
             return wrong
         if record.status is TrialStatus.DONE:
@@ -159,7 +159,7 @@ class Fits:
         arm = self._tunings.get(record.cell.get("tuning", ""))
         kind = arm.kind if arm else _GUEST
         if kind == _NATIVE and record.boot != wanted:
-            return f"its boot is {record.boot}, and the plan's is {wanted}"
+            return f"its boot is {record.boot}, but the plan's is {wanted}"
         if kind == _GUEST and record.restored:
             first = self._boots.setdefault(record.boot, wanted)
             if first != wanted:
@@ -181,8 +181,8 @@ def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
     if first and bare:
         shown = ", ".join(map(str, bare[:_SHOWN])) + (", …" if len(bare) > _SHOWN else "")
         yield (
-            f"labctl can't tell whether the samples of {counted(len(bare), 'trial')} were changed "
-            f"({shown}): the digests that labctl took were removed"
+            f"it is unknown whether the samples of {counted(len(bare), 'trial')} were "
+            f"changed ({shown}): their digests were removed"
         )
 
 
@@ -294,7 +294,7 @@ class RunFolder:
     def read_run(self) -> RunRecord:
         """Return run.json; raises BrokenError naming the first place where it isn't what was
         written."""
-        hint = "Put it right, or start a new run."
+        hint = "Correct it, or start a new run."
         return whole(RunRecord, self._read_record(), self.path / "run.json", hint)
 
     def _read_record(self) -> dict[str, Any]:
@@ -395,8 +395,8 @@ class RunFolder:
         known, said = _accelerator(row.record for row in rows), run.accelerator
         if known and said is not None and said != known:
             problems.append(
-                f"{self.path / 'run.json'} says that its guests ran under {said}, and their trials "
-                f"that it was {known}: that is believed"
+                f"{self.path / 'run.json'} says that its guests ran under {said}, but their "
+                f"trials say {known}, which is used"
             )
         # A run that goes on has other files soon, and one that isn't whole is to be seen to.
         settled = not (indexed or problems or run.status == "running")
@@ -419,7 +419,7 @@ class RunFolder:
             cause = causes[0] if causes else f"{self.path / 'plan.json'} is missing"
             raise BrokenError(
                 f"the run {self.name} can't be judged: {cause}",
-                hint="Take the run from where it was made: 'labctl run verify' names every file "
+                hint="Copy the run again from its host: 'labctl run verify' lists every file "
                 "that differs.",
             )
         return run
@@ -444,7 +444,7 @@ class RunFolder:
                 continue
             if record.reparsed and (changed := record.reparsed.changed):
                 problems.append(
-                    f"trial {folder.path.name} was parsed anew from raw files that were changed "
+                    f"trial {folder.path.name} was parsed again from raw files that changed "
                     f"after it ended: {', '.join(changed)}"
                 )
             rows.append(AttemptRow(folder.path.name, record, readings))
@@ -498,8 +498,8 @@ class RunFolder:
         problems += [f"{self.path / name}: {text}; it is left out" for text in unfit]
         if not (isinstance(record, RunRecord) or unfit or is_as_made(data)):
             problems.append(
-                f"{self.path / name} was changed after it was made (its digest is another): what "
-                "is judged here need not be what was planned"
+                f"{self.path / name} was changed after it was made (its digest differs): "
+                "the report may not match the plan"
             )
         return record
 
@@ -560,7 +560,7 @@ def stored_xml(folder: Path, place: str) -> str:
     """
     path = (folder / place).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise BrokenError(f"{place} lies outside of the run's folder")
+        raise BrokenError(f"{place} is outside the run's folder")
     try:
         if path.stat().st_size > _LARGEST_XML_BYTES:
             raise BrokenError(f"{place} is too large for a domain XML")

@@ -48,8 +48,8 @@ def find_run_to_change(results: Path, name: str, doing: str) -> RunFolder:
     folder = find_run(results, name)
     if folder.archive is not None:
         raise UsageError(
-            f"{folder.path} is an archive, which can't be {doing}",
-            hint=f"'labctl run import {shlex.quote(str(folder.path))}' makes a run of it.",
+            f"{folder.path} is an archive, which cannot be {doing}",
+            hint=f"'labctl run import {shlex.quote(str(folder.path))}' imports it as a run.",
         )
     return folder
 
@@ -76,7 +76,7 @@ def _by_number(results: Path, name: str) -> RunFolder:
     number = len(runs) if name == LATEST else int(name)
     if not 1 <= number <= len(runs):
         raise UsageError(
-            f"there is no run {name} in {results}: they are numbered from 1 to {len(runs)}"
+            f"no run {name} in {results}: runs are numbered from 1 to {len(runs)}"
             if runs
             else f"there is no run in {results}",
             hint="'labctl run list' shows them, 'labctl sweep pinning --quick' makes one.",
@@ -119,7 +119,7 @@ def _refuse_no_run(folder: Path) -> None:
         )
     if (folder / "trials").is_dir():
         raise UsageError(
-            f"{folder} holds trials and no run.json, which makes a folder a run",
+            f"{folder} has trials but no run.json, so it is not a run",
             hint="Copy the whole folder of the run.",
         )
 
@@ -130,8 +130,8 @@ def _not_found(
     """Return the refusal of a name that no run has, with the nearest of the `names` there are.
     `recorded`: the runs that labctl brings."""
     if "/" in name:
-        what = "there is nothing" if not Path(name).exists() else "it has no run.json"
-        hint = "Give the folder of a run or its archive, or a run's name without '/'."
+        what = "it does not exist" if not Path(name).exists() else "it has no run.json"
+        hint = "Pass the folder of a run or its archive, or a run's name without '/'."
         return UsageError(f"'{name}' is not a run: {what}", hint=hint)
     hint = nearest(name, [*names, *recorded])
     if not names:
@@ -140,9 +140,9 @@ def _not_found(
             f"{', '.join(recorded) or 'none'}."
         )
     if (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file()):
-        hint = f"The run in the present folder is './{name}'."
+        hint = f"The run in the current folder is './{name}'."
     elif Path(name).is_file():
-        hint = f"A run is a folder, or an archive whose name ends in {SUFFIX}."
+        hint = f"A run is a folder, or an archive with the suffix {SUFFIX}."
     return UsageError(f"no run named '{name}' in {results}", hint=hint)
 
 

@@ -21,7 +21,7 @@ from labctl.store.jsonfile import newer, read_json_and_digest, write_bytes, writ
 from labctl.store.records.tolerant import Flag, Number, Text, Whole, adapter, as_far_as_whole
 from labctl.store.samples import Kinds, Reading, Readings, Sample, SamplesRecord, Unavailable
 
-_ANEW = "'labctl run reparse RUN' makes it anew from the raw files."
+_ANEW = "'labctl run reparse RUN' restores it from the raw files."
 
 
 SCHEMA = 1
@@ -197,14 +197,14 @@ class TrialFolder:
         if not (self.has_record or path.exists()):
             raise BrokenError(
                 f"{self.path} belongs to an interrupted trial: it has no trial.json",
-                hint="A resumed run does the trial again.",
+                hint="A resumed run repeats the trial.",
             )
-        hint = f"Remove the folder {self.path}: a resumed run does the trial again."
+        hint = f"Remove the folder {self.path}: a resumed run repeats the trial."
         data = self.read_json("trial.json")
         _refuse_newer(path, data)
         record, unfit = TrialRecord.read(data)
         if unfit or record is None:
-            raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
+            raise BrokenError(f"{path} is incomplete: {unfit[0]}", hint=hint)
         return record
 
     def write_readings(self, readings: Iterable[Reading]) -> None:
@@ -238,14 +238,14 @@ class TrialFolder:
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # the long way says what is wrong, and where
         _, unfit = as_far_as_whole(SamplesRecord, data)
-        what = f"is not whole: {unfit[0]}" if unfit else "holds no samples"
+        what = f"is incomplete: {unfit[0]}" if unfit else "holds no samples"
         raise BrokenError(f"{path} {what}", hint=_ANEW)
 
 
 def _check_digest(path: Path, digest: str, digests: Digests) -> None:
     if digest != digests.samples:
         raise BrokenError(
-            f"{path} was changed after its trial ended (its digest is another)", hint=_ANEW
+            f"{path} was changed after its trial ended (its digest differs)", hint=_ANEW
         )
 
 

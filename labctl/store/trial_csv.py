@@ -87,8 +87,8 @@ def read_trials(data: bytes, name: str, factors: Sequence[str] = ()) -> CsvTrial
             lines.refuse(
                 line,
                 None,
-                f"has {len(fields)} fields where the header has {len(header)}",
-                "A comma inside of a text needs double quotes around it.",
+                f"expected {len(header)} fields, got {len(fields)}",
+                "Put text with a comma in double quotes.",
             )
         row = _Row(lines, line, dict(zip(header, fields, strict=True)))
         rows += 1
@@ -104,12 +104,12 @@ def read_trials(data: bytes, name: str, factors: Sequence[str] = ()) -> CsvTrial
         if trial.record != record:
             row.refuse(
                 "trial",
-                f"trial {record.number} is another one in line {trial.line}: its tuning, workload, "
-                "condition, block or status differs",
+                f"trial {record.number} differs from line {trial.line} in tuning, workload, "
+                "condition, block or status",
             )
         _add(trial, row, like)
     if not rows:
-        raise UsageError(f"{name}: holds a header and no row", hint=_FORM)
+        raise UsageError(f"{name}: has a header but no rows", hint=_FORM)
     _refuse_twins(lines, gathered)
     return CsvTrials(
         trials=tuple(
@@ -123,7 +123,7 @@ def read_trials(data: bytes, name: str, factors: Sequence[str] = ()) -> CsvTrial
     )
 
 
-_FORM = f"The header names at least these columns: {','.join(NEEDED)} (docs/import.md)."
+_FORM = f"The header needs at least these columns: {','.join(NEEDED)} (docs/import.md)."
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class _Lines:
             try:
                 fields = next(self._reader, None)
             except csv.Error as error:
-                self.refuse(self._reader.line_num, None, f"is no CSV: {error}")
+                self.refuse(self._reader.line_num, None, f"is not CSV: {error}")
             if fields is None:
                 return
             if fields:
@@ -175,9 +175,9 @@ class _Row:
         """Return a name as reports and tables can show it, or ""."""
         name = self.text(column)
         if not name.isprintable():
-            self.refuse(column, "holds a control character or a line break")
+            self.refuse(column, "has a control character or a line break")
         if len(name) > _LONGEST_NAME:
-            self.refuse(column, f"has {len(name)} characters where {_LONGEST_NAME} are the most")
+            self.refuse(column, f"has {len(name)} characters (limit: {_LONGEST_NAME})")
         return name
 
     def needed(self, column: str) -> str:
@@ -188,7 +188,7 @@ class _Row:
         if not text and otherwise is not None:
             return otherwise
         if not _WHOLE.fullmatch(text):
-            self.refuse(column, f"'{text}' is not a whole number from 0")
+            self.refuse(column, f"expected a whole number ≥ 0, got '{text}'")
         return int(text)
 
     def number(self, column: str) -> float:
@@ -196,11 +196,12 @@ class _Row:
         if text.lower().lstrip("+-") in _NO_NUMBERS:
             self.refuse(
                 column,
-                f"'{text}' is no measured value",
-                "Leave the row out, or leave 'value' empty and say why in a column 'unavailable'.",
+                f"'{text}' is not a measured value",
+                "Leave the row out, or leave 'value' empty and give the reason in a column "
+                "'unavailable'.",
             )
         if not _NUMBER.fullmatch(text):
-            comma = "Decimals are written with a point: 1.5." if "," in text else None
+            comma = "Write decimals with a point: 1.5." if "," in text else None
             self.refuse(column, f"'{text}' is not a number", comma)
         value = float(text)
         if not math.isfinite(value):
@@ -254,7 +255,7 @@ def _header(lines: _Lines, factors: Sequence[str]) -> tuple[list[str], tuple[str
                 lines.refuse(
                     line,
                     None,
-                    f"columns are separated by {words} where commas belong",
+                    f"expected commas between columns, got {words}",
                     "Save it with commas, and decimals with a point.",
                 )
     for name in names:
@@ -268,9 +269,9 @@ def _header(lines: _Lines, factors: Sequence[str]) -> tuple[list[str], tuple[str
         )
     for name in factors:
         if name in NEEDED + OPTIONAL:
-            lines.refuse(line, name, "has a meaning of its own and is no factor")
+            lines.refuse(line, name, "is a reserved column, not a factor")
         if name not in names:
-            lines.refuse(line, name, "is missing, and named as a factor", nearest(name, names))
+            lines.refuse(line, name, "is missing, but named as a factor", nearest(name, names))
     unread = tuple(name for name in names if name not in (*NEEDED, *OPTIONAL, *factors))
     absent = [name for name in OPTIONAL if name not in names]
     for name in unread:
@@ -285,7 +286,9 @@ def _levels(row: _Row, factors: Sequence[str]) -> dict[str, str]:
     levels = {name: level for name in factors if (level := row.named(name))}
     for name, level in levels.items():
         if wrong := _NO_LEVEL.search(level):
-            row.refuse(name, f"'{level}' holds a '{wrong[0]}', and is a part of a workload's name")
+            row.refuse(
+                name, f"'{level}' is part of a workload's name and must not have a '{wrong[0]}'"
+            )
     return levels
 
 
@@ -316,7 +319,7 @@ def _record(
         position=row.whole("position", 0),
         cell=cell,
         status=status,
-        reasons=() if status is TrialStatus.DONE else ("its file called it invalid",),
+        reasons=() if status is TrialStatus.DONE else ("its file marks it as invalid",),
     )
 
 
@@ -326,7 +329,7 @@ def _add(trial: _Trial, row: _Row, like: dict[str, tuple[Sample, int]]) -> None:
     if key in trial.readings:
         row.refuse(
             "metric",
-            f"{key} of this trial appears twice: line {trial.readings[key][1]} has it, too",
+            f"{key} of this trial appears twice (also in line {trial.readings[key][1]})",
             "A trial has one value of a metric. Number repetitions in 'block'.",
         )
     if isinstance(reading, Sample):
@@ -334,24 +337,24 @@ def _add(trial: _Trial, row: _Row, like: dict[str, tuple[Sample, int]]) -> None:
         for column in ("unit", "better"):
             ours, theirs = getattr(reading, column), getattr(first, column)
             if ours != theirs:
-                row.refuse(column, f"'{ours}' of {key}, which has '{theirs}' in line {line}")
+                row.refuse(column, f"{key} has '{ours}' here, but '{theirs}' in line {line}")
     trial.readings[key] = (reading, row.line)
 
 
 def _reading(row: _Row) -> Reading:
     metric, why = row.needed("metric"), row.text("unavailable")
     if "{" in metric and not why:
-        row.refuse("metric", f"'{metric}' has labels in it", "Put them into a column 'labels'.")
+        row.refuse("metric", f"'{metric}' includes labels", "Put them in a column 'labels'.")
     if not row.text("value"):
         if not why:
             row.refuse(
                 "value",
                 "is empty",
-                "Leave the row out, or say why in a column 'unavailable'.",
+                "Leave the row out, or give the reason in a column 'unavailable'.",
             )
         return Unavailable(metric=metric, reason=why)
     if why:
-        row.refuse("unavailable", "says why there is no value, and there is one")
+        row.refuse("unavailable", "gives a reason for a missing value, but there is a value")
     return Sample(
         metric=metric,
         value=row.number("value"),
@@ -368,7 +371,7 @@ def _labels(row: _Row) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals or not name or name in labels:
             row.refuse(
-                "labels", f"'{part}' is no label", "Labels are written 'name=value;other=value'."
+                "labels", f"'{part}' is not a label", "Write labels as 'name=value;other=value'."
             )
         labels[name] = value
     return labels
@@ -385,7 +388,7 @@ def _refuse_twins(lines: _Lines, gathered: Mapping[tuple[int, int], _Trial]) -> 
             lines.refuse(
                 trial.line,
                 "trial",
-                f"trial {record.number} is of the tuning, workload, condition and block of trial "
-                f"{first.record.number} (line {first.line})",
+                f"trial {record.number} has the same tuning, workload, condition and block "
+                f"as trial {first.record.number} (line {first.line})",
                 "Number repetitions in 'block', or repeated attempts in 'attempt'.",
             )

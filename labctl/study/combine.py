@@ -99,8 +99,8 @@ def combined(
 def _check_part(name: str, part: Tuning, parts: Sequence[Tuning]) -> None:
     if part.kind is Kind.NATIVE:
         raise UsageError(
-            f"'{name}' combines '{part.name}', which has no guest",
-            hint="Combine tunings of guests; the native twin is found by itself.",
+            f"'{name}' combines '{part.name}', which is a native tuning",
+            hint="Combine guest tunings; the native twin is found automatically.",
         )
     if sum(1 for other in parts if other.name == part.name) > 1:
         raise UsageError(f"'{name}' holds '{part.name}' twice")
@@ -110,7 +110,7 @@ def _conflict(one: str, other: str, key: str, value: object, second: object) -> 
     return UsageError(
         f"'{one}' and '{other}' can't be combined: '{key}' is {word(value)} in '{one}' and "
         f"{word(second)} in '{other}'",
-        hint="Take one of them, or write a tuning of your own that says which is meant.",
+        hint="Use one of them, or write your own tuning with the value that you want.",
     )
 
 

@@ -155,7 +155,7 @@ def _cpus(value: object) -> object:
     try:
         cpus = parse_cpus(str(value))
     except ValueError as error:
-        raise ValueError(f"{error}; give one of {', '.join(PLACES)}, or such a list") from None
+        raise ValueError(f"{error}; give one of {', '.join(PLACES)}, or a CPU list") from None
     if not cpus:
         raise ValueError("give at least one CPU")
     return format_cpus(cpus)
@@ -333,14 +333,14 @@ class _Checked(Placing):
         limits = [key for key in ("weight", "quota_percent") if getattr(one, key) is not None]
         if limits and kind is not Kind.CGROUP:
             self._fail(
-                f"'{limits[0]}' is of neighbours 'as: cgroup', and these are 'as: {kind}'",
+                f"'{limits[0]}' needs neighbours 'as: cgroup', got 'as: {kind}'",
                 *(*place, limits[0]),
             )
         if kind is Kind.CGROUP and not limits:
             self._fail(
                 "neighbours 'as: cgroup' need 'weight' or 'quota_percent'",
                 *(*place, "as"),
-                hint="Without a limit they are 'as: process': each weighs what a guest does.",
+                hint="Without a limit, use 'as: process': each then has the weight of a guest.",
             )
         if kind is Kind.GUESTS and one.guests is None:
             self._fail(
@@ -348,6 +348,6 @@ class _Checked(Placing):
             )
         if one.guests is not None and kind is not Kind.GUESTS:
             self._fail(
-                f"'guests' is of neighbours 'as: guests', and these are 'as: {kind}'",
+                f"'guests' needs neighbours 'as: guests', got 'as: {kind}'",
                 *(*place, "guests"),
             )

@@ -14,7 +14,7 @@ TIMERS = ("hpet", "kvmclock")
 """Timers that QEMU on x86 can enable or disable. (libvirt takes `tsc` and gives QEMU nothing.)"""
 
 _ACCELERATOR: Key = ("requires", "accelerator")
-_NEEDS_KVM = "Write 'requires: {accelerator: kvm}' as well."
+_NEEDS_KVM = "Add 'requires: {accelerator: kvm}'."
 _NEEDS_BOOT = "Write 'restore: false'."
 _FAIR = (Policy.OTHER, Policy.BATCH)
 _AT_BOOT = ("cpu", "kvm", "timers")
@@ -34,7 +34,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
     if tuning.pin.strategy is not Strategy.COMPACT and tuning.pin.vcpus != PLAN:
         yield Contradiction(
             (("pin", "strategy"), ("pin", "vcpus")),
-            f"'pin.strategy' is '{tuning.pin.strategy}', and 'pin.vcpus' takes no CPUs of a plan.",
+            f"'pin.strategy' is '{tuning.pin.strategy}', but 'pin.vcpus' does not use a plan.",
             "Write 'pin: {vcpus: plan}' as well.",
         )
     if tuning.host.get("smt") == "off" and PLAN in (
@@ -44,15 +44,15 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
     ):
         yield Contradiction(
             (("host", "smt"), ("pin", "vcpus"), ("pin", "emulator"), ("pin", "iothreads")),
-            "'host.smt' takes hardware threads away that the pin plan has given to threads.",
+            "'host.smt' disables hardware threads that the pin plan uses.",
             "Switch SMT off for the whole run: 'labctl host tune smt-off', then the sweep.",
         )
     if tuning.vcpu_slice_ms and (sched := tuning.vcpu_sched) and sched.policy not in _FAIR:
         yield Contradiction(
             (("vcpu_slice_ms",), ("vcpu_sched",)),
-            f"'vcpu_slice_ms' is of the fair scheduler, and 'vcpu_sched.policy' is "
+            "'vcpu_slice_ms' needs the fair scheduler, but 'vcpu_sched.policy' is "
             f"'{sched.policy}'.",
-            "Take one of them out.",
+            "Remove one of them.",
         )
     yield from _requirements(tuning)
     if tuning.kind is Kind.GUEST:
@@ -72,7 +72,7 @@ def _requirements(tuning: Tuning) -> Iterator[Contradiction]:
         if version is not None and not is_version(version):
             yield Contradiction(
                 (("requires", name),),
-                f"'requires.{name}' is '{version}', which is no version.",
+                f"'requires.{name}': expected a version, got '{version}'.",
                 "Write numbers and dots, such as '9.0'.",
             )
 
@@ -86,14 +86,14 @@ def _iothreads(tuning: Tuning) -> Iterator[Contradiction]:
         if given and tuning.iothreads == 0:
             yield Contradiction(
                 (key, ("iothreads",)),
-                f"'{dotted(key)}' is given, and the guest has no iothreads.",
+                f"'{dotted(key)}' is set, but the guest has no iothreads.",
                 "Write 'iothreads: 1' as well.",
             )
     if tuning.disk.iothread_mapping and tuning.iothreads < 2:
         yield Contradiction(
             (("disk", "iothread_mapping"), ("iothreads",)),
-            "'disk.iothread_mapping' spreads the disk's queues over several iothreads, and the "
-            f"guest has {tuning.iothreads}.",
+            "'disk.iothread_mapping' spreads the disk's queues over several iothreads, but "
+            f"the guest has {tuning.iothreads}.",
             "Write 'iothreads: 2' or more as well.",
         )
 
@@ -118,22 +118,22 @@ def _cpu(tuning: Tuning) -> Iterator[Contradiction]:
     if (cpu.mode == "custom") != (cpu.model is not None):
         yield Contradiction(
             (("cpu", "mode" if cpu.model is None else "model"), ("cpu", "mode"), ("cpu", "model")),
-            "'cpu.mode' custom and 'cpu.model' go together, and only one is given.",
+            "'cpu.mode' custom and 'cpu.model' need each other, but only one is set.",
             "Write, for example, 'cpu: {mode: custom, model: Nehalem}'.",
         )
     if cpu.topology and tuning.pin.vcpus != PLAN:
         yield Contradiction(
             (("cpu", "topology"), ("pin", "vcpus")),
-            "'cpu.topology' shows the guest the cores that its vCPUs are pinned to, and they are "
-            "not pinned to a plan's.",
+            "'cpu.topology' shows the guest the cores of its pinned vCPUs, but they are "
+            "not pinned by a plan.",
             "Write 'pin: {vcpus: plan}' as well.",
         )
     # libvirt: CPU cache mode 'passthrough' can only be used with 'host-passthrough' / 'maximum'.
     if cpu.cache == "passthrough" and cpu.mode not in (None, "host-passthrough", "maximum"):
         yield Contradiction(
             (("cpu", "cache"), ("cpu", "mode")),
-            f"'cpu.cache' is 'passthrough', and the CPU is no copy of the host's: 'cpu.mode' is "
-            f"'{cpu.mode}'.",
+            "'cpu.cache' is 'passthrough', but the CPU is not a copy of the host's: "
+            f"'cpu.mode' is '{cpu.mode}'.",
         )
     # Under TCG the baseline has no CPU mode, and libvirt takes neither without one.
     for name in ("cache", "features"):
@@ -154,14 +154,12 @@ def _kvm_only(tuning: Tuning) -> Iterator[Contradiction]:
         given.append(("timers", "kvmclock"))
     for key in given:
         if tuning.requires.accelerator != "kvm":
-            yield Contradiction(
-                (key, _ACCELERATOR), f"'{dotted(key)}' asks for what only KVM has.", _NEEDS_KVM
-            )
+            yield Contradiction((key, _ACCELERATOR), f"'{dotted(key)}' needs KVM.", _NEEDS_KVM)
     for name in tuning.timers:
         if name not in TIMERS:
             yield Contradiction(
                 (("timers", name),),
-                f"'timers.{name}': QEMU's guests have no such choice.",
+                f"'timers.{name}': not a timer of QEMU's guests.",
                 f"Allowed: {', '.join(TIMERS)}. The TSC is a CPU's: 'cpu: {{features: {{invtsc: "
                 "require}}'.",
             )
@@ -174,33 +172,33 @@ def _memory(tuning: Tuning) -> Iterator[Contradiction]:
         if memory.source in ("anonymous", "file"):
             yield Contradiction(
                 (("memory", "source"), ("memory", "hugepages")),
-                f"'memory.source' is '{memory.source}', and huge pages are on hugetlbfs or in a "
-                "memfd.",
+                f"'memory.source' is '{memory.source}', but huge pages need hugetlbfs or a memfd.",
             )
         if tuning.requires.hugepages != memory.hugepages:
             yield Contradiction(
                 (("memory", "hugepages"), ("requires", "hugepages")),
-                "'memory.hugepages' is given, and 'requires.hugepages' doesn't say the same.",
+                "'memory.hugepages' is set, but 'requires.hugepages' differs.",
                 f"Write 'requires: {{hugepages: {memory.hugepages}}}' as well.",
             )
     if memory.access == "shared" and memory.source in (None, "anonymous") and not memory.hugepages:
         yield Contradiction(
             (("memory", "access"), ("memory", "source")),
-            "'memory.access' is 'shared', and anonymous memory can't be shared.",
+            "'memory.access' is 'shared', but anonymous memory cannot be shared.",
             "Write 'memory: {source: memfd}' as well.",
         )
     if memory.cells:
         if tuning.pin.vcpus != PLAN:
             yield Contradiction(
                 (("memory", "cells"), ("pin", "vcpus")),
-                "'memory.cells' shows the guest the nodes that its vCPUs are pinned to, and they "
-                "are not pinned to a plan's.",
+                "'memory.cells' shows the guest the nodes of its pinned vCPUs, but they "
+                "are not pinned by a plan.",
                 "Write 'pin: {vcpus: plan, strategy: spread}' as well.",
             )
         if memory.numa not in ("strict", "preferred"):
             yield Contradiction(
                 (("memory", "cells"), ("memory", "numa")),
-                "'memory.cells' tells the guest which memory is near, and nothing keeps it there.",
+                "'memory.cells' tells the guest which memory is near, but nothing binds "
+                "the memory.",
                 "Write 'memory: {numa: strict}' as well.",
             )
 
@@ -212,19 +210,19 @@ def _network(tuning: Tuning) -> Iterator[Contradiction]:
             if getattr(network, name) is not None:
                 yield Contradiction(
                     (("network", name), ("network", "model")),
-                    f"'network.{name}' is for virtio, and 'network.model' is '{network.model}'.",
+                    f"'network.{name}' needs virtio, but 'network.model' is '{network.model}'.",
                 )
     if network.queues is not None and network.vhost is None:
         yield Contradiction(
             (("network", "queues"), ("network", "vhost")),
-            "'network.queues' is given, and QEMU's user network has one queue.",
-            "Write 'network: {vhost: true}' as well: that takes a tap device.",
+            "'network.queues' is set, but QEMU's user network has one queue.",
+            "Add 'network: {vhost: true}', which uses a tap device.",
         )
     # Linux, drivers/vhost/net.c: VHOST_NET_FEATURES has no VIRTIO_F_RING_PACKED.
     if network.packed and network.vhost:
         yield Contradiction(
             (("network", "packed"), ("network", "vhost")),
-            "'network.packed' asks for packed rings, which the kernel's vhost does not have.",
+            "'network.packed' needs packed rings, which the kernel's vhost does not support.",
             "Write 'network: {vhost: false}', or leave 'packed' out.",
         )
 
@@ -246,11 +244,11 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
         (("memory", "balloon"), not memory.balloon),
     )
     refused: list[tuple[Key, bool, str]] = [
-        *((key, acts, "it goes on with the CPU that it booted with") for key, acts in cpu),
-        *((key, changed, "its devices are those that it booted with") for key, changed in devices),
-        (("memory", "source"), memory.source is not None, "its memory is where it was saved from"),
-        (("memory", "access"), memory.access is not None, "its memory is where it was saved from"),
-        (("memory", "cells"), memory.cells, "its NUMA nodes are those that it booted with"),
+        *((key, acts, "it keeps the CPU that it booted with") for key, acts in cpu),
+        *((key, changed, "it keeps the devices that it booted with") for key, changed in devices),
+        (("memory", "source"), memory.source is not None, "its memory stays where it was saved"),
+        (("memory", "access"), memory.access is not None, "its memory stays where it was saved"),
+        (("memory", "cells"), memory.cells, "it keeps the NUMA nodes that it booted with"),
         (
             ("guest", "command_line"),
             bool(tuning.guest.command_line),

@@ -60,8 +60,8 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
     last = plan.last_block + blocks
     if not (blocks >= 1 and last <= MOST_BLOCKS):
         raise UsageError(
-            f"a run of {plan.blocks} blocks can't be extended by {blocks}: it must be from 1, and "
-            f"{MOST_BLOCKS} in all at most"
+            f"cannot extend a run of {plan.blocks} blocks by {blocks}: expected at least 1, "
+            f"and at most {MOST_BLOCKS} in total"
         )
     before = plan.trials + plan.spares
     boots = max((trial.boot for trial in before), default=0)
@@ -97,8 +97,8 @@ def as_carried_out(
             raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
         if made.to_json() != recorded.to_json():
             raise BrokenError(
-                f"plan.{number}.json is not the extension that was made: its digest is "
-                f"{made.digest[:12]}, it says {str(recorded.digest)[:12]}",
+                f"plan.{number}.json was changed: its digest is {made.digest[:12]}, "
+                f"expected {str(recorded.digest)[:12]}",
                 hint="An extension can't be edited. Start a new run.",
             )
         whole, digest = extended(whole, made), made.digest
@@ -126,7 +126,7 @@ def _cut(plan: Plan, blocks: int) -> Plan:
     """Return the plan's first blocks, where nothing more is decided and no spare runs. Raises
     UsageError for more than there are."""
     if not 1 <= blocks <= plan.blocks:
-        raise UsageError(f"the plan has {plan.blocks} blocks, and not {blocks}")
+        raise UsageError(f"the plan has {plan.blocks} blocks, not {blocks}")
     return replace(
         plan,
         blocks=blocks,

@@ -150,8 +150,8 @@ def check_factors(
     for name, factor in factors.items():
         if name in RESERVED:
             raise UsageError(
-                f"{place('factors', name)}: 'factors': a factor can't be called '{name}', which "
-                "is a column of exports",
+                f"{place('factors', name)}: 'factors': '{name}' is not a valid name for a "
+                "factor, because exports have a column of that name",
                 hint="Give it another name, and its levels as a mapping: 'cold: {parameters: …}'.",
             )
         _check_levels(name, factor, known, place)
@@ -168,8 +168,8 @@ def check_factors(
             _known("factor", name, by_name, place, "interactions", index, at)
         if pair[0] == pair[1] or {*pair} in [{*one} for one in declared.interactions[:index]]:
             raise UsageError(
-                f"{place('interactions', index)}: 'interactions': {pair[0]} and {pair[1]} are no "
-                "pair of two factors that stands here once"
+                f"{place('interactions', index)}: 'interactions': expected two different "
+                f"factors, listed once, got {pair[0]} and {pair[1]}"
             )
 
 
@@ -211,9 +211,10 @@ def _check_levels(name: str, factor: FactorFile, known: Known, place: Place) -> 
         if level.workload is not None and len({*metrics.values()}) > 1:
             said = ", ".join(f"{metric} of '{name}'" for name, metric in metrics.items())
             raise UsageError(
-                f"{place(*keys, key, 'workload')}: levels of '{name}' are compared in one primary "
-                f"metric, and these have several: {said}",
-                hint="Give the workloads the same 'primary', or no factor to choose among them.",
+                f"{place(*keys, key, 'workload')}: levels of '{name}' need the same primary "
+                f"metric, got several: {said}",
+                hint="Give the workloads the same 'primary', or remove the factor that chooses "
+                "among them.",
             )
         before = list(frozen.levels)[: list(frozen.levels).index(key)]
         same = next((one for one in before if frozen.levels[one] == frozen.levels[key]), None)
@@ -227,8 +228,8 @@ def _check_values(name: str, values: Sequence[Value], known: Known, place: Place
     for index, (level, value) in enumerate(zip(names, values, strict=True)):
         if not re.fullmatch(LEVEL, level):
             raise UsageError(
-                f"{place(*keys, index)}: 'factors.{name}.levels': '{level[:60]}' can't be a part "
-                "of a workload's name",
+                f"{place(*keys, index)}: 'factors.{name}.levels': '{level[:60]}' is not "
+                "valid in a workload's name",
                 hint=f"Name the level: '{name}: {{levels: {{one: {{parameters: {{{name}: …}}}}}}}}'"
                 " with letters, digits and + . _ -.",
             )
@@ -274,15 +275,15 @@ def _check_setting(declared: Declared, what: str, place: Place) -> None:
     ]
     for factor in setting[1:]:
         raise UsageError(
-            f"{place('factors', factor.name)}: factors '{setting[0].name}' and '{factor.name}' "
-            f"both set the {what}, and a trial has one"
+            f"{place('factors', factor.name)}: factors '{setting[0].name}' and "
+            f"'{factor.name}' both set the {what}; a trial has only one"
         )
     for factor in setting:
         for name, level in factor.levels.items():
             if not getattr(level, what):
                 raise UsageError(
-                    f"{place('factors', factor.name, 'levels', name)}: level '{name}' names no "
-                    f"{what}, and others of '{factor.name}' do",
+                    f"{place('factors', factor.name, 'levels', name)}: level '{name}' has "
+                    f"no {what}, but other levels of '{factor.name}' do",
                     hint=f"Give it '{what}: NAME'.",
                 )
 

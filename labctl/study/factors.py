@@ -109,7 +109,7 @@ def _choosing(factor: Factor, chosen: Collection[str] | None) -> Factor:
     kept = tuple(name for name in factor.chosen if chosen is None or name in chosen)
     if not kept:
         raise UsageError(
-            f"factor '{factor.name}' has none of the levels chosen left",
+            f"factor '{factor.name}' has none of the chosen levels left",
             hint=f"Choose among: {', '.join(factor.chosen)}.",
         )
     return Factor(name=factor.name, levels=factor.levels, chosen=kept)
@@ -152,10 +152,10 @@ def expand(declared: Declared, axes: Axes) -> Expanded:
             first = cells.setdefault(cell.place, cell)
             if (first.arm, first.levels) != (cell.arm, cell.levels):
                 raise UsageError(
-                    f"'factors' make one cell twice: {_words(first)} and {_words(cell)} are both "
-                    f"{', '.join(cell.place)}",
-                    hint="Let no tuning be both an arm and a factor's level, and no two levels set "
-                    "the same.",
+                    f"'factors' make the same cell twice: {_words(first)} and "
+                    f"{_words(cell)} are both {', '.join(cell.place)}",
+                    hint="Do not use a tuning both as an arm and as a factor's level, and give "
+                    "each level different settings.",
                 )
             tunings.setdefault(cell.tuning, arm)
             workloads.setdefault(cell.workload, (workload, parameters))
@@ -268,8 +268,8 @@ def _made(
     name = cell_name(workload, in_name)
     if len(name) > _LONGEST_NAME:
         raise UsageError(
-            f"'factors' make a workload's name of {len(name)} characters, and {_LONGEST_NAME} are "
-            f"the most: {name[:60]}…",
+            f"'factors' make a workload's name of {len(name)} characters (limit: "
+            f"{_LONGEST_NAME}): {name[:60]}…",
             hint="Give factors or levels shorter names.",
         )
     for under in axes.conditions if condition is None else (None,):

@@ -256,8 +256,8 @@ class _Checked(Placing):
         if len(given) > 1:
             said = " and ".join(f"'{key}'" for key in given)
             raise UsageError(
-                f"{self._place(*given[-1:])}: how many blocks a run has is said by {said}, where "
-                "only one of 'blocks', 'stop' and 'looks' may say it",
+                f"{self._place(*given[-1:])}: expected only one of 'blocks', 'stop' and "
+                f"'looks', got {said}",
                 hint="'blocks: 10' is a fixed number; 'stop: {width_percent: 2, most_blocks: 40}' "
                 "and 'looks: [10, 15, 20]' are rules.",
             )
@@ -422,7 +422,7 @@ def _file_beside(path: Path, name: str) -> Path:
     found = path.parent / name
     if not found.resolve().is_relative_to(path.parent.resolve()):
         raise UsageError(
-            f"{path}: 'published': {name} leads out of the study's folder",
+            f"{path}: 'published': {name} is outside the study's folder",
             hint="Put the file beside the study.",
         )
     return found
@@ -487,7 +487,7 @@ def _with_one_program(study: Study, one: OneProgram) -> Study:
     Raises UsageError for a study whose factors vary its own workloads."""
     if study.declared:
         raise UsageError(
-            f"study '{study.name}' has factors, which vary its own workloads",
+            f"study '{study.name}' has factors that vary its own workloads",
             hint="Name another study, such as pinning, or leave --command out.",
         )
     roles = study.roles.names()
@@ -561,7 +561,7 @@ def _check_overrides(
     )
     for option, value, low, high in ranges:
         if value is not None and not low <= value <= high:
-            raise UsageError(f"{option} is {value}: it must be from {low} to {high}")
+            raise UsageError(f"{option}: expected a number from {low} to {high}, got {value}")
 
 
 def _cut(study: Study, overrides: Overrides) -> Study:

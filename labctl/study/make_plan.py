@@ -46,7 +46,7 @@ def make_plan(
     for role, name in asdict(study.roles).items():
         if name in skipped:
             raise HostError(
-                f"the study needs its {role} '{name}', and this host can't run it: {skipped[name]}"
+                f"the study needs its {role} '{name}', but this host can't run it: {skipped[name]}"
             )
     _check_roles(study.roles, tunings)
     planned = {name: tunings[name] for name in study.tunings if name not in skipped}
@@ -153,7 +153,7 @@ def extend(plan: Plan, blocks: int) -> Plan:
     """
     if blocks < plan.blocks:
         raise UsageError(
-            f"the plan has {plan.blocks} blocks and can't be cut to {blocks}",
+            f"the plan has {plan.blocks} blocks and cannot be reduced to {blocks}",
             hint=f"Give at least {plan.blocks}.",
         )
     each = len(plan.tunings) * len(plan.workloads) * len(plan.conditions)
@@ -161,8 +161,8 @@ def extend(plan: Plan, blocks: int) -> Plan:
         each = len(plan.factorial.cells)
     if each * blocks > MOST_TRIALS:
         raise UsageError(
-            f"the plan would have {each * blocks} trials, and {MOST_TRIALS} are the most",
-            hint=f"A block has {each}: give fewer tunings, workloads or blocks.",
+            f"the plan would have {each * blocks} trials (limit: {MOST_TRIALS})",
+            hint=f"A block has {each} trials: use fewer tunings, workloads or blocks.",
         )
     trials = list(plan.trials)
     for block in range(plan.blocks + 1, blocks + 1):
@@ -210,16 +210,15 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
         raise UsageError(f"'{roles.native}' has the role 'native', but is a guest")
     if roles.handicap is not None and not tunings[roles.handicap].handicap_percent > 0:
         raise UsageError(
-            f"the known loss '{roles.handicap}' takes nothing away, so it can't show what the run "
-            "would find",
-            hint="Give it 'handicap_percent: 5'.",
+            f"the known-loss arm '{roles.handicap}' has no loss to detect",
+            hint="Add 'handicap_percent: 5' to it.",
         )
     if roles.control is not None:
         control = tunings[roles.control]
         if tuning_digest(replace(control, name=baseline.name)) != tuning_digest(baseline):
             raise UsageError(
                 f"the A/A control '{control.name}' differs from the baseline '{baseline.name}'",
-                hint=f"Let it say 'extends: {baseline.name}' and nothing else.",
+                hint=f"Write only 'extends: {baseline.name}' in it.",
             )
 
 

@@ -200,7 +200,7 @@ class Plan:
         if as_planned != record.to_json():
             raise BrokenError(
                 f"the plan was changed after it was made: its digest is {plan.digest[:12]}, "
-                f"it says {str(record.digest)[:12]}",
+                f"expected {str(record.digest)[:12]}",
                 hint="A plan can't be edited. Start a new run.",
             )
         return plan

@@ -56,8 +56,8 @@ def why_spare(lost: Sequence[PlannedTrial]) -> str:
     first, *others = lost
     more = f" and {counted(len(others), 'other')}" if others else ""
     return (
-        f"trial {first.number} ({', '.join(first.cell.values())}) of block {first.block}{more} "
-        "stayed without a valid attempt"
+        f"trial {first.number} ({', '.join(first.cell.values())}) of block "
+        f"{first.block}{more} has no valid attempt"
     )
 
 

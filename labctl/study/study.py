@@ -172,7 +172,7 @@ class Study:
             reasons = dict.fromkeys(why for lacks in skipped.values() for why in lacks.values())
             raise HostError(
                 f"this host can't run any workload of the study: {'; '.join(reasons)}",
-                hint=f"'labctl doctor --for {self.name}' shows what could be done.",
+                hint=f"'labctl doctor --for {self.name}' shows remedies.",
             )
         return left
 
@@ -183,7 +183,7 @@ class Study:
         if not left:
             reasons = dict.fromkeys(skipped.values())
             raise HostError(
-                f"this host can have no condition of the study: {'; '.join(reasons)}",
+                f"this host does not support any condition of the study: {'; '.join(reasons)}",
                 hint="Choose another: --condition quiet.",
             )
         return left

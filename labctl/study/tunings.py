@@ -310,9 +310,9 @@ def _merged(
             if value is None:
                 raise source.error(
                     (key,),
-                    f"'{key}' is empty, which takes away what a tuning extends: this one extends "
-                    "nothing.",
-                    "Give it a value, or take the key out.",
+                    f"'{key}' is empty, which removes an inherited value, but this tuning "
+                    "extends nothing.",
+                    "Give it a value, or remove the key.",
                 )
         return source, _merge({}, checked)
     if parent not in files:
@@ -431,8 +431,8 @@ def _sched(source: _Source, key: str, value: Mapping[str, Any] | None) -> Sched 
     if not policy.realtime and priority != 0:
         raise source.error(
             (key, "priority"),
-            f"'{key}.priority' is {priority}: policy '{policy}' has no priorities.",
-            f"Take the key out, or write '{key}: {{policy: {policy}, priority: null}}'.",
+            f"'{key}.priority' is {priority}, but policy '{policy}' has no priorities.",
+            f"Remove the key, or write '{key}: {{policy: {policy}, priority: null}}'.",
         )
     return Sched(policy=policy, priority=priority)
 
@@ -440,10 +440,10 @@ def _sched(source: _Source, key: str, value: Mapping[str, Any] | None) -> Sched 
 def _check_native(source: _Source, values: Mapping[str, Any]) -> None:
     for key in GUEST_ONLY:
         if values.get(key):
-            raise source.error((key,), f"'{key}' means nothing for a native tuning.")
+            raise source.error((key,), f"'{key}' has no effect in a native tuning.")
     for key in ("emulator", "iothreads"):
         if values.get("pin", {}).get(key):
-            raise source.error(("pin", key), f"'pin.{key}' means nothing for a native tuning.")
+            raise source.error(("pin", key), f"'pin.{key}' has no effect in a native tuning.")
 
 
 def _check_twin(source: _Source, twin: str, files: _Files) -> None:
@@ -452,7 +452,7 @@ def _check_twin(source: _Source, twin: str, files: _Files) -> None:
             ("twin",), f"'twin' is '{twin}', which does not exist.", nearest(twin, files)
         )
     if _merged(twin, files)[1].get("kind") != Kind.NATIVE:
-        raise source.error(("twin",), f"'twin' is '{twin}', which is no native tuning.")
+        raise source.error(("twin",), f"'twin' is '{twin}', which is not a native tuning.")
 
 
 # Write a tuning as JSON, and as digests that show whether two of them do the same. Pure.

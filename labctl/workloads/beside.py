@@ -218,9 +218,7 @@ def left_by(text: str | None, count: int, where: str) -> list[Left]:
             for one in rows
         ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BrokenError(f"{where}: its programs left something else than asked: {error!r}") from (
-            error
-        )
+        raise BrokenError(f"{where}: its programs' output is damaged: {error!r}") from (error)
 
 
 def _text(value: object) -> str:

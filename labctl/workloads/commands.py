@@ -56,7 +56,7 @@ class Commands:
         if not found:
             return None
         if len(found) > 1:
-            raise UsageError(f"{self.where}: one server may run on the {on}, not {len(found)}")
+            raise UsageError(f"{self.where}: expected one server on the {on}, got {len(found)}")
         server = found[0]
         any_address = "0.0.0.0"  # noqa: S104
         addresses = {"server": any_address, "peer": any_address, "competitor_address": COMPETITOR}
@@ -81,7 +81,7 @@ class Commands:
             where = f"{self.where}: link.{key}"
             found = evaluate(asked, parameters, where) if isinstance(asked, str) else asked
             if isinstance(found, str) or not 0 <= found < math.inf:
-                raise UsageError(f"{where} is {found!r}, not a number from 0 on")
+                raise UsageError(f"{where}: expected a number ≥ 0, got {found!r}")
             return float(found)
 
         return Bottleneck(
@@ -144,7 +144,7 @@ class Commands:
         where = f"{self.where}: sched.policy"
         found = fill_in(asked.policy, parameters, where)
         if found not in [*Policy]:
-            raise UsageError(f"{where}: '{found}' is none of {', '.join(Policy)}")
+            raise UsageError(f"{where}: expected one of {', '.join(Policy)}, got '{found}'")
         policy = Policy(found)
         return Sched(policy=policy, priority=asked.priority if policy.realtime else 0)
 
@@ -180,7 +180,9 @@ class Commands:
         where = f"{self.where}: cgroup.{key}"
         found = evaluate(asked, values, where)
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= _MOST_LIMIT:
-            raise UsageError(f"{where}: {found!r} is no whole number from 0 to {_MOST_LIMIT}")
+            raise UsageError(
+                f"{where}: expected a whole number from 0 to {_MOST_LIMIT}, got {found!r}"
+            )
         return found or None
 
     def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
@@ -261,7 +263,7 @@ class Commands:
             if self.file.link is not None:
                 server = CLIENT
         if self.file.data_disk is not None and not setting.data_paths:
-            raise UsageError(f"{self.where} needs a data disk and was given none")
+            raise UsageError(f"{self.where} needs a data disk")
         data_paths = [DISK] if self.has_file_system else list(setting.data_paths)
         return {
             **setting.parameters,

@@ -80,17 +80,18 @@ class Checked(Placing):
         if file.rate is not None:
             self._known(file.rate, choices, "rate")
         if "work_per_s" in (file.primary, file.rate) and file.trial.work is None:
-            self._fail("'work_per_s' needs 'work', the operations of a run", "trial")
+            self._fail("'work_per_s' needs 'work', the number of operations of a run", "trial")
         is_latency = any(
             metric.as_ == "percentiles" and file.primary in names_of(name, metric)
             for name, metric in file.metrics.items()
         )
         if is_latency and file.trial.loop == "closed":
             self._fail(
-                f"'{file.primary}' is a closed loop's latency, which leaves out what a stall hid",
+                f"'{file.primary}' is a closed loop's latency, which leaves out the periods "
+                "that a stall hides",
                 "primary",
-                hint="Take a rate, or say 'loop: open' or 'loop: paced' in 'trial' where the "
-                "program keeps a schedule.",
+                hint="Use a rate or, if the program keeps a schedule, set 'loop: open' or "
+                "'loop: paced' in 'trial'.",
             )
 
     def parameters(self) -> Iterator[Parameter]:
@@ -99,7 +100,7 @@ class Checked(Placing):
         for name, value in self._file.trial.warm_up.parameters.items():
             place = ("trial", "warm_up", "parameters", name)
             if name not in declared:
-                self._fail(f"there is no parameter '{name}'", *place, hint=nearest(name, declared))
+                self._fail(f"no parameter '{name}'", *place, hint=nearest(name, declared))
             if not isinstance(value, str):
                 with self._placed(*place):
                     declared[name].check(self._name, value)
@@ -174,7 +175,7 @@ class Checked(Placing):
         for name in sorted(used):
             if name not in known:
                 key = ".".join(str(k) for k in keys)
-                self._fail(f"'{key}': there is no '{name}'", *keys, hint=nearest(name, known))
+                self._fail(f"'{key}': no '{name}'", *keys, hint=nearest(name, known))
 
     def _check_serve(self) -> None:
         peers = {"peer": 0, "competitor": 0}
@@ -199,30 +200,30 @@ class Checked(Placing):
     def _check_link(self) -> None:
         places = {one.on for one in self._file.serve}
         if self._file.link is None and "competitor" in places:
-            self._fail("a competitor needs 'link', whose bottleneck it shares", "serve")
+            self._fail("a competitor needs 'link', the bottleneck that it shares", "serve")
         if self._file.link is not None and "peer" not in places:
-            self._fail("'link' narrows the way to a peer, and no server is 'on: peer'", "link")
+            self._fail("'link' limits the path to a peer, but no server is 'on: peer'", "link")
 
     def _check_kind(self) -> None:
         trial = self._file.trial
         if trial.kind == "repeat" and (self._file.setup or self._file.after):
             self._fail(
-                "'setup' and 'after' surround a trial, not each run of a program that is repeated",
+                "'setup' and 'after' run once a trial, not for each run of a repeated program",
                 *("trial", "kind"),
-                hint="Take 'kind: once', or leave them out.",
+                hint="Use 'kind: once', or leave them out.",
             )
         if trial.kind == "repeat" and self._file.exit_status != [0]:
             self._fail(
-                "a program that is repeated ends with 0, or it is not run again",
+                "a repeated program must end with status 0, or it is not run again",
                 "exit_status",
-                hint="Take 'kind: once', or sh -c '… || true'.",
+                hint="Use 'kind: once', or sh -c '… || true'.",
             )
         disk = self._file.data_disk
         if self._file.prepare and (disk is None or disk.use != "filesystem"):
             self._fail(
-                "'prepare' fills a file system, and there is none",
+                "'prepare' fills a file system, but there is none",
                 "prepare",
-                hint="Say 'data_disk: {use: filesystem}'.",
+                hint="Add 'data_disk: {use: filesystem}'.",
             )
 
     def _check_surroundings(self) -> None:
@@ -233,10 +234,10 @@ class Checked(Placing):
             self._names(used, parameters, ("sched", "policy"))
             if not used and sched.policy not in [*Policy]:
                 policies = ", ".join(Policy)
-                self._fail(f"'{sched.policy}' is none of {policies}", "sched", "policy")
+                self._fail(f"expected one of {policies}, got '{sched.policy}'", "sched", "policy")
             if self._file.schedules_itself:
                 self._fail(
-                    "'schedules_itself' says that it sets its policy, and 'sched' sets one",
+                    "'schedules_itself' and 'sched' both set the policy",
                     "sched",
                     hint="Leave one of them out.",
                 )
@@ -244,9 +245,9 @@ class Checked(Placing):
             limits = (cgroup.weight, cgroup.quota_percent, cgroup.memory_mib, cgroup.cpus)
             if all(limit is None for limit in limits):
                 self._fail(
-                    "a cgroup without a limit does nothing",
+                    "a cgroup without a limit has no effect",
                     "cgroup",
-                    hint="Give it weight, quota_percent, memory_mib or cpus.",
+                    hint="Add weight, quota_percent, memory_mib or cpus.",
                 )
 
     def _check_path(self) -> None:
@@ -255,17 +256,17 @@ class Checked(Placing):
         for name in binaries_of(self._file, self._name):
             if "/" not in name:
                 self._fail(
-                    f"'env' sets PATH, and '{name}' has no path: which file it is can't be told, "
-                    "nor whether both sides have the same",
+                    f"'env' sets PATH, and '{name}' has no path: its file is unknown and "
+                    "may differ between the two sides",
                     *("env", "PATH"),
-                    hint=f"Write where it lies, as '/usr/bin/{name}'.",
+                    hint=f"Write its path, such as '/usr/bin/{name}'.",
                 )
 
     def _check_pattern(self, pattern: str, key: str) -> None:
         try:
             re.compile(pattern, re.M)
         except re.error as error:
-            self._fail(f"'{key}': '{pattern}' is no regular expression: {error}", key)
+            self._fail(f"'{key}': '{pattern}' is not a regular expression: {error}", key)
 
     def _known(self, name: str, choices: Collection[str], key: str) -> None:
         if name not in choices:
@@ -422,7 +423,7 @@ def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str
     place = f"{path}:{line}" if line else str(path)
     if not found.resolve().is_relative_to(path.parent.resolve()):
         raise UsageError(
-            f"{place}: 'files.{name}' leads out of the workload's folder",
+            f"{place}: 'files.{name}' is outside the workload's folder",
             hint="Put the file beside the workload.",
         )
     try:
@@ -431,7 +432,7 @@ def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str
         if len(data) > MOST_TEXT:
             raise UsageError(
                 f"{place}: 'files.{name}' has more than {MOST_TEXT} bytes",
-                hint="Strip it ('strip FILE'), compile it in the image ('build'), or install it "
+                hint="Strip it ('strip FILE'), build it in the image ('build'), or install it "
                 "from a package ('packages') or a wheel ('wheels').",
             )
         return data.decode()

@@ -82,7 +82,7 @@ def _readings(
     operations = _operations(file, runs, parameters)
     source = _source(file.operations)
     if operations is not None and operations <= 0:
-        raise BrokenError(f"{source}: the program did no operation")
+        raise BrokenError(f"{source}: the program did no operations")
     if operations is not None:
         yield sample("operations", operations, source=source)
     if file.times:
@@ -137,7 +137,7 @@ def window_rates_of(
     if file.windows is not None:
         windows = [window for run in runs for window in windows_in(file.windows, run)]
         if not windows:
-            raise BrokenError(f"{_source(file.windows)}: it tells no window")
+            raise BrokenError(f"{_source(file.windows)}: it has no windows")
         return [window.operations / window.seconds for window in windows]
     needed = needed_for(file.metrics, rate) if rate is not None else {}
     if rate is None or not needed:
@@ -173,7 +173,7 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
 def check_outputs(file: DeclaredFile, runs: Sequence[Output]) -> None:
     """Raise BrokenError for what a successful run's output must not hold."""
     for pattern, line in matches_in(file.absent, *runs).items():
-        raise BrokenError(f"the output has what it must not ('{pattern}'): {line}")
+        raise BrokenError(f"the output matches '{pattern}', which it must not: {line}")
 
 
 def _windows(
@@ -227,7 +227,7 @@ def _of_runner(raw: TrialFolder, runs: int, operations: float | None) -> Iterato
         user_s, system_s = float(told["rusage"]["utime_s"]), float(told["rusage"]["stime_s"])
         cpu_s = user_s + system_s + float(told.get("servers_s", 0.0))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BrokenError(f"{RUNNER}: says no duration or no CPU time") from error
+        raise BrokenError(f"{RUNNER}: expected a duration and a CPU time") from error
     if not 0 < seconds < float("inf"):
         raise BrokenError(f"{RUNNER}: a duration of {seconds} s")
     yield sample("elapsed", seconds / runs, source=RUNNER)

@@ -78,11 +78,11 @@ def percentiles(
         found = latencies.quantile(q)
         if measured < needed:
             reason = (
-                f"the trial has {measured} samples and {name} takes {needed}, "
-                f"so that {SAMPLES_BEYOND} lie beyond it."
+                f"the trial has {measured} samples, but {name} needs {needed}, so that "
+                f"{SAMPLES_BEYOND} lie beyond it."
                 if wakeups is None
-                else f"{name} takes {needed} wake-ups in a trial: periods that a stall hid don't "
-                "count."
+                else f"{name} needs {needed} wake-ups in a trial: periods that a stall hid do "
+                "not count."
             )
             yield Unavailable(metric=sample_key(metric, latencies.labels), reason=reason)
         elif found is None:

@@ -16,7 +16,7 @@ from labctl.workloads.workload import Workload
 _LIMIT = re.compile(
     r"\s*(?P<metric>\w+)\s*(?P<bound><=|>=|<|>)\s*(?P<quantity>[^<>=\s][^<>=]*?)\s*"
 )
-_LIKE_THIS = "Write it like 'frame_p95 < 16 ms': a metric, <, <=, > or >=, a number and its unit."
+_LIKE_THIS = "Write a metric, <, <=, > or >=, a number and its unit: 'frame_p95 < 16 ms'."
 
 
 def limit_of(text: str, program: Workload) -> Limit:
@@ -27,7 +27,7 @@ def limit_of(text: str, program: Workload) -> Limit:
     """
     parts = _LIMIT.fullmatch(text)
     if parts is None:
-        raise UsageError(f"--limit '{text[:80]}' is no limit", hint=_LIKE_THIS)
+        raise UsageError(f"--limit: expected a limit, got '{text[:80]}'", hint=_LIKE_THIS)
     known = metric_names(program.file.metrics)
     name, bound = parts["metric"], Bound(parts["bound"])
     if name not in known:
@@ -53,7 +53,7 @@ def _value(text: str, name: str, metric: MetricName) -> tuple[float, Unit]:
             )
         return number, metric.unit
     if metric.unit is not None and scale.unit is not metric.unit:
-        raise UsageError(f"--limit: {text} is no value {own}")
+        raise UsageError(f"--limit: {text} is not a value {own}")
     return number * scale.factor, scale.unit
 
 
@@ -69,6 +69,6 @@ def _check_side(name: str, bound: Bound, better: Better) -> None:
     if wanted is not None and bound.is_upper is not wanted:
         ends, use = ("at most", "<") if wanted else ("at least", ">")
         raise UsageError(
-            f"--limit: '{name}' is better {better}, so a limit says what it may be {ends}",
+            f"--limit: '{name}' is better {better}, so a limit must be '{ends}' a value",
             hint=f"Write '{name} {use} …'.",
         )

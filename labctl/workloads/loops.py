@@ -90,8 +90,8 @@ def runs_of(stdout: str, stderr: str | None) -> list[Output]:
     errors = [""] * len(runs) if stderr is None else _RUN.split(stderr)[1:]
     if before or not runs or len(runs) != len(errors):
         raise BrokenError(
-            f"expected a mark before each run's output, found {len(runs)} in its standard output "
-            f"and {len(errors)} in its standard error"
+            f"expected a mark before each run's output, got {len(runs)} in its standard "
+            f"output and {len(errors)} in its standard error"
         )
     return [_of_run(out, err) for out, err in zip(runs, errors, strict=True)]
 
@@ -111,5 +111,5 @@ def runs_that_begin(begins: str, stdout: str) -> list[str]:
     first."""
     starts = [found.start() for found in re.finditer(begins, stdout, re.M)]
     if not starts or stdout[: starts[0]].strip():
-        raise BrokenError(f"expected {begins!r} at the start of each run, found {stdout[:80]!r}")
+        raise BrokenError(f"expected {begins!r} at the start of each run, got {stdout[:80]!r}")
     return [stdout[a:b] for a, b in zip(starts, [*starts[1:], len(stdout)], strict=True)]

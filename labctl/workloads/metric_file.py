@@ -147,7 +147,7 @@ def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values
     anything else the mean. A metric that one run lacks, the trial lacks; how sure one run is of its
     rate says nothing of several."""
     if not runs:
-        raise BrokenError("the trial has no run")
+        raise BrokenError("the trial has no runs")
     if len(runs) == 1:
         return dict(runs[0])
     keys = [
@@ -276,7 +276,7 @@ def _in_order(metrics: Mapping[str, MetricFile]) -> list[str]:
         known = {made for one in ordered for made in names_of(one, metrics[one])}
         ready = [one for one in left if used_names(metrics[one]) <= known]
         if not ready:
-            raise UsageError(f"the formula of metric '{left[0]}' is over itself, or over no metric")
+            raise UsageError(f"the formula of metric '{left[0]}' uses itself, or no metric")
         ordered += ready
         left = [one for one in left if one not in ready]
     return ordered

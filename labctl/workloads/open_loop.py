@@ -25,8 +25,8 @@ _MOST_BINS = 1_000_000
 """A wake-up of 100 s at the shortest interval: more is no trial's, and would take all memory."""
 
 OVERFLOW = (
-    "more than one wake-up of a thread came after the end of the tool's histogram, so their "
-    "lengths are not known: raise 'histogram_us'."
+    "more than one wake-up of a thread was beyond the end of the tool's histogram, so "
+    "their lengths are unknown: raise 'histogram_us'."
 )
 
 

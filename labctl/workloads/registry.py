@@ -70,7 +70,7 @@ def workload(name: str) -> Workload:
     """Return the workload of that name; raises UsageError with the nearest one."""
     known = checkers()
     if name not in known:
-        raise UsageError(f"there is no workload '{name}'", hint=nearest(name, known))
+        raise UsageError(f"no workload '{name}'", hint=nearest(name, known))
     return known[name]
 
 

@@ -35,8 +35,8 @@ class IntegerParameter:
     def _error(self, program: str, value: object) -> UsageError:
         kind = "power of two" if self.power_of_two else "whole number"
         return UsageError(
-            f"workload '{program}': '{self.name}' is {value!r}, "
-            f"not a {kind} from {self.minimum} to {self.maximum}",
+            f"workload '{program}': '{self.name}': expected a {kind} from {self.minimum} to "
+            f"{self.maximum}, got {value!r}",
             hint=f"{self.name}: {self.description}; {self.default} when left out.",
         )
 
@@ -69,8 +69,8 @@ class NumberParameter:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not self.minimum <= float(str(value)) <= self.maximum:
             raise UsageError(
-                f"workload '{program}': '{self.name}' is {value!r}, "
-                f"not a number from {self.minimum:g} to {self.maximum:g}",
+                f"workload '{program}': '{self.name}': expected a number from "
+                f"{self.minimum:g} to {self.maximum:g}, got {value!r}",
                 hint=f"{self.name}: {self.description}; {self.default:g} when left out.",
             )
         return float(str(value))
@@ -85,7 +85,7 @@ class BooleanParameter:
     def check(self, program: str, value: object) -> bool:
         if not isinstance(value, bool):
             raise UsageError(
-                f"workload '{program}': '{self.name}' is {value!r}, neither true nor false",
+                f"workload '{program}': '{self.name}': expected true or false, got {value!r}",
                 hint=f"{self.name}: {self.description}.",
             )
         return value
@@ -146,5 +146,5 @@ def check_parameters(
 def peer_of(setting: Setting, program: str) -> str:
     """Return the peer's address; raises UsageError where the machine has no link to one."""
     if setting.peer is None:
-        raise UsageError(f"workload '{program}' needs a peer and was given none")
+        raise UsageError(f"workload '{program}' needs a peer")
     return setting.peer

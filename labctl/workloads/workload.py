@@ -71,7 +71,7 @@ class Workload:
             return f"whole seconds{least}"
         if not trial.step_s:
             return f"{trial.least_s:g} s or more"
-        return f"steps of {trial.step_s:g} s, from {trial.least_s:g} s on"
+        return f"steps of {trial.step_s:g} s, at least {trial.least_s:g} s"
 
     @property
     def primary(self) -> str:
@@ -136,8 +136,8 @@ class Workload:
         if duration_s < trial.least_s or abs(steps - round(steps)) > 1e-6:
             nearest = max(trial.least_s, round(steps) * trial.step_s)
             raise UsageError(
-                f"{self.where} cannot run for {duration_s:g} s: it takes {self.durations}",
-                hint=f"Give it {nearest:g} s.",
+                f"{self.where} cannot run for {duration_s:g} s: expected {self.durations}",
+                hint=f"Use {nearest:g} s.",
             )
 
     def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:

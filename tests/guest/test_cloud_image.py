@@ -77,7 +77,7 @@ def test_a_signed_cloud_image_is_built_booted_and_measured_in_and_a_changed_one_
         server.files[f"/{NAME}"] = whole[:-1] + bytes([whole[-1] ^ 1])
         refused = sandbox.labctl("image", "build", "test-cloud", lab=lab)
         assert refused.returncode == 4
-        assert "is not the file that was published" in refused.stderr
+        assert "is not the published file" in refused.stderr
         assert not list((sandbox.state / "images").glob("test-cloud-*"))
         server.files[f"/{NAME}"] = whole
         built = sandbox.labctl("image", "build", "test-cloud", lab=lab)

@@ -244,10 +244,10 @@ def test_a_run_that_is_killed_inside_a_setting_is_undone_by_restore(
         assert SWAPPINESS.read() == "10"
         assert leftover_cgroups(places)
         status = sandbox.labctl("tuning", "list")
-        assert "a labctl that was killed has left" in status.stderr
+        assert "a killed labctl left" in status.stderr
         restored: subprocess.CompletedProcess[str] = sandbox.labctl("host", "restore")
         assert restored.returncode == 0, restored.stderr
-        assert "Ended the guest" in restored.stderr
+        assert "Stopped the guest" in restored.stderr
         assert sandbox.qemu_pids() == []
         assert leftover_cgroups(places) == []
         assert (SWAPPINESS.read(), THP.read()) == as_it_was

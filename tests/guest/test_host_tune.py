@@ -190,7 +190,7 @@ def test_the_next_command_says_what_is_pending_and_restore_finishes_it(
         path for path, value in settings().items() if value != as_it_was[path]
     }
     listed = sandbox.labctl("tuning", "list", "--json")
-    assert "is in force on this host" in listed.stderr
+    assert "is active on this host" in listed.stderr
     assert "labctl host restore" in listed.stderr
     pending = subprocess_json(sandbox, "host", "status", "--json")["pending"]
     assert {item["state"] for item in pending} <= {"in force", "has its old value"}

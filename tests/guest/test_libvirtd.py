@@ -276,7 +276,7 @@ def test_labctl_itself_applies_advice_to_the_daemons_vm_and_undoes_it(
     after = system.libvirtd.virsh("dumpxml", "--inactive", VM)
     assert "vcpusched" in after
     again = inside.labctl(*named)
-    assert "nothing to do: the host is so" in again.stdout, again.stdout + again.stderr
+    assert "nothing to do: already set" in again.stdout, again.stdout + again.stderr
     status = inside.labctl("host", "status").stdout
     assert f"domain {VM}" in status
     assert "(advise example)" in status

@@ -108,4 +108,4 @@ def test_a_server_that_leaves_in_the_middle_fails_the_try_as_it_would_a_trial(
     done = sandbox.labctl("workload", "try", str(path), "--accel=tcg", "--json", "--quiet")
     assert done.returncode == 1, done.stderr
     failure = json.loads(done.stdout)["failure"]
-    assert "the server sh ended by itself with status 4: no more" in failure
+    assert "the server sh ended unexpectedly with status 4: no more" in failure

@@ -36,4 +36,4 @@ def test_kvms_proof_and_the_pmus_are_told_apart(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hostfacts, "KVM_BUNDLES", ("a-host",))
     monkeypatch.setattr(hostfacts, "PMU_BUNDLES", ())
     assert kvm_caveat() is None
-    assert (pmu_caveat() or "").startswith("Hardware counters are unverified on hardware")
+    assert (pmu_caveat() or "").startswith("Hardware counters are unverified")

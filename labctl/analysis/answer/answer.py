@@ -39,11 +39,13 @@ from labctl.store.run_folder import LoadedRun
 
 def context(primaries: Sequence[Comparison]) -> str:
     """Return what a change is against, and how sure its interval is."""
-    return f"against baseline, at 95 % confidence{_together(primaries)}{_one_boot(primaries)}"
+    return f"against baseline{_together(primaries)}{_one_boot(primaries)}"
 
 
 def _together(primaries: Sequence[Comparison]) -> str:
-    return "" if len(primaries) == 1 else f" for all {len(primaries)} comparisons together"
+    return (
+        "" if len(primaries) == 1 else f"; simultaneous intervals for {len(primaries)} comparisons"
+    )
 
 
 def _one_boot(primaries: Sequence[Comparison]) -> str:
@@ -51,7 +53,7 @@ def _one_boot(primaries: Sequence[Comparison]) -> str:
     (docs/decisions/boots-and-blocks.md).
     """
     shared = any(c.boots == 1 and len(c.blocks) > 1 for c in primaries)
-    return ", for the one boot that the blocks share" if shared else ""
+    return "; one boot, so it holds for that boot only" if shared else ""
 
 
 def nothing_matters(judged: Sequence[Standing]) -> bool:
@@ -167,7 +169,7 @@ def next_steps(
         # Whoever measured decides; labctl can't measure it again.
         return
     if best is not None and best.grade is Grade.CONFIRMED:
-        yield Next(command=f"labctl advise {name}", text="how to roll it out, and what it takes")
+        yield Next(command=f"labctl advise {name}", text="cost and steps of the rollout")
     elif best is not None and best.grade is Grade.CANDIDATE:
         yield from _confirm(run, name, best)
     elif best is not None and (wants := _wants(run, best)):
@@ -180,7 +182,7 @@ def _go_on(run: LoadedRun, name: str) -> Iterator[Next]:
     if run.run.status == "running":
         yield Next(command=None, text="wait for the run to end")
     elif run.run.status is not None:
-        yield Next(command=f"labctl sweep --resume {name}", text="goes on with the run")
+        yield Next(command=f"labctl sweep --resume {name}", text="continues the run")
 
 
 def _confirm(run: LoadedRun, name: str, best: TuningAnswer) -> Iterator[Next]:
@@ -188,14 +190,15 @@ def _confirm(run: LoadedRun, name: str, best: TuningAnswer) -> Iterator[Next]:
         seconds = verify_seconds(run, best.tuning)
         yield Next(
             command=f"labctl advise {name} --verify",
-            text="measures it once more, in fresh guests",
+            text="measures it again in fresh guests",
             seconds=seconds,
         )
     if run.run.is_emulated:
         yield Next(
-            command=_again(run, "--accel kvm"), text="on a host with KVM: emulation can't confirm"
+            command=_again(run, "--accel kvm"),
+            text="on a host with KVM; emulation cannot confirm it",
         )
-    yield Next(command=f"labctl advise {name}", text="what it takes, and how to roll it out")
+    yield Next(command=f"labctl advise {name}", text="cost and steps of the rollout")
 
 
 def verify_seconds(run: LoadedRun, tuning: str) -> float | None:
@@ -220,21 +223,21 @@ def _wants(run: LoadedRun, best: TuningAnswer) -> Next | None:
     if run.run.host_is_emulated:
         return Next(
             command=None,
-            text="run the study on a host of real CPUs: the times of an emulated one say nothing "
-            "about it",
+            text="run the study on a host with real CPUs; the times of an emulated host say "
+            "nothing about it",
         )
     if "boots" in lacking and not lacking & {"control", "whole folder"}:
         blocks = run.plan.blocks or FEWEST_BLOCKS
         return Next(
             command=_again(run, "--blocks-per-boot 1"),
-            text=f"gives each of {counted(blocks, 'block')} a boot of its own, where a grade takes "
-            f"{FEWEST_BOOTS}",
+            text=f"gives each of {counted(blocks, 'block')} its own boot; a grade needs "
+            f"{FEWEST_BOOTS} boots",
             seconds=None,
         )
     if "open-loop latency" in lacking:
         return Next(
             command=f"labctl run reparse {shlex.quote(run.name)}",
-            text="adds latencies that count what a stall hides; a new run is judged by them",
+            text="adds latencies that include stalls; a new run is judged by them",
         )
     return None
 
@@ -247,7 +250,7 @@ def _more_blocks(run: LoadedRun, ranked: Sequence[Standing]) -> Iterator[Next]:
     if all(c.verdict is Verdict.DEMONSTRATION for c in judged):
         yield Next(
             command=_again(run, f"--blocks {FEWEST_BLOCKS}"),
-            text=f"a verdict takes {FEWEST_BLOCKS} blocks",
+            text=f"a verdict needs {FEWEST_BLOCKS} blocks",
         )
         return
     open_ = [c for c in judged if says(c.verdict, Says.OPEN)]
@@ -259,17 +262,17 @@ def _more_blocks(run: LoadedRun, ranked: Sequence[Standing]) -> Iterator[Next]:
     if least > _MOST_BLOCKS:
         yield Next(
             command=None,
-            text=f"more of the same would take {most} blocks: a quieter host, or longer trials, "
-            "narrow the intervals sooner",
+            text=f"{most} blocks would be needed; a quieter host or longer trials narrow the "
+            "intervals sooner",
         )
         return
     blocks = most if most <= _MOST_BLOCKS else least
     if not needed:
-        text = "twice the blocks make intervals narrower by about 30 %"
+        text = "twice the blocks make intervals about 30 % narrower"
     elif blocks == most:
-        text = "so many blocks show an effect as large as the threshold"
+        text = "enough blocks to detect an effect as large as the threshold"
     else:
-        text = f"so many blocks show it in one place; in another it takes {most}"
+        text = f"enough blocks in one place; another needs {most}"
     spent = wall_time(run)
     yield Next(
         command=_again(run, f"--blocks {blocks}"),
@@ -359,14 +362,16 @@ class Sentences:
         if not self.primaries and factors is not None and factors.contrasts:
             return question(factors, run.plan.title), findings(factors)
         if not self.primaries:
-            reason = self.why_not or "No block has a primary metric of both a tuning and baseline."
+            reason = (
+                self.why_not or "No block has a primary metric for both a tuning and the baseline."
+            )
             return "Nothing can be recommended.", reason
         if all(c.verdict is Verdict.DEMONSTRATION for c in self.primaries):
             return "Demonstration, no verdict.", self._too_few(run)
         if all(c.verdict is Verdict.BEFORE_LOOK for c in self.primaries):
             return (
                 "No verdict before the first look that the plan declares.",
-                "Estimates and intervals are shown, and nothing is decided by them.",
+                "Estimates and intervals are shown, but they decide nothing yet.",
             )
         judged, best = self.judged, self.best
         assert best is not None
@@ -376,7 +381,7 @@ class Sentences:
         found = clause(judged[0].judged)
         if judged[0].code is AnswerCode.PRICED:
             lead = (
-                f"Not shown: '{best.tuning}' improves something, and harm elsewhere is not "
+                f"Not shown: '{best.tuning}' improves something, but harm elsewhere is not "
                 "excluded."
             )
             return lead, capital(f"{named(judged[:1])} ({sure}).")
@@ -389,7 +394,10 @@ class Sentences:
 
     def _too_few(self, run: LoadedRun) -> str:
         most = max(len(c.blocks) for c in self.primaries)
-        text = f"{counted(most, 'block')} can be compared where a verdict takes {FEWEST_BLOCKS}."
+        text = (
+            f"A verdict needs {FEWEST_BLOCKS} blocks; this run has {counted(most, 'block')} to "
+            "compare."
+        )
         if run.run.status != "done":
             return text
         remedy = "Import a file" if run.run.imported else "Run the study"
@@ -421,7 +429,7 @@ class Sentences:
         if parts:
             return capital(f"{'; '.join(parts)}.")
         if any(cost.who.startswith(NEIGHBOUR) for cost in best.side_costs):
-            return "No loss of the neighbour is shown."
+            return "No cost to neighbours is shown."
         return "The cost to neighbours was not measured." if not best.side_costs else ""
 
     def _neighbour(self, tuning: str) -> Iterator[str]:
@@ -604,10 +612,10 @@ def _status(run: LoadedRun) -> str:
     counts = count_trials(run)
     done = f"{counts.done} of {counts.planned} trials done"
     if status is None:
-        return f"{done}; whether the run was finished is not known."
+        return f"{done}; it is unknown whether the run finished."
     if status == "running":
-        return f"{done}, and the run goes on."
-    go_on = f"'labctl sweep --resume {run.name}' goes on with it."
+        return f"{done}; the run is still in progress."
+    go_on = f"'labctl sweep --resume {run.name}' continues it."
     if status == "failed" and run.run.failure:
         return (
             f"{done}, then the run failed: {run.run.failure.splitlines()[0].rstrip('.')}. {go_on}"

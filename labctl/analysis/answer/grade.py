@@ -55,7 +55,7 @@ def _grounds(
     yield Ground(
         name="a host's own times",
         met=not run.run.host_is_emulated,
-        text="the host itself was emulated, so that its times say nothing about any other",
+        text="the host itself was emulated, so its times say nothing about other hosts",
     )
     yield Ground(
         name="improvement",
@@ -78,7 +78,9 @@ def _grounds(
     )
     against = [one.text.rstrip(".") for one in fresh if one.agrees is False]
     yield Ground(
-        name="no fresh run against it", met=not against, text=listed([_lower(t) for t in against])
+        name="no fresh run contradicts it",
+        met=not against,
+        text=listed([_lower(t) for t in against]),
     )
 
 
@@ -94,7 +96,7 @@ def _finished(run: LoadedRun) -> Ground:
 def _whole(run: LoadedRun) -> Ground:
     count = counted(len(run.problems), "problem")
     return Ground(
-        name="whole folder", met=not run.problems, text=f"the run's folder is not whole ({count})"
+        name="whole folder", met=not run.problems, text=f"the run's folder is incomplete ({count})"
     )
 
 
@@ -103,7 +105,7 @@ def _boots(standing: Standing) -> Ground:
     return Ground(
         name="boots",
         met=boots >= FEWEST_BOOTS,
-        text=f"{counted(boots, 'boot')} where a result that holds takes {FEWEST_BOOTS}",
+        text=f"{counted(boots, 'boot')}; a grade needs {FEWEST_BOOTS}",
     )
 
 
@@ -127,7 +129,7 @@ def _sensitivity(standing: Standing, checked: Mapping[Scenario, Checked]) -> Gro
     return Ground(
         name="sensitivity",
         met=found,
-        text="the known loss was not detected anywhere, so this run may be blind to a loss",
+        text="the known loss was not detected anywhere, so this run may miss a loss",
     )
 
 
@@ -255,7 +257,7 @@ def _fresh_answer(run: LoadedRun, standing: Standing, fresh: LoadedRun, digest: 
         if open_ := not_again(pairs):
             agrees, text = False, f"Fresh run {fresh.name} does not show it again: {open_}."
         elif boots < FEWEST_BOOTS:
-            text = f"Run {fresh.name} can't confirm it: it has {counted(boots, 'boot')}."
+            text = f"Run {fresh.name} can't confirm it: it has only {counted(boots, 'boot')}."
         else:
             agrees, text = True, f"Fresh run {fresh.name} shows it again."
     return FreshRun(run=fresh.name, evidence=evidence(fresh), agrees=agrees, text=text)
@@ -266,16 +268,16 @@ def unusable(run: LoadedRun, fresh: LoadedRun, digest: str) -> str:
     it does."""
     asked = fresh.run.verifies
     if asked is None or asked.evidence != digest:
-        return f"it names another state of run {run.name}, or none"
+        return f"it names a different state of run {run.name}, or none"
     if fresh.run.imported:
-        return "labctl did not measure it"
+        return "it was not measured by labctl"
     if fresh.run.status != "done":
         return "it is not finished"
     if fresh.problems:
-        return f"its folder is not whole ({fresh.problems[0]})"
+        return f"its folder is incomplete ({fresh.problems[0]})"
     if fresh.run.accelerator != run.run.accelerator:
         return f"its guests ran under {fresh.run.accelerator}"
     if fresh.plan.seed == run.plan.seed:
-        return "it has the same seed, and so is no new sample"
+        return "it has the same seed, so it is not a new sample"
     keys = differing(fresh.plan, run.plan)
     return f"its plan differs in {', '.join(keys)}" if keys else ""

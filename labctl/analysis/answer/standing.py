@@ -22,7 +22,7 @@ from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better
 from labctl.base.wording import metric_title
 
-_NO_VALUE = "no block has a value of it and of baseline"
+_NO_VALUE = "no block has a value for both it and the baseline"
 
 _ORDER = (AnswerCode.RECOMMENDED, AnswerCode.PRICED, AnswerCode.NONE)
 
@@ -92,7 +92,7 @@ def _why(c: Comparison, checked: Checked | None) -> tuple[str, float | None]:
         return "there is no interval", None
     if _size(worse, c) < on_scale(c.no_worse_than, c.kind):
         return (
-            f"the A/A control can't rule out a bias that could hide a loss of {_allowed(c)}",
+            f"the A/A control cannot exclude a bias that could hide a loss of {_allowed(c)}",
             None,
         )
     return f"{metric_title(c.metric)} {change_text(worse, c.kind, c.unit)}", worse
@@ -120,7 +120,7 @@ def _price(unshown: Sequence[Unshown], by_place: Mapping[Scenario, Comparison]) 
     if losses:
         others.insert(0, f"this run could not exclude {listed(losses)}")
     places = listed([str(scenario_of(one)) for one in unshown])
-    return f"where {places} {'does' if alone else 'do'} not matter: {'; '.join(others)}"
+    return f"if {places} {'does' if alone else 'do'} not matter: {'; '.join(others)}"
 
 
 def _allowed(c: Comparison) -> str:

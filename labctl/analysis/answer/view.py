@@ -318,7 +318,7 @@ class View:
     def reason(self, tuning: str, place: Scenario, column: MetricColumn) -> str:
         """Return why a number that the column would show isn't there."""
         if self.is_native(tuning) and "exits" in column.names:
-            return "VM exits: a native run has none by definition"
+            return "VM exits: a native run has none"
         missing = [
             item
             for item in self.judgement.unavailable

@@ -43,9 +43,9 @@ def interval_text(of: Comparison) -> str:
 
 
 def effect(of: Comparison) -> str:
-    """Estimate and interval of a comparison: "×2.73, interval ×2.21…3.38"."""
+    """Estimate and interval of a comparison: "×2.73, 95 % CI ×2.21 to 3.38"."""
     estimate, interval = shown(of)
-    return f"{estimate}, interval {interval}" if interval else estimate
+    return f"{estimate}, 95 % CI {interval}" if interval else estimate
 
 
 def size_text(value: float, kind: EffectKind, unit: Unit) -> str:
@@ -115,7 +115,7 @@ def why_inconclusive(c: Comparison) -> Inconclusive | None:
     if c.fallback is not None:
         return Inconclusive(
             Reason.NO_THRESHOLD,
-            f"{metric_title(c.metric)} {c.fallback}, so the threshold, a share, can't apply",
+            f"{metric_title(c.metric)} {c.fallback}, so a threshold in percent cannot apply",
             "Plan longer trials, or a primary metric that is never 0.",
         )
     if c.better is Better.NEITHER:
@@ -129,7 +129,7 @@ def why_inconclusive(c: Comparison) -> Inconclusive | None:
             Reason.NO_INTERVAL,
             f"{metric_title(c.metric)} differs by the same number in every block, which is too "
             "coarse",
-            "Plan longer trials, or a metric of finer resolution.",
+            "Plan longer trials, or a metric with finer resolution.",
         )
     return _by_interval(c, c.low, c.high, c.margin)
 
@@ -146,7 +146,7 @@ def _by_interval(c: Comparison, low: float, high: float, margin: float) -> Incon
     if first > 0 or last < 0:
         return Inconclusive(
             Reason.MAY_BE_SMALL,
-            f"{shown} excludes no change, but not a change under the threshold of {size}",
+            f"{shown} excludes no change, but includes changes below the threshold of {size}",
             f"{_plan(narrower)} to see on which side of {size} it lies, or a smaller threshold if "
             "such a change matters to you.",
         )
@@ -171,12 +171,12 @@ def _by_interval(c: Comparison, low: float, high: float, margin: float) -> Incon
     if c.blocks_needed <= _WITHIN_REACH * len(c.blocks):
         return Inconclusive(
             Reason.TOO_FEW_BLOCKS,
-            f"{shown} from {has}{seen}; {size} would take {c.blocks_needed}",
+            f"{shown} after {has}{seen}; detecting {size} needs {c.blocks_needed} blocks",
             f"{_plan(c.blocks_needed)}.",
         )
     return Inconclusive(
         Reason.TOO_WIDE,
-        f"{shown} from {has}{seen}; {size} would take {c.blocks_needed:,}",
+        f"{shown} after {has}{seen}; detecting {size} needs {c.blocks_needed:,} blocks",
         "Lower the noise first ('labctl doctor' names its sources), or plan longer trials.",
     )
 

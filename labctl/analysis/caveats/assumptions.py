@@ -360,10 +360,10 @@ def _outlier(
     return ground.diagnostic(
         DiagnosticKind.OUTLIER,
         None if several else first.name,
-        f"{stands}: {seen}. Nothing is left out for that, and the interval is the wider for it. "
-        f"{hanging or 'No verdict and no check hangs on that.'} "
-        f"Look at {_folders(run, arms, ground.place, blocks)}: invalid attempts before, CPU time "
-        "of others (host_cpu{thread=other}), the kernel's log of that minute.",
+        f"{stands}: {seen}. Nothing is left out, so the interval is wider. "
+        f"{hanging or 'No verdict and no check depends on it.'} Look at "
+        f"{_folders(run, arms, ground.place, blocks)}: earlier invalid attempts, CPU time "
+        "of other processes (host_cpu{thread=other}) and the kernel's log of that minute.",
         blocks=blocks,
         grave=bool(hanging),
     )
@@ -483,10 +483,10 @@ def _drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
         yield ground.diagnostic(
             DiagnosticKind.DRIFT,
             line.name,
-            f"{capital(whose(ground, line))} drifts {how}. Pairing takes out what drifts for all "
-            "arms alike, but not this: the interval is one for this run's average, not for what "
-            "comes next. Find what changes for this arm alone (temperature, a disk that fills, "
-            "page merging), and run again once it is steady.",
+            f"{capital(whose(ground, line))} drifts {how}. Pairing removes a drift that all "
+            "arms share, but not this one: the interval holds for this run's average, not "
+            "for later runs. Find what changes for this arm alone (temperature, a disk "
+            "that fills, page merging), and run again when it is steady.",
         )
 
 
@@ -514,9 +514,9 @@ def _level_drift(ground: Ground, cells: Cells) -> Iterator[Diagnostic]:
     yield ground.diagnostic(
         DiagnosticKind.DRIFT,
         None,
-        f"{metric_title(ground.primary.metric)} of all arms together drifts, by about {change} "
-        "from block to block. Arms are compared within a block, so verdicts and intervals don't "
-        "feel it; typical values do, and the host was not steady: look at temperature, frequency "
-        "and other guests.",
+        f"{metric_title(ground.primary.metric)} of all arms together drifts, by about "
+        f"{change} from block to block. Arms are compared within a block, so verdicts and "
+        "intervals are not affected. Typical values are, and the host was not steady: "
+        "check temperature, frequency and other guests.",
         grave=False,
     )

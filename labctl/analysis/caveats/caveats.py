@@ -73,10 +73,11 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
         total = counted(sum(blind.values()), "valid trial")
         arms = listed([f"'{arm}'" for arm in blind], 8)
         yield (
-            f"How much others disturbed {total} of {arms} can't be estimated: the labctl that "
-            "measured them took what neighbours and peers used anywhere from what was busy on the "
-            f"arm's own CPUs. '{OTHER}' can't be trusted there: what makes trials of other arms "
-            "invalid goes unseen in these, which may bias comparisons with them."
+            f"How much others disturbed {total} of {arms} can't be estimated: an older "
+            "labctl measured them and subtracted the CPU time of all neighbours and "
+            f"servers from that of the arm's own CPUs. Do not trust '{OTHER}' there: a "
+            "disturbance that makes trials of other arms invalid is not seen in these, "
+            "which may bias comparisons."
         )
 
 
@@ -138,10 +139,10 @@ def layers(run: LoadedRun, design: Design) -> Iterator[str]:
     names = listed([f"'{name}'" for name in dict.fromkeys(workloads)], 8)
     system = _file_system(run)
     yield (
-        f"Under {names} native and guest differ in their layers, and the ratio holds the "
-        f"difference: natively it is a file on {system}, opened past the host's page cache; in "
-        "the guest it is a block device without a file system of the guest's, and QEMU has the "
-        f"same file open {_cached(disks)}{_formats(disks)}."
+        f"Under {names} native and guest use different storage layers, and the ratio "
+        f"includes the difference: natively it is a file on {system}, opened without the "
+        "host's page cache; in the guest it is a block device without a file system, and "
+        f"QEMU has the same file open {_cached(disks)}{_formats(disks)}."
     )
     yield from _fits_in_memory(run, disks)
 
@@ -158,12 +159,12 @@ def _disks(run: LoadedRun) -> dict[str, Mapping[str, Any]]:
 def _cached(disks: Mapping[str, Mapping[str, Any]]) -> str:
     past = [name for name, disk in disks.items() if disk.get("cache") in _PAST_THE_CACHE]
     if not disks:
-        return "past the page cache or through it, by its cache mode"
+        return "with or without the page cache, depending on its cache mode"
     if not past:
         return "through the page cache"
     if len(past) == len(disks):
-        return "past the page cache as well"
-    return f"past the page cache with {_named(past)}, through it with all others"
+        return "without the page cache as well"
+    return f"without the page cache with {_named(past)}, through it with all others"
 
 
 def _fits_in_memory(run: LoadedRun, disks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -175,9 +176,9 @@ def _fits_in_memory(run: LoadedRun, disks: Mapping[str, Mapping[str, Any]]) -> I
     if all(entry.get("cache") in _PAST_THE_CACHE for entry in disks.values()):
         return
     yield (
-        f"The data disk's {disk / _MIB:.0f} MiB fit into the host's memory ({memory / _GIB:.3g} "
-        "GiB): a guest whose file is open through the page cache is soon served from it, as a "
-        "working set beyond that memory would not be."
+        f"The data disk's {disk / _MIB:.0f} MiB fit into the host's memory "
+        f"({memory / _GIB:.3g} GiB): a guest that uses the page cache soon reads from it, "
+        "which a working set larger than that memory would not."
     )
 
 
@@ -211,8 +212,9 @@ def failed_checks(checks: Sequence[Checked], primaries: Sequence[Comparison]) ->
     most = max(len(c.blocks) for c in primaries)
     if most < FEWEST_BLOCKS:
         yield (
-            f"Demonstration, no verdict: {counted(most, 'block')} where a verdict takes "
-            f"{FEWEST_BLOCKS}. The A/A control and the known-loss arm cannot be checked either."
+            f"Demonstration, no verdict: {counted(most, 'block')}; a verdict needs "
+            f"{FEWEST_BLOCKS}. The A/A control and the known-loss arm cannot be checked "
+            "either."
         )
         return
     controls = [check.control for check in checks]
@@ -226,8 +228,8 @@ def before_first_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterat
     if isinstance(rule, Looks) and any(c.verdict is Verdict.BEFORE_LOOK for c in primaries):
         lack = lacks_trials(run) or last_block(run) + 1
         yield (
-            f"No verdict: the first look that the plan declares comes after {rule.at[0]} blocks, "
-            f"and block {lack} lacks trials."
+            f"No verdict: the plan's first look is after {rule.at[0]} blocks, and block "
+            f"{lack} lacks trials."
         )
 
 
@@ -244,8 +246,8 @@ def grave_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
         alike.setdefault(listed(list(found), 4), []).append(str(place))
     for found_there, places in alike.items():
         yield (
-            f"Intervals in {listed(places, 8)} may promise too much: {found_there}. What was seen, "
-            "and what to do, stands below the tables."
+            f"Intervals in {listed(places, 8)} may be too narrow: {found_there}. Details "
+            "and remedies are below the tables."
         )
 
 
@@ -262,8 +264,9 @@ def unshown_restores(run: LoadedRun, design: Design, restored: Sequence[RunCheck
     if run.run.restored_state and (failed or not is_settled):
         named = listed([f"'{t}' in {Scenario(w, c)} (run {r})" for (t, w, c), r in shown.items()])
         yield (
-            "Restored state: tunings were restored from a saved guest, and that this equals "
-            f"booting them has not been shown on this host{f', but for {named}' if shown else ''}."
+            "Restored state: tunings were restored from a snapshot, and it was not tested "
+            "on this host that this equals booting "
+            f"them{f', except for {named}' if shown else ''}."
         )
     yield from failed
 
@@ -281,11 +284,11 @@ def unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
     for c in primaries:
         where = f"{c.metric} of {Cell(c.tuning, scenario_of(c))}"
         if c.better is Better.NEITHER:
-            yield f"{where} has no better direction, so it gets no verdict."
+            yield f"{where} has no better direction, so it has no verdict."
         elif c.fallback is not None:
             yield (
-                f"{where} or of what it is compared with {c.fallback}: no ratio "
-                "can be taken, and no margin is known that a verdict could hang on."
+                f"{where} or its reference {c.fallback}: a ratio cannot be computed, and "
+                "there is no threshold for a verdict."
             )
         elif c.low is None and len(c.blocks) > 1:
             yield (
@@ -303,13 +306,14 @@ def shared_boots(primaries: Sequence[Comparison]) -> Iterator[str]:
     those = f"{len(fewest.blocks)} blocks share {counted(fewest.boots, 'boot')}"
     if fewest.boots == 1:
         yield (
-            f"{those}: what differs from boot to boot is not in the intervals, which hold for "
-            "that boot alone."
+            f"{those}: differences between boots are not in the intervals, which hold for "
+            "that boot only."
         )
     elif fewest.boots < _FEW_BOOTS:
         yield (
-            f"{those}: what differs from boot to boot is in the intervals, and so few boots make "
-            "them wide. With '--blocks-per-boot 1' the same blocks say more."
+            f"{those}: the intervals include differences between boots, and so few boots "
+            "make them wide. With '--blocks-per-boot 1' the same number of blocks gives "
+            "narrower intervals."
         )
 
 
@@ -330,8 +334,8 @@ def not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[s
     if idle:
         names = listed([f"'{name}'" for name in idle], 8)
         yield (
-            f"No workload of this run exercises what {names} changes: that it equals baseline here "
-            "says nothing of where it would act."
+            f'No workload of this run exercises {names}: "equivalent" here says nothing '
+            "about workloads that do."
         )
 
 

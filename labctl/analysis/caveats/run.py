@@ -128,10 +128,11 @@ def unequally_invalid(found: Attempts) -> Iterator[str]:
     most = max(found.arms, key=lambda arm: arm.share)
     fewest = min(found.arms, key=lambda arm: arm.share)
     yield (
-        "Invalid attempts differ between arms by more than chance explains (p = "
-        f"{found.p_value:.2g}): {_told(most)}, {_told(fewest)}. What made attempts invalid acted "
-        "on some arms more than on others, so their valid trials may differ for that reason "
-        "alone: see the table of invalid attempts before comparing such arms."
+        "The arms differ in invalid attempts by more than chance explains (p = "
+        f"{found.p_value:.2g}): {_told(most)}, {_told(fewest)}. The cause of the invalid "
+        "attempts affected some arms more than others, so their valid trials may differ "
+        "for that reason alone. Check the table of invalid attempts before you compare "
+        "these arms."
     )
 
 
@@ -215,13 +216,14 @@ def imported(run: LoadedRun) -> Iterator[str]:
     source = run.run.imported
     if source:
         yield (
-            f"Imported from '{source.file}', not measured by labctl: what was compared, how "
-            "and on what host is known from that file alone."
+            f"Imported from '{source.file}', not measured by labctl: its comparisons, "
+            "methods and host are known only from that file."
         )
     if not is_interleaved(run):
         yield (
-            "Compared unpaired, as nothing says that the trials were interleaved: what changed on "
-            "the host between one arm's trials and another's is in the differences."
+            "Compared unpaired, because the file does not say that the trials were "
+            "interleaved: changes on the host between one arm's trials and another's are "
+            "part of the differences."
         )
 
 
@@ -231,10 +233,10 @@ def redacted(run: LoadedRun) -> Iterator[str]:
     if not said:
         return
     what = ", ".join(said.taken_out)
-    left_out = f" {counted(said.left_out, 'file')} that it had are left out." * bool(said.left_out)
+    left_out = f" {counted(said.left_out, 'file')} of the run are left out." * bool(said.left_out)
     yield (
-        f"Redacted copy, made by labctl {said.labctl} at {said.at}: what identifies its host "
-        f"is replaced ({what or 'there was nothing'}).{left_out}"
+        f"Redacted copy, made by labctl {said.labctl} at {said.at}: everything that "
+        f"identifies its host is replaced ({what or 'there was nothing'}).{left_out}"
     )
 
 
@@ -242,7 +244,10 @@ def left_out_arms(run: LoadedRun) -> Iterator[str]:
     left_out = skipped(run.plan, run.run)
     if len(left_out) > _FEW_SKIPPED:
         names = listed([f"'{name}'" for name in left_out])
-        yield f"{names} were skipped, as this host can't have them: the table of them says why."
+        yield (
+            f"{names} were skipped because this host does not support them: see the table of "
+            "skipped tunings."
+        )
         return
     for name, reason in left_out.items():
         yield f"'{name}' was skipped: {sentence(reason)}"
@@ -271,9 +276,9 @@ def other_durability(design: Design) -> Iterator[str]:
     if others:
         theirs = design.durabilities.get(design.baseline or "")
         yield (
-            f"The cache modes of {listed(others, 8)} have another durability guarantee than "
-            f"baseline's ({theirs}), so there is no verdict on their disk. Compare them with a "
-            "baseline of their own mode."
+            f"The cache modes of {listed(others, 8)} have a different durability guarantee "
+            f"from baseline's ({theirs}), so there is no verdict on their disk. Compare "
+            "them with a baseline in the same mode."
         )
 
 
@@ -286,7 +291,9 @@ def left_out_blocks(design: Design, cells: Cells, *, paired: bool) -> Iterator[s
         which = "any block" if len(blocks) == len(tried) else _blocks(blocks)
         shared = paired and cell.tuning in _references(design)
         others = " and of every tuning against it" if shared else ""
-        yield f"{cell} has no usable value in {which}: left out of its comparisons{others}."
+        yield (
+            f"{cell} has no usable value in {which}, so it is left out of its comparisons{others}."
+        )
 
 
 def _usable(design: Design, cells: Cells, cell: Cell) -> set[int]:
@@ -305,7 +312,10 @@ def lacking_twins(design: Design) -> Iterator[str]:
     for tuning in design.candidates:
         twin = design.twins.get(tuning)
         if twin is not None and twin not in design.natives:
-            yield f"'{tuning}' is not compared with native: its twin '{twin}' is not in this run."
+            yield (
+                f"'{tuning}' is not compared with native: its native twin '{twin}' is not in "
+                "this run."
+            )
 
 
 def unfinished(run: LoadedRun) -> Iterator[str]:
@@ -313,9 +323,9 @@ def unfinished(run: LoadedRun) -> Iterator[str]:
     if status != "done":
         counts = count_trials(run)
         yield (
-            f"The run is not finished (status: {status or 'unknown'}): {counts.done} "
-            f"of {counts.planned} planned trials have a valid result. "
-            f"'labctl sweep --resume {run.name}' goes on with it."
+            f"The run is not finished (status: {status or 'unknown'}): {counts.done} of "
+            f"{counts.planned} planned trials have a valid result. 'labctl sweep --resume "
+            f"{run.name}' continues it."
         )
 
 
@@ -342,11 +352,11 @@ _TWO_KERNELS = (
 )
 
 _HOST_IS_EMULATED = (
-    "The host itself was emulated: its CPUs are QEMU's TCG. VM exits are real to its KVM, and so "
-    "are their counts and reasons, per operation too; of those that come with time (timers, "
-    "interrupts) an operation sees more than on hardware, as it takes longer. Times, rates and "
-    "their ratios say how fast the emulation is and nothing about any other host, verdicts "
-    "included."
+    "The host itself was emulated: its CPUs are QEMU's TCG. VM exits are real to its KVM, "
+    "and so are their counts and reasons, per operation too; an operation takes longer "
+    "than on hardware, so it sees more of the exits that come with time (timers, "
+    "interrupts). Times, rates, their ratios and verdicts show the speed of the emulation "
+    "and say nothing about other hosts."
 )
 
 
@@ -358,7 +368,7 @@ def setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
         yield "The guests ran under TCG: " + (
             "the native-versus-guest ratio shows emulation, not virtualization."
             if design.natives
-            else "what a tuning does to an emulated guest, it need not do to one under KVM."
+            else "a tuning may have a different effect on a guest under KVM."
         )
     if design.natives and run.run.same_kernel is False:
         yield sentence(str(run.run.kernel_sentence or _TWO_KERNELS))
@@ -385,24 +395,25 @@ def _host_is_a_guest(run: LoadedRun) -> Iterator[str]:
         named = "qemu"
     if host.get("hypervisor") is not True and named is None:
         return
-    below = f"of {named}" if named else "of a hypervisor that doesn't say its name"
+    below = f"of {named}" if named else "of an unknown hypervisor"
     if run.run.accelerator == "kvm":
         yield (
             f"The host is a virtual machine itself, {below}, so the guests are nested: the "
-            "hypervisor below handles their exits, too, and an exit costs more than on a bare "
-            "host. What a tuning gains here by fewer exits it need not gain there."
+            "hypervisor below also handles their exits, and an exit costs more than on a "
+            "bare host. A gain from fewer exits here may not exist there."
         )
     else:
         yield (
-            f"The host is a virtual machine itself, {below}: its CPUs may be shared with others "
-            "that nothing here can see, natively as in the guest."
+            f"The host is a virtual machine itself, {below}: its CPUs may be shared with "
+            "other guests that are not visible here, which affects native and guest trials."
         )
 
 
 _BEFORE = (
-    "Files and threads were proven in part: the labctl that made this run took native hashes from "
-    "the image's build, hashed no libraries, and read threads back once per restore. A changed "
-    "file, or a policy that was changed during a trial, would have gone unnoticed."
+    "Files and threads were only partly verified: an older labctl made this run. It took "
+    "native hashes from the image's build, did not hash libraries, and read threads back "
+    "once per restore. It would not have noticed a changed file, or a policy changed "
+    "during a trial."
 )
 
 
@@ -425,8 +436,8 @@ def collecting_caveats(run: LoadedRun, cells: Cells) -> Iterator[str]:
         if missing.metric == _ALWAYS_TRACED:
             trials = counted(missing.trials, "trial")
             yield (
-                f"Of {trials} there is no trace of the host, and what tracing disturbs may not be "
-                f"in their numbers: {missing.reason}"
+                f"{trials} have no trace of the host, so their numbers may lack the "
+                f"disturbance of tracing: {missing.reason}"
             )
     full = sum(
         missing.trials
@@ -435,9 +446,9 @@ def collecting_caveats(run: LoadedRun, cells: Cells) -> Iterator[str]:
     )
     if full:
         yield (
-            f"In {counted(full, 'trial')} the guest's own recording met its {SIZE_LIMIT} before "
-            "the measured window ended: of what it would tell there are no figures. Shorter "
-            "windows fit."
+            f"In {counted(full, 'trial')} the guest's recording reached its {SIZE_LIMIT} "
+            "before the measured window ended, so its figures are missing. Use shorter "
+            "windows."
         )
 
 
@@ -455,9 +466,9 @@ def kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
     if found:
         least = quantity(min(found), Unit.SECONDS)
         yield (
-            f"In {len(found)} of {tried} trials a program other than labctl had idle CPUs of the "
-            f"host wake up within a limit ({least} at the least): waking up cost less there than "
-            "by the host's own settings."
+            f"In {len(found)} of {tried} trials a program other than labctl limited the "
+            f"wake-up latency of the host's idle CPUs (to {least} at the least): waking up "
+            "cost less there than with the host's own settings."
         )
 
 
@@ -475,16 +486,16 @@ def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
             for key in by_key
         )
         remedy = (
-            "The open-loop latencies beside it put these periods back; they get no verdict, as the "
-            "plan names another primary metric."
+            "The open-loop latencies in the report include these periods; they get no "
+            "verdict, because the plan names another primary metric."
             if there
-            else f"'labctl run reparse {run.name}' adds open-loop latencies, which put these "
-            "periods back."
+            else f"'labctl run reparse {run.name}' adds open-loop latencies, which include these "
+            "periods."
         )
         yield (
-            f"What is said of '{name}' by its {metric_title(primary.metric)} can't be trusted: "
-            f"{program} skips the periods that a stall hides (coordinated omission), so a stall of "
-            f"any length is one late wake-up. {remedy}"
+            f"Do not trust the {metric_title(primary.metric)} of '{name}': {program} skips "
+            "the periods that a stall hides (coordinated omission), so a stall of any "
+            f"length is one late wake-up. {remedy}"
         )
 
 

@@ -353,7 +353,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
             ranks.setdefault(name, len(ranks))
         kept = list(_kept(run, choice, metrics))
         if not kept:
-            left_out.append(f"{run.name} has no valid value of it.")
+            left_out.append(f"{run.name} has no valid value for it.")
         for one in kept:
             found.setdefault(one.identity, []).append((one, _point(run, one.series)))
     ordered = [sorted(group, key=lambda kept: kept[1].at) for group in found.values()]
@@ -473,7 +473,7 @@ def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) 
         scaled = [math.log(value) for value in values] if logs else values
         changes = change_points(scaled, alpha)
     else:
-        unmarked = f"{len(points)} of the {FEWEST} runs that a change takes"
+        unmarked = f"{len(points)} of the {FEWEST} runs that a change needs"
     sample = kept.series.sample
     return RunSeries(
         tuning=kept.cell.tuning,

@@ -268,8 +268,8 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
     if bool(a.run.imported) is not bool(b.run.imported):
         imported, other = (a, b) if a.run.imported else (b, a)
         yield (
-            f"{imported.name} was imported and {other.name} was measured by labctl: that they mean "
-            "the same by the same names is not known"
+            f"{imported.name} was imported and {other.name} was measured by labctl: it is "
+            "unknown whether the same names mean the same"
         )
         return
     ours, theirs = a.run.accelerator, b.run.accelerator
@@ -320,9 +320,9 @@ def _unmatched_tunings(a: _Side, b: _Side) -> Iterator[str]:
     for name in dict.fromkeys([*ours, *theirs]):
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
-            yield f"Tuning '{name}' is in {run} only."
+            yield f"Tuning '{name}' is only in {run}."
         elif not same_tuning(a.run, b.run, name):
-            yield f"Tuning '{name}' is defined otherwise in {b.run.name}."
+            yield f"Tuning '{name}' has a different definition in {b.run.name}."
 
 
 def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
@@ -331,10 +331,10 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         if name not in ours or name not in theirs:
             run = a.run.name if name in ours else b.run.name
-            left_out.append(f"Workload '{name}' is in {run} only.")
+            left_out.append(f"Workload '{name}' is only in {run}.")
         elif differing := workload_differences(a.run, b.run, name):
             left_out.append(
-                f"Workload '{name}' ran otherwise in {b.run.name} ({', '.join(differing)})."
+                f"Workload '{name}' ran differently in {b.run.name} ({', '.join(differing)})."
             )
         elif name in a.design.primaries and name in b.design.primaries:
             same.add(name)
@@ -471,23 +471,24 @@ def _cautions(a: _Side, b: _Side) -> Iterator[str]:
     for side in (a, b):
         if side.run.run.imported:
             yield (
-                f"{side.run.name} was imported, not measured by labctl: nothing is known of its "
-                "host, and what its tunings and workloads are from their names alone."
+                f"{side.run.name} was imported, not measured by labctl: nothing is known "
+                "about its host, and its tunings and workloads are known only by name."
             )
         if not is_interleaved(side.run):
             yield (
-                f"{side.run.name}: its effects are unpaired, as nothing says that its trials were "
-                "interleaved."
+                f"{side.run.name}: its effects are unpaired, because it is unknown whether "
+                "its trials were interleaved."
             )
         if 0 < side.cells.blocks < FEWEST_BLOCKS:
             yield (
-                f"{side.run.name} has {counted(side.cells.blocks, 'block')} where a finding takes "
-                f"{FEWEST_BLOCKS}: a demonstration."
+                f"{side.run.name} has {counted(side.cells.blocks, 'block')}; a finding "
+                f"needs {FEWEST_BLOCKS}: a demonstration."
             )
         if side.cells.boots == 1 < side.cells.blocks:
             yield (
-                f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its intervals "
-                "lack what differs from boot to boot, and two runs differ by that as well."
+                f"{side.run.name}: {side.cells.blocks} blocks share one boot, so its "
+                "intervals do not include differences between boots, and two runs differ "
+                "by those as well."
             )
         status = side.run.run.status
         if status != "done":
@@ -552,9 +553,9 @@ def per_price(rows: Iterable[Difference], prices: Prices) -> Iterator[PerPrice]:
 
 def _why_none(row: Difference) -> str:
     if row.better is Better.NEITHER:
-        return "neither direction of it is better"
+        return "it has no better direction"
     if row.kind is not EffectKind.RATIO or not row.estimate > 0:
-        return "it is compared by difference, and performance per price takes a ratio"
+        return "it is compared by difference, but performance per price needs a ratio"
     return ""
 
 

@@ -413,7 +413,7 @@ def read_cells(run: LoadedRun) -> Cells:
     chosen = dict(zip(chosen, by_same_names(chosen.values()), strict=True))
     problems = []
     if nameless:
-        problems.append(f"{nameless} trials name no tuning or no workload and are left out.")
+        problems.append(f"{nameless} trials without a tuning or a workload are left out.")
     series, refused = _series(chosen, interleaved=is_interleaved(run))
     problems.extend(f"{text}: {count} values left out." for text, count in refused.items())
     return Cells(
@@ -530,7 +530,7 @@ def _gather(
         slot = _slot(kind, slots, first)
         unusable = slot.add(blocks, values, whole=whole)
         if unusable and not slot.aside:
-            refused[f"{slot.key} in {cell} {slot.refusal or 'is no finite number'}"] += unusable
+            refused[f"{slot.key} in {cell} {slot.refusal or 'is not a finite number'}"] += unusable
 
 
 def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
@@ -538,7 +538,7 @@ def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
     aside, key = _beside(kind) or ("", kind.key)
     like = kind if aside else first.setdefault(key, kind)
     if (kind.unit, kind.better) != (like.unit, like.better):
-        why = "has another unit or direction than elsewhere"
+        why = "has a different unit or direction elsewhere"
         return _Gathered(kind, key, "", why)
     if (aside, key) not in slots:
         slots[aside, key] = _Gathered(kind, key, aside, None)

@@ -135,7 +135,7 @@ def read_design(run: LoadedRun) -> Design:
     roles = plan.baseline, plan.control, plan.handicap
     baseline, control, known_loss = (name if name in tunings else None for name in roles)
     if plan.is_lost:
-        problems.append("The run has no plan, so nothing says what to compare.")
+        problems.append("The run has no plan, so it is unknown what to compare.")
     elif baseline is None:
         problems.append("The run has no baseline, so no tuning can be judged.")
     problems += _strangers(plan, known)
@@ -169,15 +169,15 @@ def _strangers(plan: PlanRecord, known: Sequence[Cell]) -> Iterator[str]:
     roles = {"baseline": plan.baseline, "control": plan.control, "handicap": plan.handicap}
     for role, named in roles.items():
         if named is not None and named not in tunings:
-            yield f"The plan's {role} is '{named}', which is none of its tunings."
+            yield f"The plan's {role} is '{named}', which is not one of its tunings."
     for name, arm in tunings.items():
         if arm.kind not in _KINDS:
             yield (
-                f"Tuning '{name}' is of kind '{arm.kind}' where {' or '.join(_KINDS)} "
-                "belongs: it is not judged."
+                f"Tuning '{name}' is of kind '{arm.kind}', expected {' or '.join(_KINDS)}: "
+                "it is not judged."
             )
         if (other := arm.restored_as) is not None and other not in tunings:
-            yield f"Tuning '{name}' is there for '{other}', which is none of the plan's tunings."
+            yield f"Tuning '{name}' belongs to '{other}', which is not one of the plan's tunings."
     for name in dict.fromkeys(cell.tuning for cell in known if cell.tuning not in tunings):
         yield f"Trials of '{name}' are not judged: the plan has no such tuning."
 
@@ -188,20 +188,20 @@ def _primaries(plan: PlanRecord, problems: list[str]) -> dict[str, Primary]:
         metric, margin = entry.primary, entry.margin
         if not metric or margin is None or not 0 < margin < math.inf:
             problems.append(
-                f"Workload '{workload}' declares no primary metric with a margin above 0, "
-                "so nothing is judged under it."
+                f"Workload '{workload}' declares no primary metric with a threshold above "
+                "0, so nothing is judged under it."
             )
         elif metric.startswith("ipc{") and "source=calibrated" in metric:
             problems.append(
-                f"Workload '{workload}' declares calibrated IPC as primary: it is the throughput "
-                "in another unit and gets no verdict of its own."
+                f"Workload '{workload}' declares calibrated IPC as primary: it is the "
+                "throughput in another unit, so it gets no separate verdict."
             )
         else:
             loss = entry.no_worse_than
             if loss is not None and not 0 < loss < math.inf:
                 problems.append(
-                    f"Workload '{workload}' declares 'no_worse_than', but no loss above 0: a "
-                    "recommendation must exclude a loss of its margin."
+                    f"Workload '{workload}' declares 'no_worse_than', but not a loss above "
+                    "0: a recommendation must exclude a loss as large as its threshold."
                 )
                 loss = None
             primaries[workload] = Primary(metric, float(margin), float(loss or margin))

@@ -186,7 +186,7 @@ def _in_time(seconds: float, costs: Costs) -> str:
     it."""
     if not costs.block:
         return ""
-    return f" in about {roughly(seconds)}{'' if costs.boot else ', the time of boots not counted'}"
+    return f" in about {roughly(seconds)}{'' if costs.boot else ', not counting boots'}"
 
 
 def _time(seconds: float | None) -> float:
@@ -257,10 +257,10 @@ def _within(effects: Sequence[Effects], blocks: float) -> _Within:
         return _Within()
     by_long, by_short = (sum(found[count] for found in known) for count in (_LONG, _SHORT))
     if by_long > _TOLERANCE * by_short:
-        return _Within(None, "the quarters of one still resemble each other")
+        return _Within(None, "the quarters of a trial still correlate")
     variance = median(found[_LONG] for found in known)
     if variance > _BY_CHANCE * blocks:
-        return _Within(None, "the quarters of one differ by more than blocks do")
+        return _Within(None, "the quarters of a trial differ more than blocks do")
     return _Within(variance)
 
 
@@ -274,7 +274,7 @@ def _typical(effects: Sequence[Effects]) -> Components:
 
 
 def _divided(of: Components, within: float, trial_s: float) -> Components:
-    """Return the same with what happens within trials apart from blocks."""
+    """Return the same with variation within trials apart from blocks."""
     share = min(within, of.blocks)
     return Components(of.boots, of.blocks - share, share * trial_s)
 
@@ -308,19 +308,19 @@ def _sentences(
     boots_unknown = found.boots is None and of.boots == 1
     if boots_unknown:
         yield (
-            f"The {what} spread by {spread(found.blocks)} from block to block; what boots add "
-            "can't be estimated from one boot."
+            f"The {what} spread by {spread(found.blocks)} from block to block; the share of "
+            "boots cannot be estimated from one boot."
         )
     elif found.boots is None:
         yield (
-            f"The {what} spread by {spread(found.blocks)} from block to block, boots included: "
-            "each block had a boot of its own."
+            f"The {what} spread by {spread(found.blocks)} from block to block, boots "
+            "included: each block had its own boot."
         )
     else:
         levels = {
             "boots": found.boots,
             "blocks": found.blocks,
-            "what happens within trials": (found.second or 0.0) / (costs.trial or 1.0),
+            "variation within trials": (found.second or 0.0) / (costs.trial or 1.0),
         }
         most = max(levels, key=lambda level: levels[level])
         yield (
@@ -328,17 +328,17 @@ def _sentences(
             f"{spread(found.blocks)} between blocks of one boot."
         )
     if within.variance is None:
-        yield f"What longer trials would gain can't be estimated: {within.why}."
+        yield f"The gain of longer trials cannot be estimated: {within.why}."
     else:
         yield (
-            f"What happens within trials of {duration(costs.trial)} spreads them by "
-            f"{spread(within.variance)}, which longer ones would lower."
+            f"Variation within trials of {duration(costs.trial)} adds "
+            f"{spread(within.variance)}; longer trials would lower it."
         )
     if proposed is None:
-        yield "No number of boots and blocks that anyone would run halves the interval."
+        yield "No feasible number of boots and blocks halves the interval."
         return
     trials = f" with trials of {duration(proposed.trial_s)}" if proposed.trial_s else ""
-    if_so = ", if boots add nothing" if boots_unknown else ""
+    if_so = ", if boots do not differ" if boots_unknown else ""
     yield (
         f"{counted(proposed.boots, 'boot')} × {counted(proposed.blocks_per_boot, 'block')}"
         f"{trials} would halve the interval{_in_time(proposed.seconds, costs)}{if_so}."

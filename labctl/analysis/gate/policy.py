@@ -45,7 +45,7 @@ def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tupl
             continue
         if ours is None or theirs is None:
             who = " and ".join(r.name for r, f in ((run, ours), (other, theirs)) if f is None)
-            unknown.append(f"{_title(name)} is not known of {who}")
+            unknown.append(f"{_title(name)} is unknown for {who}")
         elif ours != theirs:
             differing.append(f"{_title(name)} is {_short(ours)}, there {_short(theirs)}")
         else:
@@ -178,7 +178,7 @@ class Rule(FileModel):
             self._check_grade()
             return self
         if self.metric is None:
-            raise ValueError("a rule names a 'metric', 'facts' or a 'grade'")
+            raise ValueError("a rule needs a 'metric', 'facts' or a 'grade'")
         given = [name for name in LIMITS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(f"exactly one of {', '.join(LIMITS)}")
@@ -186,9 +186,11 @@ class Rule(FileModel):
             raise ValueError("'against' or 'like', not both")
         relative = given[0] not in ("below", "above")
         if relative and self.against is None and self.like is None:
-            raise ValueError(f"'{given[0]}' compares with something: 'against' or 'like'")
+            raise ValueError(f"'{given[0]}' needs something to compare with: 'against' or 'like'")
         if not relative and (self.against is not None or self.like is not None):
-            raise ValueError(f"'{given[0]}' is of the value itself: no 'against' and no 'like'")
+            raise ValueError(
+                f"'{given[0]}' limits the value itself: leave out 'against' and 'like'"
+            )
         if relative and not self.is_share and self.amount <= 0:
             raise ValueError(f"'{given[0]}' above 0")
         return self
@@ -197,17 +199,17 @@ class Rule(FileModel):
         others = [name for name in (*LIMITS, "metric", "against") if getattr(self, name)]
         others += [name for name in _OF_CELLS if name in self.model_fields_set]
         if others:
-            raise ValueError(f"'facts' are of a whole run: no '{others[0]}' beside them")
+            raise ValueError(f"'facts' applies to a whole run: leave out '{others[0]}'")
         if self.like is None:
-            raise ValueError("'facts' compares with another run: 'like'")
+            raise ValueError("'facts' compares with another run: add 'like'")
 
     def _check_grade(self) -> None:
         others = [name for name in (*LIMITS, "metric", "against", "like") if getattr(self, name)]
         others += [name for name in ("workload", "condition") if name in self.model_fields_set]
         if others:
-            raise ValueError(f"a 'grade' is of a tuning in a whole run: no '{others[0]}' beside it")
+            raise ValueError(f"'grade' applies to a tuning in a whole run: leave out '{others[0]}'")
         if "tuning" not in self.model_fields_set or any(mark in self.tuning for mark in "*?["):
-            raise ValueError("a 'grade' is of one 'tuning', named without a pattern")
+            raise ValueError("'grade' needs one 'tuning', named without a pattern")
 
     @property
     def limit(self) -> str:

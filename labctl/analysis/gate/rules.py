@@ -122,11 +122,11 @@ class OtherRun:
         both = self.us.plan, self.run.plan
         has_both = all(tuning in plan.tunings for plan in both)
         if has_both and not same_tuning(self.us, self.run, tuning):
-            return f"{tuning} is defined otherwise in {self.run.name}"
+            return f"{tuning} has a different definition in {self.run.name}"
         if all(workload in plan.workloads for plan in both):
             differing = workload_differences(self.us, self.run, workload)
             if differing:
-                return f"{workload} ran otherwise in {self.run.name} ({', '.join(differing)})"
+                return f"{workload} ran differently in {self.run.name} ({', '.join(differing)})"
         return ""
 
     @property
@@ -185,16 +185,16 @@ def between_runs(other: Series, series: Series) -> Values:
 def mismatch_of(rule: Rule, values: Values, series: Series) -> str:
     """Return why the rule's limit says nothing of these values."""
     if rule.unit is not None and rule.unit is not series.sample.unit:
-        return f"{series.sample.metric} is in {series.sample.unit}, and the limit in {rule.unit}"
+        return f"{series.sample.metric} is in {series.sample.unit}, but the limit is in {rule.unit}"
     if values.kind is EffectKind.DIFFERENCE and rule.is_share:
         return (
-            f"{series.sample.metric} is compared by difference, as 0 is a usual value of it: "
+            f"{series.sample.metric} is compared by difference, because 0 is a usual value: "
             f"the limit must be a number in {series.sample.unit}"
         )
     if values.kind is EffectKind.RATIO and not rule.is_share:
         return f"{series.sample.metric} is compared by ratio: the limit must be a share ('5 %')"
     if series.is_maximum and rule.limit != "below":
-        return "a maximum can only be held against 'below'"
+        return "a maximum can only be compared with 'below'"
     if series.sample.better is Better.NEITHER and rule.limit.startswith(("worse", "better")):
         return f"{series.sample.metric} has no better direction"
     return ""
@@ -222,7 +222,7 @@ def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Findin
     doesn't show the gain again, violate the rule; whatever else is lacking leaves it undecided."""
     found = decision.of(rule.tuning)
     if found is None:
-        outcome, why = Outcome.UNDECIDED, "the run judges no such tuning"
+        outcome, why = Outcome.UNDECIDED, "the run does not judge this tuning"
     else:
         outcome, why = _outcome(found, rule.grade == "confirmed")
     # A name that the run doesn't know may be a typing error, and must not pass in silence.
@@ -264,7 +264,7 @@ def _outcome(found: TuningAnswer, confirmed: bool) -> tuple[Outcome, str]:
     if harm or against:
         return Outcome.VIOLATED, (harm or against)[0].rstrip(".")
     if found.grade is Grade.CANDIDATE:
-        return Outcome.UNDECIDED, "it is a candidate that no fresh run has confirmed"
+        return Outcome.UNDECIDED, "it is a candidate; no fresh run has confirmed it"
     return Outcome.UNDECIDED, "; ".join(found.lacking)
 
 
@@ -289,7 +289,7 @@ def gate(
         for spot in scope(rule, run, design, cells)
     ]
     if run.plan.is_lost:
-        unplanned = "the run has no plan, so its arms and its control are unknown"
+        unplanned = "the run has no plan, so its arms and its A/A control are unknown"
         asked = [replace(test, values=None, why=test.why or unplanned) for test in asked]
     decidable = max(1, sum(test.values is not None for test in asked))
     by_rule: dict[int, list[Finding]] = {}
@@ -393,7 +393,7 @@ def _references(
     if against is None:
         return TWIN, (), f"{tuning} has no native twin"
     if against == tuning:
-        return against, (), f"{tuning} can't be held against itself"
+        return against, (), f"{tuning} cannot be compared with itself"
     # An arm is none of its own references: the control would be held against half of itself.
     both = against == design.baseline and tuning != design.control
     names = (against, design.control) if both else (against,)
@@ -428,7 +428,7 @@ def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
             outcome, why = _of_maximum(rule, series)
             interval = None
         elif values.n < FEWEST_BLOCKS:
-            why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it takes"
+            why = f"{values.n} of the {FEWEST_BLOCKS} blocks that it needs"
         elif test.before_look:
             why = "before the first look that the plan declares"
         elif test.leave.refused:
@@ -446,7 +446,7 @@ def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
                 sure or interval,
                 logs=values.logs,
             )
-            why = "the interval holds both" if claim.kept is None else test.leave.why_not(claim)
+            why = "the interval includes both" if claim.kept is None else test.leave.why_not(claim)
             if not why:
                 outcome = Outcome.HOLDS if claim.kept else Outcome.VIOLATED
     return Finding(
@@ -475,4 +475,4 @@ def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
     and never prove one."""
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
-    return Outcome.UNDECIDED, "no maximum reached it, which doesn't prove that none will"
+    return Outcome.UNDECIDED, "no maximum reached it, but a later one may"

@@ -132,8 +132,8 @@ def _no_cell(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Spot:
     if rule.tuning not in {cell.tuning for cell in there} and not any(
         _is(name, rule.tuning) for name in design.candidates
     ):
-        return Spot(why="none of these tunings is there to be rolled out", nothing=True)
-    return Spot(why="no trial of the run is of all that the rule names", nothing=True)
+        return Spot(why="none of these tunings is a candidate for a rollout", nothing=True)
+    return Spot(why="no trial of the run matches everything that the rule names", nothing=True)
 
 
 def _no_metric(rule: Rule, spoken: Collection[Cell], design: Design, cells: Cells) -> Spot:
@@ -162,7 +162,7 @@ def _unavailable(rule: Rule, spoken: Collection[Cell], cells: Cells) -> str:
 
 
 def _nobody(what: str, pattern: str, names: Collection[str]) -> str:
-    told = f"the run has no {what} '{pattern}', and a rule that speaks of nothing can't pass"
+    told = f"the run has no {what} '{pattern}', and a rule that matches nothing cannot pass"
     return f"{told}. {nearest(pattern, names).rstrip('.')}"
 
 
@@ -309,8 +309,9 @@ def leave(
     return Leave(
         blind=blind,
         open=(
-            f"the A/A control can't rule out a bias up to {size_text(size, effects.kind, unit)}, "
-            "and so much may have brought it across the limit"
+            "the A/A control cannot exclude a bias of up to "
+            f"{size_text(size, effects.kind, unit)}, which may have carried it across the "
+            "limit"
         ),
         reach=reach,
     )
@@ -329,9 +330,9 @@ def _blind(checked: Checked, loss: float) -> str:
         return ""
     if math.isfinite(checked.eligibility.sees_from):
         return (
-            "the known loss was detected, which does not prove that a loss as small as the limit "
-            "would have been"
+            "the known loss was detected, but that does not show that a loss as small as "
+            "the limit would be detected"
         )
     failed = checked.known_loss.passed is False
     why = "the known loss was not detected" if failed else "the known-loss arm was not checked"
-    return f"{why}, so this run may be blind to a loss"
+    return f"{why}, so this run may miss a loss"

@@ -458,13 +458,11 @@ def _answer(
             return answer(Take.FEW, f"{of.why} in {_where(one)}")
     for one, of in at:
         if of.pooled is not None and not _safe(one, of.pooled):
-            why = f"a host that was not measured may lose what counts as harm in {_where(one)}"
+            why = f"a host that was not measured may lose more than the harm limit in {_where(one)}"
             return answer(Take.OPEN, why, one, of)
     for one, of in at:
         if of.pooled is not None and improves(one, of.pooled):
-            why = (
-                f"nowhere is a host predicted to lose what counts as harm, and {_where(one)} gains"
-            )
+            why = f"no host is predicted to lose more than the harm limit, and {_where(one)} gains"
             return answer(Take.TAKE, why, one, of)
     return answer(Take.OPEN, "no primary metric is shown to improve by the threshold")
 

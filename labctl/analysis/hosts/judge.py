@@ -64,8 +64,8 @@ ALPHA = 0.05
 """Chance of any false claim of a kind: a mean, a host apart, hosts or groups that differ."""
 
 _NOTHING_SAID = {
-    str(Verdict.DIFFERENT_DURABILITY): "its disk has another durability there",
-    str(Verdict.BEFORE_LOOK): "its run reached no look that the plan declares",
+    str(Verdict.DIFFERENT_DURABILITY): "its disk has a different durability guarantee there",
+    str(Verdict.BEFORE_LOOK): "its run reached none of the plan's looks",
 }
 _CONTROLS = {
     str(Control.FAILED): "its A/A control failed: baseline differs from itself",
@@ -78,7 +78,10 @@ would be left over."""
 _LARGEST = 1e60
 _WHERE = tuple(field.name for field in fields(Where))
 
-ONE_BOOT = "a host with one boot can't tell its boots from the host: give each two or more"
+ONE_BOOT = (
+    "with one boot, differences between boots and between hosts look the same; give each host "
+    "two boots or more"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ def usable(place: Place, rows: Iterable[HostRow]) -> Here:
         one = row.effect
         why = _NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
         if why is None and not _is_poolable(one.estimate, one.error):
-            why = "its numbers are no measurement's"
+            why = "its numbers cannot come from a measurement"
         if why is None and (one.error is None or one.units < FEWEST_UNITS):
             why = "its blocks show no spread" if one.blocks > 1 else "it has one block"
         if why is None:
@@ -199,7 +202,7 @@ def _effect(here: Here, varying: Sequence[str], alpha: float) -> FleetEffect:
 
 def _test(here: Here) -> tuple[FTest | None, str]:
     if len(here.rows) < 2:
-        return None, "it takes two hosts"
+        return None, "at least two hosts are needed"
     if any(row.effect.boots < FEWEST_UNITS for row in here.rows):
         return None, ONE_BOOT
     return differ(here.hosts), ""
@@ -228,7 +231,7 @@ def _group(name: str, here: Here, members: Sequence[str], alpha: float) -> Group
     among = frozenset(members)
     chosen = np.array([row.host in among for row in here.rows], dtype=bool)
     if len(members) < FEWEST_POOLED:
-        why = f"it takes {FEWEST_POOLED} hosts"
+        why = f"at least {FEWEST_POOLED} hosts are needed"
         return GroupEffect(group=name, hosts=tuple(members), pooled=None, why=why)
     pooled = pool(here.hosts.of(chosen), alpha, ALPHA)
     return GroupEffect(group=name, hosts=tuple(members), pooled=pooled)
@@ -253,7 +256,7 @@ def _splits(here: Here, varying: Sequence[str], alpha: float) -> Iterator[FactSp
             fact=GROUPING[field],
             groups=tuple(_group(value, here, hosts, share) for value, hosts in groups.items()),
             p=None if test is None else test.p,
-            why="" if test else "it takes two groups of two hosts or more",
+            why="" if test else "two groups of at least two hosts are needed",
         )
 
 
@@ -360,7 +363,9 @@ def _levels(levels: Sequence[Here]) -> list[FleetLevel]:
             group=name,
             points=points,
             typical=float(np.median([point.estimate for point in points])),
-            why="" if len(points) > FEWEST_POOLED else f"it takes {FEWEST_POOLED + 1} hosts alike",
+            why=""
+            if len(points) > FEWEST_POOLED
+            else f"at least {FEWEST_POOLED + 1} similar hosts are needed",
         )
         for (name, here), points in zip(groups, marked, strict=True)
     ]
@@ -375,8 +380,9 @@ def _twins(facts: Mapping[str, HostFacts]) -> Iterator[str]:
     for hosts in by_boot.values():
         if len(hosts) > 1:
             yield (
-                f"{len(hosts)} of the hosts recorded the same boot of one kernel ({_few(hosts)}): "
-                "they are one machine under several names, or containers of it, and count as often."
+                f"{len(hosts)} of the hosts recorded the same boot of one kernel "
+                f"({_few(hosts)}): they are one machine under several names, or containers "
+                "on it, and are counted several times."
             )
 
 
@@ -387,20 +393,22 @@ def _few(hosts: Sequence[str]) -> str:
 def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
     if any(one.place.accelerator == "tcg" for one in judged):
         yield (
-            "Guests were emulated (TCG) on some of these hosts: effects there are those of "
-            "emulated guests, and say little of virtual machines under KVM."
+            "Guests were emulated (TCG) on some of these hosts: effects there say little "
+            "about virtual machines under KVM."
         )
     if any(one.why_no_test == ONE_BOOT for one in judged):
         yield (
-            "Some host has a single boot, so this report doesn't say whether hosts differ: "
-            f"{ONE_BOOT}."
+            f"A host has only one boot, so this report cannot say whether hosts differ: {ONE_BOOT}."
         )
     by_reason: defaultdict[str, set[str]] = defaultdict(set)
     for one in judged:
         for host, why in one.left_out:
             by_reason[why].add(host)
     for why, hosts in by_reason.items():
-        yield f"{len(hosts)} of the hosts are left out somewhere ({_few([*hosts])}): {why}."
+        yield (
+            f"{len(hosts)} of the hosts are left out in at least one place ({_few([*hosts])}): "
+            f"{why}."
+        )
 
 
 # Name what got worse over the hosts of a fleet that take a tuning. Pure.
@@ -537,7 +545,7 @@ def look_first(judged: FleetJudgement, taken: TakenBy) -> tuple[tuple[str, str],
     the sweep."""
     among = frozenset(taken.hosts)
     losses = (
-        (point.host, f"its own run shows a loss of {_change(one.place, point.estimate)}")
+        (point.host, f"its run shows a loss of {_change(one.place, point.estimate)}")
         for one in judged.effects
         if one.place.tuning == taken.tuning
         for point in one.points
@@ -576,7 +584,7 @@ def _reasons(
 
 def _stands_apart(place: Place, point: Point) -> str:
     others = "" if point.typical is None else f", on others {_size(place, point.typical)}"
-    return f"stands apart: {_change(place, point.estimate)}{others}"
+    return f"is an outlier: {_change(place, point.estimate)}{others}"
 
 
 def _groups(fact: str, places: Sequence[FleetEffect]) -> dict[str, str]:
@@ -613,7 +621,7 @@ def _levels_apart(levels: Sequence[FleetLevel]) -> Iterator[tuple[str, str]]:
         for point in level.points:
             if point.is_apart and point.typical is not None:
                 change = _change(level.place, point.estimate - point.typical)
-                yield point.host, f"its baseline stands apart from that of hosts alike: {change}"
+                yield point.host, f"its baseline is an outlier among similar hosts: {change}"
 
 
 def _change(place: Place, estimate: float) -> str:

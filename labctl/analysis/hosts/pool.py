@@ -39,7 +39,7 @@ class Hosts:
 
     def __post_init__(self) -> None:
         if not (np.all(self.errors > 0) and np.all(self.units >= FEWEST_UNITS)):
-            raise ValueError("a host without a standard error, or of less than two units")
+            raise ValueError("a host without a standard error, or with fewer than two units")
 
     def __len__(self) -> int:
         return len(self.estimates)

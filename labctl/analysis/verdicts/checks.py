@@ -77,12 +77,11 @@ def _check_control(
         return arm.checked("control", False, said), False, reach
     if reach > on_scale(primary.margin, arm.effects.kind):
         said = Said(
-            "The A/A control shows no difference in ",
-            ", but can't rule out a bias beyond the threshold: only effects larger than that bias "
-            "get a verdict there.",
+            "The A/A control is too noisy in ",
+            ": effects smaller than its possible bias get no verdict there.",
             f"{found}, bias up to "
-            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)} where the "
-            f"threshold is {size_text(primary.margin, arm.effects.kind, arm.unit)}",
+            f"{size_text(arm.effects.as_size(reach), arm.effects.kind, arm.unit)}, "
+            f"threshold {size_text(primary.margin, arm.effects.kind, arm.unit)}",
         )
         return arm.checked("control", None, said), True, reach
     return arm.checked("control", True, Said("The A/A control passed in ", ".", found)), True, reach
@@ -123,9 +122,9 @@ def _check_known_loss(
     visible = None if noise is None else smallest_visible(noise, design.alpha)
     said = Said(
         "The known loss was detected in ",
-        ", but it is more than twice the threshold there: a loss as small as the threshold may go "
-        f"unseen, so {withheld}",
-        f"{found}, minimum detectable effect {arm.size(visible)} where the threshold is "
+        ", but it is more than twice the threshold there: a loss as small as the threshold "
+        f"may go undetected, so {withheld}",
+        f"{found}, minimum detectable effect {arm.size(visible)}, threshold "
         f"{size_text(primary.margin, arm.effects.kind, arm.unit)}",
     )
     return arm.checked("known_loss", None, said), least
@@ -228,9 +227,9 @@ class _Arm:
 
 def _excuse(metric: str, effects: Effects | None, interval: Interval | None) -> str | None:
     if effects is None:
-        return f"no block has {metric} of it and of baseline"
+        return f"no block has {metric} for both it and the baseline"
     if effects.spread.n < FEWEST_BLOCKS:
-        return f"{effects.spread.n} of the {FEWEST_BLOCKS} blocks that it takes"
+        return f"{effects.spread.n} of the {FEWEST_BLOCKS} blocks that it needs"
     if effects.fallback is not None:
         return f"{metric} {effects.fallback}"
     if interval is None:

@@ -57,8 +57,8 @@ def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[
         fewest = min(short, key=lambda c: len(c.blocks))
         which = "spare block was" if found.planned == 1 else f"{found.planned} spare blocks were"
         yield (
-            f"The plan's {which} too few: '{fewest.tuning}' has {len(fewest.blocks)} of {planned} "
-            f"blocks in {scenario_of(fewest)}."
+            f"The plan's {which} not enough: '{fewest.tuning}' has {len(fewest.blocks)} of "
+            f"{planned} blocks in {scenario_of(fewest)}."
         )
 
 
@@ -67,9 +67,9 @@ def _sentence(run: LoadedRun, ran: Sequence[int]) -> str:
     which = f"Block {ran[0]} is a spare" if one else f"Blocks {listed(_texts(ran), 10)} are spares"
     found = sorted(_lost(run, ran[0]).items(), key=lambda item: item[1])
     lost = [f"{cell} ({_noun(blocks)})" for cell, blocks in found]
-    why = f"no attempt was valid for {listed(lost, _MOST_NAMED)}"
+    why = f"{listed(lost, _MOST_NAMED)} had no valid attempt"
     if not lost:
-        why = "a planned block had lost a value then, which a later attempt has measured"
+        why = "a planned block had lost a value, which a later attempt measured"
     return f"{which}: {'it' if one else 'they'} ran because {why}."
 
 
@@ -159,7 +159,7 @@ def added(
 def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
     """Yield what to say of such blocks before anything else; nothing in most runs."""
     if more is not None:
-        what = "All else here rests" if before_first_look(decided) else "The verdicts rest"
+        what = "Everything else here rests" if before_first_look(decided) else "The verdicts rest"
         blocks = len({trial.record.block for trial in decided.trials})
         yield f"{capital(more.label)}. {what} on the {blocks} blocks before."
 
@@ -171,7 +171,9 @@ def _label(run: LoadedRun, first: int, last: int) -> str:
     planned = max((trial.block for trial in run.plan.trials), default=0)
     if isinstance(rule, Looks) and (ahead := [n for n in rule.at if first <= n <= planned]):
         come = "comes" if one else "come"
-        return f"exploratory: {blocks} {come} before the look at {ahead[0]}, not reached yet"
+        return (
+            f"exploratory: {blocks} {come} before the look at {ahead[0]}, which is not reached yet"
+        )
     return f"exploratory: {blocks} {'was' if one else 'were'} added after the result was known"
 
 

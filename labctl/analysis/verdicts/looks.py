@@ -126,9 +126,9 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
         text = f"The run {rule.words}."
     elif isinstance(rule, UntilWidth):
         found = "" if comparisons is None else f": {_reached(rule, comparisons)}"
-        text = f"The run went to its cap of {rule.most_blocks} blocks{found}."
+        text = f"The run reached its limit of {rule.most_blocks} blocks{found}."
     else:
-        text = f"The run went to the last of its looks, after {rule.most_blocks} blocks."
+        text = f"The run reached the last of its looks, after {rule.most_blocks} blocks."
     if isinstance(rule, Looks):
         text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
         if added := run.plan.extensions:
@@ -143,9 +143,9 @@ def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
     wide = widest(comparisons)
     if wide is None or wide == math.inf:
         return (
-            f"not every primary comparison has an interval, where ±{percent(rule.width)} was asked"
+            f"not every primary comparison has an interval (±{percent(rule.width)} was requested)"
         )
-    return f"the widest primary interval is ±{size(wide)}, where ±{percent(rule.width)} was asked"
+    return f"the widest primary interval is ±{size(wide)} (±{percent(rule.width)} was requested)"
 
 
 def look_reached(run: LoadedRun) -> int | None:

@@ -43,8 +43,8 @@ class Verdict(StrEnum):
 class Says(StrEnum):
     """Name what a verdict says of a tuning's effect."""
 
-    EFFECT = "there is one that matters"
-    NO_EFFECT = "there is none that matters"
+    EFFECT = "there is a relevant effect"
+    NO_EFFECT = "there is no relevant effect"
     OPEN = "the run leaves it open"
     NOTHING = "it was not judged"
 
@@ -127,18 +127,19 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.SUSPENDED: VerdictRow(
         symbol="!",
-        means="No verdict, since this run did not show that the baseline equals itself there: the "
-        "A/A control failed, is missing or can't rule out a bias as large as the effect.",
+        means="No verdict, since this run did not show that the baseline equals itself there: "
+        "the A/A control failed, is missing or cannot exclude a bias as large as the "
+        "effect.",
         says=Says.OPEN,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where the A/A control failed, is missing or can't "
-        "rule out a bias that large",
+        clause="gets no verdict in {places}: the A/A control failed, is missing or cannot exclude "
+        "a bias that large",
         advice="no verdict: this run did not show that baseline equals itself",
     ),
     Verdict.DEMONSTRATION: VerdictRow(
         symbol="–",
-        means="The run has fewer than ten blocks. It shows estimates and claims nothing.",
+        means="The run has fewer than ten blocks. It shows estimates but makes no claim.",
         says=Says.NOTHING,
         tone=Tone.UNSURE,
         shown="no verdict",
@@ -149,9 +150,9 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.INCONCLUSIVE: VerdictRow(
         symbol="?",
-        means="A verdict: the interval allows both a change that matters and one that doesn't. The "
-        "report says why (it is too wide, blocks are too few, or a significant effect may be under "
-        "the threshold), and what would settle it.",
+        means="A verdict: the interval includes both changes that matter and changes that do "
+        "not. The report says why (it is too wide, there are too few blocks, or a "
+        "significant effect may be below the threshold) and how to decide it.",
         says=Says.OPEN,
         tone=Tone.UNSURE,
         advice="inconclusive",
@@ -164,7 +165,7 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
         says=Says.NOTHING,
         tone=Tone.UNSURE,
         style="yellow",
-        clause="gets no verdict in {places}, where its disk has a different durability guarantee",
+        clause="gets no verdict in {places}: its disk has a different durability guarantee",
         advice="no verdict: its disk has a different durability guarantee",
         unshown="its disk has a different durability guarantee",
         forbids=True,
@@ -173,12 +174,12 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
     ),
     Verdict.BEFORE_LOOK: VerdictRow(
         symbol="…",
-        means="No verdict yet, since the plan declares looks and none of them is reached.",
+        means="No verdict yet: the plan declares looks, and none of them is reached.",
         says=Says.NOTHING,
         shown="no verdict",
         clause="gets no verdict in {places} before the first declared look",
-        advice="no verdict: the run reached no look that its plan declares",
-        unshown="the run reached no look that its plan declares",
+        advice="no verdict: the run reached none of its plan's looks",
+        unshown="the run reached none of its plan's looks",
     ),
 }
 """Rows of one tone stand side by side, as the page's style names them."""

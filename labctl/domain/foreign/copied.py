@@ -24,20 +24,20 @@ from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
 # Write what labctl says of the owner's XML: what it takes over, and what it leaves out. Pure.
 
 
-_LIMIT = "shares and limits are about its place among the host's guests"
-_HOST = "it is the host's"
+_LIMIT = "shares and limits depend on the host's other guests"
+_HOST = "it belongs to the host"
 _WHO = ("global", "emulator", "iothread")
 
 _REASONS = {
     "devices/emulator": "labctl runs this host's own QEMU",
-    "devices/audio": "sound leads nowhere",
-    "devices/tpm": "its state is the original's: a guest whose disk is sealed to it won't boot",
-    "devices/vsock": "its number is the original's",
+    "devices/audio": "sound has no output here",
+    "devices/tpm": "its state belongs to the original: a guest with a sealed disk does not boot",
+    "devices/vsock": "its number belongs to the original",
     "devices/smartcard": _HOST,
     "devices/input": _HOST,
     "devices/pstore": "the guest would write to the file behind it",
-    "devices/redirdev": "its device is at a user's display",
-    "devices/redirfilter": "its device is at a user's display",
+    "devices/redirdev": "its device belongs to a user's display",
+    "devices/redirfilter": "its device belongs to a user's display",
     **dict.fromkeys((f"cputune/{tag}" for tag in ("shares", "period", "quota")), _LIMIT),
     **{f"cputune/{who}_{tag}": _LIMIT for who in _WHO for tag in ("period", "quota")},
     **dict.fromkeys(("blkiotune", "memtune", "cputune/cachetune", "cputune/memorytune"), _LIMIT),
@@ -46,7 +46,7 @@ _REASONS = {
 cap is no part of the machine, and where the kernel keeps real-time policies out of cpu cgroups
 libvirt starts no domain that has one."""
 
-_UNKNOWN = "labctl takes over only what it knows to be part of the machine"
+_UNKNOWN = "labctl copies only elements that it knows"
 
 _REPLACED = frozenset(
     ("@id", "genid", "resource", "seclabel", "vcpus", "title", "description", "metadata")
@@ -74,7 +74,7 @@ def kept_note(root: etree._Element) -> str:
     count = Counter(map(tag_of, devices if devices is not None else ()))
     parts = [f"<{tag_of(part)}>" for part in root if part.tag not in ("name", "uuid", "devices")]
     parts += [f"<{tag}>" if many == 1 else f"{many} <{tag}>" for tag, many in count.items()]
-    return f"this of its XML is taken over: {', '.join(dict.fromkeys(parts))}"
+    return f"copied from its XML: {', '.join(dict.fromkeys(parts))}"
 
 
 def left_out_notes(left_out: Sequence[str]) -> Iterator[str]:
@@ -192,8 +192,8 @@ def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
     made = rebuilt(parse(xml, what), copy_table(paths, label))
     if wrong := [*made.refused, *made.left_out]:
         raise UsageError(
-            f"{what} has elements that a copy must not have: {'; '.join(wrong)}",
-            hint="Look at the tuning and at templates/domain.xml.j2 and its parts.",
+            f"{what} has elements that a copy must not contain: {'; '.join(wrong)}",
+            hint="Check the tuning, templates/domain.xml.j2 and its parts.",
         )
     return etree.tostring(made.root, encoding="unicode")
 
@@ -226,7 +226,7 @@ def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> I
     vcpu = root.find("vcpu")
     assert vcpu is not None  # own_domain has seen it
     if text_of(vcpu) != str(own.vcpus):
-        yield f"it has the {own.vcpus} vCPUs that it starts with, and no room for more"
+        yield f"it has the {own.vcpus} vCPUs that it starts with; more cannot be added"
         topology = root.find("cpu/topology")
         if topology is not None and _product(topology) != own.vcpus:
             _remove(topology)

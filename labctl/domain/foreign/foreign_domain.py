@@ -29,17 +29,17 @@ MOST_NAMED_CPUS: Final = 1_000_000
 QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
 
 _REFUSED = {
-    "devices/hostdev": "a device of the host that is passed through can't be saved and restored",
+    "devices/hostdev": "a passed-through host device cannot be saved and restored",
     "devices/filesystem": "the guest could write to the folder that it shares with the host",
     "devices/shmem": "it shares memory with other guests",
-    "devices/lease": "it takes a lock that the original needs",
+    "devices/lease": "it would take a lock that the original needs",
     "devices/memory[@model='nvdimm']": "the guest would write to the file behind it",
     "devices/memory[@model='virtio-pmem']": "the guest would write to the file behind it",
     "os/loader[@readonly='no']": "the guest would write to the firmware's own file",
     "launchSecurity": "an encrypted guest can't be saved and restored",
-    f"{{{QEMU_NAMESPACE}}}commandline": "labctl can't tell what QEMU options open or write to",
-    "vcpu[@placement='auto']": "numad would place each start of it differently",
-    "numatune/memory[@placement='auto']": "numad would place each start of it differently",
+    f"{{{QEMU_NAMESPACE}}}commandline": "labctl cannot check what QEMU options open or write to",
+    "vcpu[@placement='auto']": "numad would place it differently at each start",
+    "numatune/memory[@placement='auto']": "numad would place it differently at each start",
 }
 """Elements that a copy can't have, with the reason."""
 
@@ -48,8 +48,8 @@ _WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBac
 
 _MOST_DIGITS = 20
 
-_GIVE = "Give what 'virsh dumpxml --inactive NAME' prints."
-_REMEDY = "Take that out of a copy of its XML ('virsh dumpxml --inactive'), and give the file."
+_GIVE = "Pass the output of 'virsh dumpxml --inactive NAME'."
+_REMEDY = "Remove that from a copy of its XML ('virsh dumpxml --inactive'), and pass the file."
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,16 @@ def _parsed(xml: str | bytes, what: str) -> etree._Element:
     except UsageError as error:
         raise UsageError(error.message, hint=_GIVE) from error
     if root.getroottree().docinfo.doctype:
-        raise UsageError(f"{what} has a document type, which libvirt never writes", hint=_GIVE)
+        raise UsageError(
+            f"{what} has a document type declaration, which libvirt never writes", hint=_GIVE
+        )
     level = 0
     for count, (event, _) in enumerate(etree.iterwalk(root, events=("start", "end"))):
         level += 1 if event == "start" else -1
         if level > MOST_LEVELS:
-            raise UsageError(f"{what} has elements in more than {MOST_LEVELS} levels", hint=_GIVE)
+            raise UsageError(
+                f"{what} has elements nested deeper than {MOST_LEVELS} levels", hint=_GIVE
+            )
         if count > 2 * MOST_ELEMENTS:
             raise UsageError(f"{what} has more than {MOST_ELEMENTS} elements", hint=_GIVE)
     return root
@@ -153,11 +157,11 @@ def check_copyable(own: OwnDomain) -> None:
     if _has_no_disk(own):
         raise UsageError(
             f"{own.what} {_NO_DISK}",
-            hint="Give a domain that is installed, with its <disk device='disk'>.",
+            hint="Pass an installed domain with a <disk device='disk'>.",
         )
 
 
-_NO_DISK = "has no disk of its own to boot from"
+_NO_DISK = "has no own disk to boot from"
 
 
 def why_not_copied(own: OwnDomain) -> tuple[str, ...]:
@@ -181,11 +185,11 @@ def memory_kib(element: etree._Element, what: str, attribute: str | None = None)
         unit = element.get("unit", "")
         raise UsageError(
             f"{what}: {_named(element)}: '{f'{text} {unit}'.strip()}' is not a size of memory",
-            hint="Say it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
+            hint="Write it as 'virsh dumpxml' does: <memory unit='KiB'>1048576</memory>.",
         ) from error
     raise UsageError(
         f"{what}: {_named(element)}: {text[:_MOST_DIGITS]} is more than {MOST_MEMORY >> 40} TiB",
-        hint="No host has as much: mend it in a copy of its XML.",
+        hint="Correct it in a copy of its XML.",
     )
 
 
@@ -278,10 +282,10 @@ def _refused(root: etree._Element) -> Iterator[str]:
         yield f"<os><type> says {of}: labctl's tunings are for 'hvm' on 'x86_64'"
     iothreads = root.findtext("iothreads", "0").strip()
     if not _is_number(iothreads, MOST_IOTHREADS):
-        yield f"<iothreads> says '{iothreads[:_MOST_DIGITS]}', and may say up to {MOST_IOTHREADS}"
+        yield f"<iothreads>: expected at most {MOST_IOTHREADS}, got '{iothreads[:_MOST_DIGITS]}'"
     variables = root.find("os/nvram")
     if variables is not None and (file := _nvram_path(variables)) and is_no_path(str(file)):
-        yield f"{_named(variables)}: it names no file by an absolute path"
+        yield f"{_named(variables)}: it has no absolute path"
     ids = [iothread.get("id") for iothread in root.iterfind("iothreadids/iothread")]
     if ids != [str(number) for number in range(1, len(ids) + 1)]:
         yield "<iothreadids>: tunings number iothreads from 1"
@@ -298,16 +302,16 @@ def _why_refused(disk: etree._Element) -> str | None:
     if disk.get("device") in ("cdrom", "floppy"):  # it is kept or emptied, but never written to
         return None if not _is_opened(disk) else _why_format_refused(driver)
     if disk.get("device", "disk") not in ("disk", "lun"):
-        return f"labctl knows no disks of the kind '{disk.get('device')}'"
+        return f"labctl does not support disks of the kind '{disk.get('device')}'"
     if disk.get("device") == "lun":
-        return "a LUN takes SCSI commands, which no overlay can hold back"
+        return "a LUN accepts SCSI commands, which an overlay cannot intercept"
     if kind not in ("file", "block"):
-        return f"an overlay needs a file or a block device, and this is of type '{kind}'"
+        return f"an overlay needs a file or a block device, but this is of type '{kind}'"
     for path in ("encryption", "source/encryption", "auth", "source/auth"):
         if disk.find(path) is not None:
-            return "labctl has no secrets"
+            return "labctl does not support secrets"
     if disk.find("mirror") is not None:
-        return "a block job is at work on it"
+        return "a block job is running on it"
     if disk.find("source/slices") is not None:
         return "only a part of its file is the disk"
     if _source(disk) is None or not _source_path(disk).is_absolute():
@@ -321,7 +325,7 @@ def _why_format_refused(driver: etree._Element | None) -> str | None:
     if _format(driver) in FORMATS:
         return None
     # Other formats name files of the host in ways of their own.
-    return f"labctl opens {' and '.join(FORMATS)}, and it is '{_format(driver)}'"
+    return f"labctl supports {' and '.join(FORMATS)}, but it is '{_format(driver)}'"
 
 
 def _named(element: etree._Element) -> str:
@@ -396,7 +400,7 @@ def _fill_in(root: etree._Element, what: str) -> None:
     if root.find("memory") is None:
         cells = root.findall("cpu/numa/cell[@memory]")
         if not cells:
-            raise UsageError(f"{what} has no <memory>, nor NUMA cells that say it", hint=_GIVE)
+            raise UsageError(f"{what} has neither <memory> nor NUMA cells with memory", hint=_GIVE)
         kib = sum(memory_kib(cell, what, "memory") for cell in cells)
         etree.SubElement(root, "memory", unit="KiB").text = str(kib)
 

@@ -80,7 +80,7 @@ def number(most: int, least: int = 0) -> Grammar:
 def matching(pattern: str, what: str) -> Grammar:
     """Return text of a form; `what` is its name in errors."""
     compiled = re.compile(pattern)
-    return lambda value: None if compiled.fullmatch(value) else f"is no {what}"
+    return lambda value: None if compiled.fullmatch(value) else f"is not a {what}"
 
 
 def path(value: str) -> str | None:
@@ -143,7 +143,7 @@ def _known(
         if inside is None or any(child.get(k) not in words for k, words in inside.only.items()):
             left_out[inner] = None
         elif tag in seen and not inside.many:
-            refused.append(f"{_place(child)}: there is more than one in its <{tag_of(element)}>")
+            refused.append(f"{_place(child)}: more than one in its <{tag_of(element)}>")
         else:
             seen.add(tag)
             yield child, inside, inner

@@ -125,7 +125,7 @@ class Check(Generic[S]):
         except LabctlError as error:
             result = unknown(error.message, error.hint or "")
         except (OSError, ValueError, LookupError) as error:
-            result = unknown(f"the host's answer can't be read: {error}")
+            result = unknown(f"unexpected output on this host: {error}")
         return Finding(
             name=self.name,
             group=self.group,

@@ -17,7 +17,7 @@ _BOOST = f"{_CPU}/cpufreq/boost"
 _SHALLOW_US = 10
 """A wake-up from a deeper idle state than this shows in a p95 of some tens of microseconds."""
 
-_NO_DRIVER = "no cpufreq driver: the frequency is up to the hypervisor below or the firmware"
+_NO_DRIVER = "no cpufreq driver: the hypervisor or the firmware sets the frequency"
 
 
 def count(reader: Reader, scope: Scope) -> Result:
@@ -30,13 +30,13 @@ def count(reader: Reader, scope: Scope) -> Result:
     value = {name: format_cpus(cpus) for name, cpus in (("online", online), ("usable", usable))}
     limits = [
         *([f"{format_cpus(present - online)} offline"] if present - online else []),
-        *([f"{format_cpus(online - allowed)} kept from labctl"] if online - allowed else []),
+        *([f"{format_cpus(online - allowed)} not allowed for labctl"] if online - allowed else []),
     ]
-    shown = f"CPUs {format_cpus(usable)} to be used" + (f" ({', '.join(limits)})" if limits else "")
+    shown = f"CPUs {format_cpus(usable)} usable" + (f" ({', '.join(limits)})" if limits else "")
     if len(usable) <= 2:
         return warn(
             f"{shown}: too few to keep one for the host, one for QEMU and two for vCPUs",
-            "Take a host with four CPUs or more, or expect one vCPU and wide intervals.",
+            "Use a host with four CPUs or more, or expect one vCPU and wide intervals.",
             value,
         )
     return fine(shown, value)
@@ -45,14 +45,14 @@ def count(reader: Reader, scope: Scope) -> Result:
 def smt(reader: Reader, scope: Scope) -> Result:
     control = reader.text(f"{_CPU}/smt/control")
     if control is None:
-        return unknown("the kernel does not tell (before 4.19, or another architecture)")
+        return unknown("not reported by the kernel (older than 4.19, or another architecture)")
     if control != "on":
-        return fine(f"{control}: each CPU is a core, as far as this host can see", control)
+        return fine(f"{control}: each CPU is a core, as far as this host shows", control)
     lone = sorted(cpu for cpu in scope.cpus if not _siblings(reader, cpu) <= scope.cpus)
     if not lone:
         return fine("on; vCPUs have whole cores", control)
     return warn(
-        f"on, and CPU {format_cpus(lone)} shares its core with CPUs that no vCPU has",
+        f"on, and CPU {format_cpus(lone)} shares its core with CPUs without a vCPU",
         "labctl pins --vcpus N  # an even N fills cores",
         control,
     )
@@ -90,13 +90,15 @@ def turbo(reader: Reader, scope: Scope) -> Result:
             return warn("on", f"echo {off} > {path}", "on")
         if text == off:
             return fine("off", "off")
-    return unknown("the frequency driver has no such switch, or there is none")
+    return unknown("no frequency driver, or the driver cannot switch it")
 
 
 def idle_states(reader: Reader, scope: Scope) -> Result:
     states = reader.names(f"{_CPU}/cpu0/cpuidle", "state[0-9]*")
     if not states:
-        return unknown("no cpuidle states: idling is up to the hypervisor below, or 'idle=poll'")
+        return unknown(
+            "no cpuidle states: the hypervisor controls idling, or the kernel runs with 'idle=poll'"
+        )
     latencies: dict[str, int] = {}
     for state in states:
         folder = f"{_CPU}/cpu0/cpuidle/{state}"
@@ -104,7 +106,7 @@ def idle_states(reader: Reader, scope: Scope) -> Result:
         if latency is not None and reader.number(f"{folder}/disable") != 1:
             latencies[reader.text(f"{folder}/name") or state] = latency
     if not latencies:
-        return unknown("no idle state is enabled, or none tells its latency")
+        return unknown("no idle state is enabled, or none reports its latency")
     name, latency = max(latencies.items(), key=lambda item: item[1])
     shown = f"the deepest is {name}: {latency} µs to wake up"
     value = {"deepest": name, "latency_us": latency}
@@ -120,10 +122,10 @@ def latency_limit(reader: Reader, scope: Scope) -> Result:
         return unknown(f"/{DEVICE} can't be read: {error.strerror}")
     if limit >= NO_LIMIT_US:
         return fine("no process limits how long an idle CPU may take to wake up")
-    shown = f"a program has idle CPUs wake up within {limit} µs"
+    shown = f"a program limits the wake-up latency of idle CPUs to {limit} µs"
     if reader.text(f"{_CPU}/cpuidle/current_driver") in (None, "none"):
-        return fine(f"{shown}, and without cpuidle that changes nothing", limit)
-    return warn(shown, f"fuser -v /{DEVICE}  # who it is", limit)
+        return fine(f"{shown}, which has no effect without cpuidle", limit)
+    return warn(shown, f"fuser -v /{DEVICE}  # shows the program", limit)
 
 
 def mitigations(reader: Reader, scope: Scope) -> Result:
@@ -141,11 +143,11 @@ def mitigations(reader: Reader, scope: Scope) -> Result:
     booted = f"; booted with {' '.join(options)}" if options else ""
     value = {"vulnerable": exposed, "options": options}
     if not exposed and not options:
-        return fine("the kernel's defaults, and nothing is left open", value)
-    state = f"vulnerable: {some(exposed)}" if exposed else "nothing is left open"
+        return fine("the kernel's defaults; nothing is vulnerable", value)
+    state = f"vulnerable: {some(exposed)}" if exposed else "nothing is vulnerable"
     return warn(
         f"{state}{booted}",
-        "Boot without those options where the result is to hold for hosts that have defaults."
+        "Boot without those options if the result is meant for hosts with the defaults."
         if options
         else "Update the CPU's microcode and the kernel.",
         value,
@@ -157,7 +159,7 @@ def isolation(reader: Reader, scope: Scope) -> Result:
     tickless = reader.cpus(f"{_CPU}/nohz_full") or frozenset()
     value = {"isolated": format_cpus(isolated), "nohz_full": format_cpus(tickless)}
     if not isolated and not tickless:
-        return fine("none: ordinary tasks may run on the vCPUs' CPUs", value)
+        return fine("none: other tasks may run on the vCPUs' CPUs", value)
     shown = f"isolated: {value['isolated'] or 'none'}; nohz_full: {value['nohz_full'] or 'none'}"
     outside = scope.cpus - isolated
     if isolated and outside and scope.cpus:
@@ -168,7 +170,7 @@ def isolation(reader: Reader, scope: Scope) -> Result:
         )
     if tickless - isolated:
         return warn(
-            f"{shown}: CPU {format_cpus(tickless - isolated)} has no tick and is not isolated",
+            f"{shown}: CPU {format_cpus(tickless - isolated)} is tickless but not isolated",
             f"Boot with isolcpus={value['nohz_full']} as well.",
             value,
         )
@@ -201,7 +203,7 @@ def core_kinds(reader: Reader, scope: Scope) -> Result:
     mixed = all(scope.cpus & cpus for cpus in kinds.values())
     shown = "; ".join(f"{kind} cores: CPUs {cpus}" for kind, cpus in value.items())
     if mixed:
-        return warn(f"{shown}; the vCPUs have both", "labctl pins --vcpus N", value)
+        return warn(f"{shown}; the vCPUs use both", "labctl pins --vcpus N", value)
     return fine(shown, value)
 
 
@@ -209,8 +211,8 @@ CHECKS = (
     Check(
         "cpus",
         GROUP,
-        "The host's own work, QEMU's helper threads and the vCPUs want CPUs of their own; where "
-        "they share, every comparison is noisier.",
+        "The host's own work, QEMU's helper threads and the vCPUs need separate CPUs; "
+        "sharing makes every comparison noisier.",
         count,
     ),
     Check(
@@ -222,13 +224,14 @@ CHECKS = (
     Check(
         "smt",
         GROUP,
-        "What runs on a vCPU's sibling thread takes a part of its core.",
+        "A task on a vCPU's sibling thread takes part of its core.",
         smt,
     ),
     Check(
         "governor",
         GROUP,
-        "Other governors change the frequency with the load, and so between tunings.",
+        "Other governors change the frequency with the load, so tunings run at different "
+        "frequencies.",
         governor,
     ),
     Check(
@@ -240,26 +243,27 @@ CHECKS = (
     Check(
         "c-states",
         GROUP,
-        "Each wake-up from a deep idle state adds its latency, most of all to a guest that idles.",
+        "Each wake-up from a deep idle state adds its latency, mostly in a guest that idles.",
         idle_states,
     ),
     Check(
         "latency-limit",
         GROUP,
-        "Programs may keep CPUs out of deep idle states for as long as they run: baseline then has "
-        "what a tuning would be measured for.",
+        "Programs may keep CPUs out of deep idle states while they run: the baseline then "
+        "already has the effect of such a tuning.",
         latency_limit,
     ),
     Check(
         "mitigations",
         GROUP,
-        "They make VM exits and system calls dearer: a result holds for these settings only.",
+        "They make VM exits and system calls more expensive: a result holds only for these "
+        "settings.",
         mitigations,
     ),
     Check(
         "isolated-cpus",
         GROUP,
-        "On isolated CPUs nothing else is scheduled, and pins outside of them gain nothing.",
+        "No other task is scheduled on isolated CPUs; pins to other CPUs do not benefit.",
         isolation,
     ),
     Check(

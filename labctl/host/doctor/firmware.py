@@ -44,7 +44,7 @@ def hwlat(reader: Reader, scope: Scope) -> Result:
         )
     if scope.hwlat_s is None:
         return unknown(
-            "not looked for: it takes a minute and stops each CPU in turn for half of it",
+            "not measured: it takes a minute and stops each CPU in turn for half of it",
             "labctl doctor --hwlat 60",
         )
     if reader.program("hwlatdetect") is None:
@@ -63,7 +63,7 @@ def _measured(reader: Reader, seconds: int) -> Result:
     longest = _LONGEST.search(done.text) if done else None
     if done is None or longest is None:
         lines = done.text.strip().splitlines()[-1:] if done else []
-        return unknown(f"hwlatdetect ended without an answer: {' '.join(lines) or 'nothing'}")
+        return unknown(f"hwlatdetect ended without a result: {' '.join(lines) or 'nothing'}")
     smis = None if _NO_COUNT in done.text else _SMIS.search(done.text)
     counted = f", {smis[1]} SMIs counted" if smis else ""
     longest_us = int(longest[1] or 0)
@@ -72,8 +72,8 @@ def _measured(reader: Reader, seconds: int) -> Result:
         return fine(f"nothing of {THRESHOLD_US} us or more in {seconds} s{counted}", value)
     return warn(
         f"a CPU stood still for up to {longest_us} us with interrupts off{counted}",
-        "Look for power management, USB emulation and error reporting in the firmware's setup. "
-        "On a virtual machine it is the hypervisor below.",
+        "Look for power management, USB emulation and error reporting in the firmware's "
+        "setup. On a virtual machine, the cause is the hypervisor.",
         value,
     )
 
@@ -82,8 +82,8 @@ CHECKS = (
     Check(
         "hwlat",
         GROUP,
-        "No scheduler sees the time that firmware takes: it shows in the longest latencies, "
-        "and no tuning of the host shortens it.",
+        "The scheduler does not see the time that firmware takes: it appears in the "
+        "longest latencies, and no tuning of the host reduces it.",
         hwlat,
     ),
 )

@@ -51,7 +51,7 @@ def affinity(reader: Reader, scope: Scope) -> Result:
     named = some(f"{irq.number} ({irq.name}, {irq.count} times)" for irq in busy)
     elsewhere = (reader.cpus("/sys/devices/system/cpu/online") or frozenset()) - guarded
     if not elsewhere:
-        remedy = "There is no other CPU for them."
+        remedy = "No other CPU is available for them."
     else:
         numbers = " ".join(irq.number for irq in busy)
         remedy = (
@@ -86,13 +86,13 @@ CHECKS = (
     Check(
         "irqbalance",
         GROUP,
-        "It moves interrupts between CPUs while trials run, to those of vCPUs as well.",
+        "It moves interrupts between CPUs during trials, also to the vCPUs' CPUs.",
         irqbalance,
     ),
     Check(
         "irq-affinity",
         GROUP,
-        "An interrupt stops the vCPU of its CPU, a FIFO vCPU as well.",
+        "An interrupt stops the vCPU on its CPU, even with SCHED_FIFO.",
         affinity,
     ),
 )

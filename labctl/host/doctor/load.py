@@ -44,7 +44,7 @@ def busy(reader: Reader, scope: Scope) -> Result:
     shown = ", ".join(f"CPU {cpu} {percent(activity.busy[cpu])}" for cpu in hot[:4])
     return warn(
         f"{shown} busy {measured}{f': {names}' if names else ''}",
-        "End them, or let labctl repeat what they disturb.",
+        "Stop them, or let labctl repeat the trials that they disturb.",
         value,
     )
 
@@ -57,7 +57,7 @@ def steal(reader: Reader, scope: Scope) -> Result:
     shown += " since the boot"
     if max(now, activity.steal_since_boot) <= _STEAL:
         return fine(shown, value)
-    return warn(shown, "Measure at another hour, or on dedicated CPUs of the host below.", value)
+    return warn(shown, "Measure at another time, or on dedicated CPUs of the host below.", value)
 
 
 def labctl_running(reader: Reader, scope: Scope) -> Result:
@@ -87,9 +87,9 @@ def leftovers(reader: Reader, scope: Scope) -> Result:
     running = labctl_running(reader, scope).value is not None
     value = {"changes": [entry.name for entry in dead], "guests": [guest.pid for guest in ours]}
     if not dead and (running or not ours):
-        return fine("nothing of a labctl that was killed", {"changes": [], "guests": []})
+        return fine("nothing left by a killed labctl", {"changes": [], "guests": []})
     said = [
-        *([f"changed and not put back: {some(entry.name for entry in dead)}"] if dead else []),
+        *([f"changed and not restored: {some(entry.name for entry in dead)}"] if dead else []),
         *(
             [f"a guest still runs: pid {some(str(guest.pid) for guest in ours)}"]
             if ours and not running
@@ -111,31 +111,33 @@ CHECKS = (
     Check(
         "labctl-running",
         GROUP,
-        "One sweep at a time: two would measure each other.",
+        "One sweep at a time: two would disturb each other.",
         labctl_running,
     ),
     Check(
         "leftovers",
         GROUP,
-        "A labctl that was killed leaves its guest running and its changes in force.",
+        "A killed labctl leaves its guest running and its changes active.",
         leftovers,
     ),
     Check(
         "other-guests",
         GROUP,
-        "Unplanned neighbours come and go between tunings.",
+        "Unplanned neighbours start and stop between tunings.",
         guests,
     ),
     Check(
         "cpu-load",
         GROUP,
-        "CPU time that others take on a trial's CPUs makes it invalid, and it is repeated.",
+        "CPU time of other processes on a trial's CPUs makes the trial invalid, and it is "
+        "repeated.",
         busy,
     ),
     Check(
         "steal",
         GROUP,
-        "Time taken by the hypervisor below hits tunings by chance, and nothing here can undo it.",
+        "Time taken by the hypervisor below affects tunings at random and cannot be "
+        "corrected here.",
         steal,
     ),
 )

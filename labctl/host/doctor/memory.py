@@ -34,7 +34,7 @@ _PAGES = {"2M": 2 * MIB, "1G": 1024 * MIB}
 def available(reader: Reader, scope: Scope) -> Result:
     free = _meminfo(reader, "MemAvailable")
     if free is None:
-        return unknown("/proc/meminfo tells no MemAvailable")
+        return unknown("/proc/meminfo has no MemAvailable")
     needed = scope.memory_bytes + HEADROOM_BYTES
     shown = f"{size(free)} available, {size(needed)} needed"
     value = {"available_bytes": free, "needed_bytes": needed}
@@ -68,14 +68,14 @@ def nodes(reader: Reader, scope: Scope) -> Result:
             total_bytes=_kib(text, "MemTotal"),
         )
     if not found:
-        return fine("the kernel knows no NUMA nodes: one memory for all CPUs", {})
+        return fine("no NUMA nodes: one memory for all CPUs", {})
     value = {number: asdict(node) for number, node in found.items()}
     shown = "; ".join(f"node {n}: {size(node.free_bytes)} free" for n, node in found.items())
     memoryless = [number for number, node in found.items() if not node.total_bytes]
     if memoryless:
         return warn(
             f"{shown}; node {some(memoryless)} has no memory",
-            "Pin to the other nodes; see which DIMM slots or firmware setting left it empty.",
+            "Pin to the other nodes; check the DIMM slots and the firmware settings.",
             value,
         )
     small = [n for n, node in found.items() if node.free_bytes < scope.memory_bytes]
@@ -94,7 +94,7 @@ def balancing(reader: Reader, scope: Scope) -> Result:
     if not value:
         return fine("off" if value == 0 else "the kernel has none", value)
     if nodes_here < 2:
-        return fine("on, and there is one node only", value)
+        return fine("on, but there is only one node", value)
     return warn("on", "sysctl -w kernel.numa_balancing=0", value)
 
 
@@ -122,13 +122,13 @@ def huge_pages(reader: Reader, scope: Scope) -> Result:
         )
         if name == "1G":
             return warn(
-                f"{wanted}, which memory in use is seldom whole enough for",
+                f"{wanted}, which fragmented memory can rarely provide",
                 f"Boot with 'hugepagesz=1G hugepages={count}'.",
                 pools,
             )
         if (_meminfo(reader, "MemAvailable") or 0) < scope.memory_bytes + HEADROOM_BYTES:
             return warn(wanted, f"sysctl -w vm.nr_hugepages={count}", pools)
-        shown = f"{wanted}, which labctl makes of free memory"
+        shown = f"{wanted}, which labctl allocates from free memory"
     return fine(shown, pools)
 
 
@@ -143,7 +143,9 @@ def hugetlbfs(reader: Reader, scope: Scope) -> Result:
         return fine(f"mounted at {', '.join(found)}", found)
     if not scope.using(lambda tuning: tuning.memory.hugepages):
         return fine("not mounted; nothing here needs it", found)
-    return fine("not mounted; labctl mounts its own for its guests, a daemon's need one", found)
+    return fine(
+        "not mounted; labctl mounts its own for its guests, but a libvirt daemon needs one", found
+    )
 
 
 def transparent(reader: Reader, scope: Scope) -> Result:
@@ -194,19 +196,19 @@ def memlock(reader: Reader, scope: Scope) -> Result:
     limits = reader.text("/proc/self/limits") or ""
     found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
     if found is None:
-        return unknown("/proc/self/limits tells no locked memory")
+        return unknown("/proc/self/limits has no limit of locked memory")
     soft, hard = found[1], found[2]
     may_raise = reader.has_capability(_CAP_SYS_RESOURCE)
     value = {"soft": soft, "hard": hard, "cap_sys_resource": may_raise}
     if may_raise or hard == "unlimited":
         return fine("QEMU may lock the guest's memory", value)
     using = scope.using(lambda tuning: tuning.memory.locked)
-    shown = f"at most {size(int(hard))} may be locked, and CAP_SYS_RESOURCE is missing"
+    shown = f"at most {size(int(hard))} can be locked, and CAP_SYS_RESOURCE is missing"
     if not using:
         return fine(f"{shown}; nothing here locks memory", value)
     return warn(
         f"{shown}: {some(using)} can't start",
-        "prlimit --pid $$ --memlock=unlimited  # by a root that has CAP_SYS_RESOURCE",
+        "prlimit --pid $$ --memlock=unlimited  # as root with CAP_SYS_RESOURCE",
         value,
     )
 
@@ -251,47 +253,47 @@ CHECKS = (
     Check(
         "numa-nodes",
         GROUP,
-        "Memory of another node is slower, and a strict policy fails where a node has no room.",
+        "Memory on another node is slower, and a strict policy fails if a node is full.",
         nodes,
     ),
     Check(
         "numa-balancing",
         GROUP,
-        "It unmaps pages to see who uses them and moves them: faults that a pinned guest only "
-        "pays for.",
+        "It unmaps pages to see who uses them, and moves them: for a pinned guest these "
+        "faults are only a cost.",
         balancing,
     ),
     Check(
         "hugepages",
         GROUP,
-        "Tunings with huge pages take the guest's whole memory of them.",
+        "Tunings with huge pages back the guest's whole memory with them.",
         huge_pages,
     ),
-    Check("hugetlbfs", GROUP, "libvirt allots huge pages through a mount of it.", hugetlbfs),
+    Check("hugetlbfs", GROUP, "libvirt allocates huge pages through such a mount.", hugetlbfs),
     Check(
         "thp",
         GROUP,
-        "What the baseline gets of transparent huge pages is what explicit ones are compared with.",
+        "Explicit huge pages are compared with the transparent ones of the baseline.",
         transparent,
     ),
     Check(
         "ksm",
         GROUP,
-        "Merging takes CPU time at any moment, and each write to a merged page faults.",
+        "Merging uses CPU time at random moments, and each write to a merged page faults.",
         same_pages,
     ),
-    Check("swap", GROUP, "A guest page that was swapped out comes back in milliseconds.", swap),
+    Check("swap", GROUP, "Reading back a swapped-out guest page takes milliseconds.", swap),
     Check(
         "memlock",
         GROUP,
-        "'<locked/>' has libvirt lift the limit, which takes CAP_SYS_RESOURCE that even "
-        "root may lack.",
+        "With '<locked/>' libvirt raises the limit, which needs CAP_SYS_RESOURCE; even "
+        "root may lack it.",
         memlock,
     ),
     Check(
         "entropy",
         GROUP,
-        "Without it a guest's boot waits at its virtio-rng for the host's random bits.",
+        "Without it, a guest's boot waits for random bits from the host (virtio-rng).",
         entropy,
     ),
 )

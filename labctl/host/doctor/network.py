@@ -14,11 +14,11 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 
 def tap(reader: Reader, scope: Scope) -> Result:
     if reader.exists(TUN):
-        return fine(f"{TUN} is there", True)
+        return fine(f"{TUN} exists", True)
     if not (scope.has_link or scope.requiring(lambda need: TUN in need.paths)):
-        return fine(f"{TUN} is not there, and nothing here needs it", False)
+        return fine(f"{TUN} is missing, but nothing here needs it", False)
     return warn(
-        f"{TUN} is not there: no tap device, and so no study that sends packets",
+        f"{TUN} is missing: no tap devices, so no studies that send packets",
         "modprobe tun  # in a container: run it with --device /dev/net/tun",
         False,
     )
@@ -26,13 +26,13 @@ def tap(reader: Reader, scope: Scope) -> Result:
 
 def vhost_net(reader: Reader, scope: Scope) -> Result:
     if reader.exists(VHOST):
-        return fine(f"{VHOST} is there", True)
+        return fine(f"{VHOST} exists", True)
     wanting = scope.requiring(lambda need: VHOST in need.paths)
     if not wanting:
-        return fine(f"{VHOST} is not there, and nothing here needs it", False)
+        return fine(f"{VHOST} is missing, but nothing here needs it", False)
     return warn(
-        f"{VHOST} is not there, which {some(wanting)} would need: QEMU itself serves each packet",
-        "modprobe vhost_net  # where it says 'not found': a kernel with CONFIG_VHOST_NET",
+        f"{VHOST} is missing, but {some(wanting)} needs it: QEMU itself handles each packet",
+        "modprobe vhost_net  # if it says 'not found', use a kernel with CONFIG_VHOST_NET",
         False,
     )
 
@@ -52,33 +52,32 @@ def namespaces(reader: Reader, scope: Scope) -> Result:
         )
     if lacking := [n for n, bit in _CAPABILITIES.items() if not reader.has_capability(bit)]:
         return warn(
-            f"no right to make them: {' and '.join(lacking)} missing",
+            f"no permission to create them: {' and '.join(lacking)} missing",
             "Run labctl as root (in a container: with --privileged).",
             False,
         )
-    return fine("a namespace can be made for the peer", True)
+    return fine("a namespace can be created for the peer", True)
 
 
 CHECKS = (
     Check(
         "tap-devices",
         GROUP,
-        "A guest's packets reach its peer through a tap device; without one it has QEMU's own "
-        "network alone.",
+        "A guest's packets reach its peer through a tap device; without one, only QEMU's "
+        "user network is available.",
         tap,
     ),
     Check(
         "vhost-net",
         GROUP,
-        "libvirt takes it for virtio-net over a tap device without being asked: it decides which "
-        "network a baseline has.",
+        "libvirt uses it by default for virtio-net over a tap device, so it decides the "
+        "network of a baseline.",
         vhost_net,
     ),
     Check(
         "network-namespaces",
         GROUP,
-        "The peer and native runs each have a network of their own, so that nothing touches the "
-        "host's.",
+        "The peer and native runs each have their own network, so the host's is not touched.",
         namespaces,
     ),
 )

@@ -23,8 +23,9 @@ def rights(reader: Reader, scope: Scope) -> Result:
     value = {"root": reader.is_root(), "missing": missing}
     if not reader.is_root():
         return block(
-            "this is not root: no sweep, self-test or image build starts. What only reads works, "
-            "'sweep --plan-only' does, and the rows of this group say what you may do of the rest",
+            "not root: sweeps, the self-test and image builds do not start. Commands that "
+            "only read and 'sweep --plan-only' work; the rows of this group show your "
+            "other permissions",
             "Run labctl as root: sudo labctl doctor",
             value,
         )
@@ -37,7 +38,7 @@ def rights(reader: Reader, scope: Scope) -> Result:
     if missing:
         return warn(
             f"root without {', '.join(f'CAP_{name}' for name in missing)}",
-            "Run labctl outside of the container or sandbox that takes them away.",
+            "Run labctl outside of the container or sandbox that removes them.",
             value,
         )
     return fine("root, with every capability that labctl uses", value)
@@ -48,7 +49,7 @@ def kvm(reader: Reader, scope: Scope) -> Result:
     if access is None:
         return unknown("no /dev/kvm: see kvm-device")
     if reader.may_write("/dev/kvm"):
-        return fine("this user may open /dev/kvm", True)
+        return fine("this user can open /dev/kvm", True)
     group = _group(reader, access.gid) if access.mode & 0o060 == 0o060 else None
     remedy = f"usermod -aG {group or 'kvm'} $USER  # as root; then log in again"
     return warn(
@@ -72,8 +73,8 @@ def groups(reader: Reader, scope: Scope) -> Result:
     if not folders:
         return unknown("no cgroups for CPU time or memory: see cgroups")
     if closed := sorted(folder for folder in folders if not reader.may_write(folder)):
-        return warn(f"this user can make no cgroup in {' or '.join(closed)}", _AS_ROOT, False)
-    return fine("cgroups can be made", True)
+        return warn(f"this user cannot create cgroups in {' or '.join(closed)}", _AS_ROOT, False)
+    return fine("cgroups can be created", True)
 
 
 def native(reader: Reader, scope: Scope) -> Result:
@@ -82,17 +83,17 @@ def native(reader: Reader, scope: Scope) -> Result:
         return warn(
             f"no mount namespace, no chroot: {' and '.join(lacking)} missing", _AS_ROOT, False
         )
-    return fine("a mount namespace can be made", True)
+    return fine("a mount namespace can be created", True)
 
 
 def settings(reader: Reader, scope: Scope) -> Result:
     there = [path for path in _KNOBS if reader.exists(path)]
     if not there:
-        return unknown("the kernel has none of those that are asked for")
+        return unknown("the kernel has none of the needed settings")
     if closed := [path for path in there if not reader.may_write(path)]:
         names = scope.using(lambda tuning: tuning.host or tuning.memory.hugepages)
         return warn(
-            f"this user can't write {closed[0]} and its like: {len(names)} tunings need that",
+            f"this user can't write {closed[0]} and similar files: {len(names)} tunings need that",
             _AS_ROOT,
             False,
         )
@@ -101,18 +102,18 @@ def settings(reader: Reader, scope: Scope) -> Result:
 
 CHECKS = (
     Check("rights", GROUP, "Cgroups, real-time policies, mounts and settings need root.", rights),
-    Check("kvm-right", GROUP, "QEMU runs under KVM only where it may open the device.", kvm),
+    Check("kvm-right", GROUP, "QEMU runs under KVM only if it can open the device.", kvm),
     Check(
         "cgroup-right",
         GROUP,
-        "Native runs get the guest's memory by a cgroup, and both sides equal weights.",
+        "Cgroups limit native runs to the guest's memory and give both sides equal weights.",
         groups,
     ),
     Check(
         "native-right",
         GROUP,
-        "Native runs see the image's tree in a mount namespace of their own.",
+        "Native runs see the image's tree in their own mount namespace.",
         native,
     ),
-    Check("settings-right", GROUP, "Tunings of the host turn its settings.", settings),
+    Check("settings-right", GROUP, "Tunings of the host change its settings.", settings),
 )

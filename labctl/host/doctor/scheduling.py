@@ -23,14 +23,14 @@ def control_groups(reader: Reader, scope: Scope) -> Result:
     if "memory" not in versions:
         return block(
             f"{shown}: no memory controller",
-            "Boot the host with 'cgroup_enable=memory' (in a container: have cgroups mounted).",
+            "Boot the host with 'cgroup_enable=memory' (in a container: mount cgroups).",
             value,
         )
     missing = [name for name in ("cpu", "cpuset") if name not in versions]
     if missing:
         return warn(
             f"{shown}: no {' and no '.join(missing)}",
-            "Boot a kernel that has them (in a container: have them mounted).",
+            "Boot a kernel that has them (in a container: mount them).",
             value,
         )
     return fine(shown, value)
@@ -39,7 +39,7 @@ def control_groups(reader: Reader, scope: Scope) -> Result:
 def rt_groups(reader: Reader, scope: Scope) -> Result:
     layout = cgroups.detect(reader.root)
     if not layout.rt_group_sched:
-        return fine("real-time policies are not bound to a cgroup's budget", False)
+        return fine("real-time policies do not depend on a cgroup's budget", False)
     if problem := cgroups.realtime_problem(layout, reader.root):
         return block(problem.message, problem.hint or "", True)
     inside = _own_cpu_cgroup(reader, layout)
@@ -47,8 +47,8 @@ def rt_groups(reader: Reader, scope: Scope) -> Result:
     setting = cgroups.libvirt_setting(layout)
     return warn(
         f"CONFIG_RT_GROUP_SCHED: a cpu cgroup without a budget refuses FIFO and RR{where}",
-        f"echo '{setting}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system': a "
-        "setting of all its guests; restart it",
+        f"echo '{setting}' >> /etc/libvirt/qemu.conf  # for '--connect qemu:///system'; it "
+        "affects all its guests; restart libvirtd",
         True,
     )
 
@@ -59,7 +59,7 @@ def rt_throttling(reader: Reader, scope: Scope) -> Result:
     value = {"runtime_us": runtime, "period_us": period}
     reset = "sysctl -w kernel.sched_rt_runtime_us=950000"
     if not reader.exists(f"{_KERNEL}/sched_rt_runtime_us"):
-        return unknown("the kernel does not tell")
+        return unknown("not reported by the kernel")
     if runtime == 0:
         return warn("0: real-time threads get no CPU time at all", reset, value)
     if runtime < 0:
@@ -72,15 +72,15 @@ def rt_throttling(reader: Reader, scope: Scope) -> Result:
     if not using:
         return fine(shown, value)
     return warn(
-        f"{shown}: seen by {some(using)}",
-        "Read maxima with that in mind: the host stays alive by it.",
+        f"{shown}: affects {some(using)}",
+        "Consider this when you read maxima. Do not disable it: it keeps the host responsive.",
         value,
     )
 
 
 def rt_right(reader: Reader, scope: Scope) -> Result:
     if reader.has_capability(_CAP_SYS_NICE):
-        return fine("CAP_SYS_NICE is there", True)
+        return fine("CAP_SYS_NICE is available", True)
     return warn(
         "CAP_SYS_NICE is missing: no thread can be given FIFO or RR",
         "Run labctl as root (in a container: with --cap-add SYS_NICE).",
@@ -101,10 +101,10 @@ def timer_migration(reader: Reader, scope: Scope) -> Result:
     value = reader.number(f"{_KERNEL}/timer_migration")
     isolated = reader.cpus("/sys/devices/system/cpu/isolated")
     if value is None:
-        return unknown("the kernel does not tell")
+        return unknown("not reported by the kernel")
     if value == 1 and isolated:
         return warn(
-            "on, and there are isolated CPUs that busy ones may give their timers to",
+            "on, and busy CPUs may move their timers to isolated CPUs",
             "sysctl -w kernel.timer_migration=0",
             value,
         )
@@ -128,36 +128,36 @@ CHECKS = (
     Check(
         "cgroups",
         GROUP,
-        "Native runs get the guest's memory by a cgroup, and equal weights come from cpu cgroups "
-        "where they can.",
+        "A cgroup limits native runs to the guest's memory; cpu cgroups give equal weights "
+        "if possible.",
         control_groups,
     ),
     Check(
         "rt-group-sched",
         GROUP,
-        "There 'vcpusched' fails with \"Cannot set scheduler parameters … Operation not "
-        "permitted\"; labctl's own libvirt leaves the cpu controller out, and on cgroup v2 every "
-        "controller.",
+        "In such a cgroup 'vcpusched' fails with \"Cannot set scheduler parameters … "
+        "Operation not permitted\". labctl's own libvirt does not use the cpu controller, "
+        "and on cgroup v2 no controller.",
         rt_groups,
     ),
     Check(
         "rt-throttling",
         GROUP,
-        "It caps FIFO vCPUs, which shows as stalls each second; without it one on the last "
-        "housekeeping CPU hangs the host.",
+        "It throttles FIFO vCPUs, which stall each second; without it, a FIFO vCPU on the "
+        "last housekeeping CPU hangs the host.",
         rt_throttling,
     ),
     Check("rt-right", GROUP, "The real-time tunings and their native twins need it.", rt_right),
     Check(
         "autogroup",
         GROUP,
-        "A neighbour must compete as another VM does: hogs of one session may count as one.",
+        "A neighbour must compete like another VM: hogs of one session may share one weight.",
         autogroup,
     ),
     Check(
         "timer-migration",
         GROUP,
-        "An idle CPU hands its timers to a busy one: work that comes uninvited to a vCPU's CPU.",
+        "An idle CPU moves its timers to a busy one: unplanned work on a vCPU's CPU.",
         timer_migration,
     ),
 )

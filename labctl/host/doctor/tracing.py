@@ -20,14 +20,14 @@ def pmu(reader: Reader, scope: Scope) -> Result:
     lines = [line.split(",") for line in done.text.splitlines()]
     counts = [fields[0] for fields in lines if len(fields) > 2 and "instructions" in fields[2]]
     if not counts:
-        return unknown(f"perf said: {_last_line(done.text)}", " ".join(argv))
+        return unknown(f"perf printed: {_last_line(done.text)}", " ".join(argv))
     if counts[0].isdecimal():
         return fine("instructions are counted", True)
     return warn(
         f"perf counts no instructions: {counts[0]}",
-        "Ask whoever runs the hypervisor below for a virtual PMU."
+        "Ask the operator of the hypervisor for a virtual PMU."
         if "hypervisor" in (reader.flags() or ())
-        else "Look whether the kernel found a PMU: dmesg | grep -i 'performance events'",
+        else "Check whether the kernel found a PMU: dmesg | grep -i 'performance events'",
         False,
     )
 
@@ -37,7 +37,7 @@ def paranoid(reader: Reader, scope: Scope) -> Result:
     if level is None:
         return warn("the kernel has no perf events", "Boot a kernel with CONFIG_PERF_EVENTS=y.")
     if reader.is_root() or level < 0:
-        return fine(f"{level}, which binds no root", level)
+        return fine(f"{level}, which does not apply to root", level)
     return warn(
         f"{level}: without root, perf sees only one's own processes (below 0: everything)",
         "sysctl -w kernel.perf_event_paranoid=-1",
@@ -77,9 +77,9 @@ def ftrace(reader: Reader, scope: Scope) -> Result:
             False,
         )
     return unknown(
-        f"its mode is {access.mode:04o}, but some kernels refuse the write all the same, and only "
-        "writing would tell",
-        f"cat {_FTRACE} | tee {_FTRACE}  # writes its own value back: does it fail?",
+        f"its mode is {access.mode:04o}, but some kernels refuse the write anyway; only a "
+        "write shows it",
+        f"cat {_FTRACE} | tee {_FTRACE}  # writes the current value; check whether it fails",
     )
 
 
@@ -95,7 +95,7 @@ def debugfs(reader: Reader, scope: Scope) -> Result:
         return fine("mounted, and the kernel is not locked down", "none")
     if "debugfs" not in (reader.text("/proc/filesystems") or "").split():
         return warn("the kernel has no debugfs", "Boot a kernel with CONFIG_DEBUG_FS=y.")
-    return warn("not mounted, or not to be read", "mount -t debugfs debugfs /sys/kernel/debug")
+    return warn("not mounted or not readable", "mount -t debugfs debugfs /sys/kernel/debug")
 
 
 def bpf(reader: Reader, scope: Scope) -> Result:
@@ -106,7 +106,7 @@ def bpf(reader: Reader, scope: Scope) -> Result:
     if done.returncode == 0:
         return fine("a BPF program can be loaded", True)
     return warn(
-        f"bpftrace said: {_last_line(done.text)}",
+        f"bpftrace printed: {_last_line(done.text)}",
         "Run labctl as root, on a kernel with CONFIG_BPF_SYSCALL that is not locked down.",
         False,
     )
@@ -132,7 +132,7 @@ CHECKS = (
         "misses are unavailable.",
         pmu,
     ),
-    Check("perf-paranoid", GROUP, "It says what perf shows to whom.", paranoid),
+    Check("perf-paranoid", GROUP, "It limits what perf shows to each user.", paranoid),
     Check(
         "tracefs",
         GROUP,
@@ -143,7 +143,7 @@ CHECKS = (
     Check(
         "ftrace",
         GROUP,
-        "Where this can't be written trace-cmd refuses to record; perf does not need it.",
+        "If this is not writable, trace-cmd refuses to record; perf does not need it.",
         ftrace,
     ),
     Check(
@@ -153,11 +153,11 @@ CHECKS = (
         "which slows the guest more.",
         bpf,
     ),
-    Check("debugfs", GROUP, "Statistics of KVM and of the scheduler lie there.", debugfs),
+    Check("debugfs", GROUP, "It has statistics of KVM and of the scheduler.", debugfs),
     Check(
         "nmi-watchdog",
         GROUP,
-        "It holds a counter, so that perf may multiplex, which makes IPC unavailable.",
+        "It uses a counter, so perf may multiplex, which makes IPC unavailable.",
         watchdog,
     ),
 )

@@ -47,13 +47,13 @@ def drift(reader: Reader, scope: Scope) -> Result:
         if (found := reader.text(path)) is not None and not _same(value, found)
     }
     if not wanted:
-        return unknown(f"profile '{name}' sets nothing that can be read here")
+        return unknown(f"profile '{name}' sets nothing that labctl can read")
     value = [
         {"path": path, "profile": asked, "found": found}
         for path, (asked, found) in differing.items()
     ]
     if not differing:
-        return fine(f"{len(wanted)} settings of '{name}' are as it has them", value)
+        return fine(f"{len(wanted)} settings match '{name}'", value)
     shown = some(
         f"{path} is {selected(found)}, not {asked}" for path, (asked, found) in differing.items()
     )
@@ -94,13 +94,13 @@ CHECKS = (
     Check(
         "tuned",
         GROUP,
-        "A profile sets many things at once, and is a part of the host's state.",
+        "A profile changes many settings at once and is part of the host's state.",
         active,
     ),
     Check(
         "tuned-drift",
         GROUP,
-        "Settings were changed after tuned set them: what you measure is not that profile.",
+        "Settings were changed after tuned set them: you do not measure that profile.",
         drift,
     ),
 )

@@ -18,18 +18,18 @@ _QEMU_USERS = ("libvirt-qemu", "qemu")
 def cpu(reader: Reader, scope: Scope) -> Result:
     flags = reader.flags()
     if flags is None:
-        return unknown("/proc/cpuinfo lists no flags, so this is no x86 CPU: see kvm-boot")
+        return unknown("/proc/cpuinfo lists no flags, so this is not an x86 CPU: see kvm-boot")
     found = [flag for flag in ("vmx", "svm") if flag in flags]
     if found:
         return fine(f"the CPU has {found[0]}", found)
     if _works(scope):
-        return fine("neither vmx nor svm, and KVM works all the same", [])
+        return fine("neither vmx nor svm, but KVM works", [])
     nested = "hypervisor" in flags
     return warn(
         "the CPU shows neither vmx nor svm",
-        "Ask whoever runs the hypervisor below for nested virtualization."
+        "Ask the operator of the hypervisor for nested virtualization."
         if nested
-        else "Turn virtualization (VT-x, AMD-V) on in the firmware.",
+        else "Enable virtualization (VT-x, AMD-V) in the firmware.",
         [],
     )
 
@@ -42,12 +42,12 @@ def module(reader: Reader, scope: Scope) -> Result:
     if "kvm" in loaded and len(loaded) > 1:
         others = ", ".join(name for name in loaded if name != "kvm")
         return warn(
-            f"kvm is there with {others}, neither kvm_intel nor kvm_amd: KVM in software",
-            "Use a host whose CPU virtualizes to measure virtualization.",
+            f"kvm is loaded with {others}, without kvm_intel or kvm_amd: KVM in software",
+            "Use a host with hardware virtualization to measure virtualization.",
             loaded,
         )
     amd = "AuthenticAMD" in (reader.text("/proc/cpuinfo") or "")
-    found = "kvm is there without kvm_intel or kvm_amd" if loaded else "no kvm module is loaded"
+    found = "kvm is loaded without kvm_intel or kvm_amd" if loaded else "no kvm module is loaded"
     return warn(found, f"modprobe {'kvm_amd' if amd else 'kvm_intel'}", loaded)
 
 
@@ -61,7 +61,7 @@ def device(reader: Reader, scope: Scope) -> Result:
     if user is None:
         return fine(f"{shown}; libvirt's daemon has no QEMU user here", value)
     if may_open(access, *_ids(reader, user)):
-        return fine(f"{shown}: the QEMU user {user} may open it", value)
+        return fine(f"{shown}: the QEMU user {user} can open it", value)
     return warn(
         f"{shown}: the QEMU user {user} can't open it, so QEMU runs as root under KVM",
         "chgrp kvm /dev/kvm && chmod 0660 /dev/kvm",
@@ -91,7 +91,7 @@ def boot(reader: Reader, scope: Scope) -> Result:
         return fine(answer.reason.rstrip("."), value)
     return warn(
         answer.reason.rstrip("."),
-        "Measure where KVM works, or pass --accel tcg to accept this.",
+        "Measure on a host with working KVM, or pass --accel tcg to accept this.",
         value,
     )
 
@@ -106,8 +106,8 @@ def nested(reader: Reader, scope: Scope) -> Result:
     if not is_guest:
         return fine("no hypervisor below", "none")
     return warn(
-        f"this host is a guest itself, of {name if name not in ('', 'none') else 'a hypervisor'}",
-        "Measure on the bare host what is to be rolled out on bare hosts.",
+        f"this host is itself a guest of {name if name not in ('', 'none') else 'a hypervisor'}",
+        "For a rollout on bare hosts, measure on a bare host.",
         name or "unknown",
     )
 
@@ -116,12 +116,12 @@ def exits(reader: Reader, scope: Scope) -> Result:
     if isinstance(scope.accelerator, LabctlError):
         return unknown("it is unknown whether KVM works: see kvm-boot")
     if scope.accelerator.name == "tcg":
-        return fine("emulated guests have none: they are unavailable, not 0")
+        return fine("emulated guests have none: unavailable, not 0")
     if any(reader.exists(f"/sys/module/{name}") for name in _VENDOR_MODULES):
         return fine("counted by query-stats and, by reason, by the kvm_exit tracepoint")
     return warn(
         "KVM without kvm_intel or kvm_amd: its kvm_exit tracepoint may never fire",
-        "Trust totals (query-stats), and a breakdown only where it adds up to them.",
+        "Trust the totals (query-stats); trust a breakdown only if it adds up to them.",
     )
 
 
@@ -156,31 +156,31 @@ CHECKS = (
     Check(
         "kvm-boot",
         GROUP,
-        "Opening /dev/kvm proves little. Without KVM guests are emulated (TCG): real guests, but "
-        "their figures show emulation, and VM exits do not exist.",
+        "Opening /dev/kvm proves little. Without KVM, guests are emulated (TCG): their "
+        "figures show emulation, and there are no VM exits.",
         boot,
     ),
-    Check("kvm-cpu", GROUP, "KVM needs a CPU that virtualizes.", cpu),
-    Check("kvm-module", GROUP, "KVM is this module and one for the CPU's vendor.", module),
+    Check("kvm-cpu", GROUP, "KVM needs a CPU with virtualization extensions.", cpu),
+    Check("kvm-module", GROUP, "KVM needs this module and one for the CPU's vendor.", module),
     Check(
         "kvm-device",
         GROUP,
-        "Where the QEMU user can't open it, QEMU runs as root in sweeps under KVM, and libvirtd "
-        "('--connect qemu:///system') asks it for its capabilities again on every call, seconds "
-        "each.",
+        "If the QEMU user can't open it, QEMU runs as root in sweeps under KVM, and "
+        "libvirtd ('--connect qemu:///system') probes QEMU's capabilities again on every "
+        "call, which takes seconds.",
         device,
     ),
     Check(
         "nested",
         GROUP,
-        "A hypervisor below may take CPU time away, hides counters, and makes each exit dearer: "
-        "figures hold for this nesting only.",
+        "The hypervisor may take CPU time away, hides counters and makes each exit more "
+        "expensive: figures hold only for this nesting.",
         nested,
     ),
     Check(
         "kvm-exits",
         GROUP,
-        "Software-only KVM has tracepoints that never fire: a breakdown by reason would be empty.",
+        "KVM in software has tracepoints that never fire: a breakdown by reason would be empty.",
         exits,
     ),
 )

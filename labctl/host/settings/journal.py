@@ -76,7 +76,7 @@ def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
         raise BrokenError(
             f"the undo journal names a '{kind}' with {dict(arguments)}, which this labctl "
             "does not know",
-            hint="Run 'labctl host restore' of the labctl that wrote it.",
+            hint="Run 'labctl host restore' with the labctl version that wrote it.",
         ) from error
 
 
@@ -346,7 +346,7 @@ class Journal:
             file.settle(results)
             if results and not file.writable:
                 raise HostError(
-                    f"the host's settings are put back as far as they could be, but the undo "
+                    "the host's settings were restored as far as possible, but the undo "
                     f"journal {self.path} can't be written",
                     hint="Make its file system writable, then run 'labctl host restore' again.",
                 )
@@ -508,13 +508,13 @@ def _raise_unless_settled(results: Sequence[tuple[Entry, Restored]]) -> None:
     for entry, result in results:
         if result.outcome is UndoOutcome.FAILED:
             raise BrokenError(
-                f"cannot put {entry.name} back to '{shortened(entry.old)}': {result.note}",
-                hint="Run 'labctl host restore' once the cause is gone.",
+                f"cannot restore {entry.name} to '{shortened(entry.old)}': {result.note}",
+                hint="Fix the cause, then run 'labctl host restore'.",
             )
         if result.outcome is UndoOutcome.FOREIGN:
             raise BrokenError(
                 f"{entry.name} was '{shortened(entry.old)}' and labctl set it to "
                 f"'{shortened(entry.new or '')}', but {result.note}",
-                hint="It stays as it is. 'labctl host restore --force' puts the old value back, "
-                "'--accept' leaves it for good.",
+                hint="It was not changed. 'labctl host restore --force' restores the old value, "
+                "'--accept' keeps the current one.",
             )

@@ -249,7 +249,7 @@ class JournalFile:
             os.ftruncate(self._descriptor, size)
             raise HostError(
                 f"cannot write the undo journal {self._path}: {error.strerror}",
-                hint="Nothing is changed without it. Free some space there.",
+                hint="labctl changes nothing without it. Free some space there.",
             ) from error
 
     def settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
@@ -299,8 +299,8 @@ class JournalFile:
     def _bad_line(self, number: int) -> BrokenError:
         return BrokenError(
             f"{self._path}:{number}: this line of the undo journal can't be read",
-            hint="Look at the file, put back by hand what that line changed, and delete the line. "
-            "Then run 'labctl host restore'.",
+            hint="Restore the setting in that line by hand, delete the line, then run 'labctl "
+            "host restore'.",
         )
 
 
@@ -349,7 +349,7 @@ def _open(path: Path, *, reading: bool, undoing: bool) -> tuple[int, bool]:
             return os.open(path, os.O_RDONLY), False
         raise HostError(
             f"cannot open the undo journal {path}: {error.strerror}",
-            hint="Run labctl as root, or give a folder that you may write with --state-dir.",
+            hint="Run labctl as root, or name a folder that you can write to with --state-dir.",
         ) from error
 
 

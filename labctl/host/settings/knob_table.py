@@ -73,8 +73,8 @@ def program_running(program: HostProgram) -> Iterator[Held]:
         while _why_not(program, process, said):
             if process.poll() is not None or deadline.expired:
                 raise HostError(
-                    f"the host's program isn't in force: {_why_not(program, process, said)}",
-                    hint="It must stay in the foreground: as a daemon it would outlast its trials.",
+                    f"the host program is not working: {_why_not(program, process, said)}",
+                    hint="It must stay in the foreground: a daemon would outlive its trials.",
                 )
             time.sleep(_POLL_S)
         yield Held(

@@ -74,12 +74,11 @@ FORMATS = (
     Format(
         "json",
         "Print JSON (docs/report-schema.md).",
-        "what the run found, as [one JSON object](#json); `labctl sweep STUDY --json` prints the "
-        "same",
+        "the results, as [one JSON object](#json); `labctl sweep STUDY --json` prints the same",
         _json,
     ),
     Format("csv", "Print every sample as CSV.", _SAMPLES, _csv),
     Format("parquet", "Print every sample as a Parquet file.", _SAMPLES, _parquet, is_text=False),
     Format("openmetrics", "Print levels, effects and verdicts as metrics.", _LEVELS, _openmetrics),
-    Format("prometheus", "The same for node_exporter's textfile collector.", _LEVELS, _prometheus),
+    Format("prometheus", "The same, for node_exporter's textfile collector.", _LEVELS, _prometheus),
 )

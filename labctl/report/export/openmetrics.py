@@ -44,10 +44,10 @@ it, and what of our names it takes the place of."""
 
 
 _EFFECTS = {
-    "effect": "Tuning over what it is compared with.",
+    "effect": "Tuning divided by its reference.",
     "effect_low": "The lower end of its interval.",
     "effect_high": "The upper end of its interval.",
-    "effect_difference": "Tuning less what it is compared with.",
+    "effect_difference": "Tuning minus its reference.",
     "effect_difference_low": "The lower end of its interval.",
     "effect_difference_high": "The upper end of its interval.",
 }
@@ -85,14 +85,14 @@ class _Families:
 
     def _of_run(self) -> Iterator[Metric]:
         run, judgement = self._run.run, self._judgement
-        info = InfoMetricFamily("labctl_run", "What the run was.")
+        info = InfoMetricFamily("labctl_run", "Facts of the run.")
         keys = ("status", "labctl", "accelerator")
         info.add_metric([], {**self._about, **{key: _text(getattr(run, key)) for key in keys}})
         yield info
         for name, words, number in (
             ("labctl_blocks", "Blocks with a valid trial.", judgement.blocks),
             ("labctl_boots", "Boots that the blocks shared.", judgement.boots),
-            ("labctl_warnings", "Sentences that could change the answer.", len(judgement.warnings)),
+            ("labctl_warnings", "Caveats of the answer.", len(judgement.warnings)),
         ):
             yield self._numbers(name, words, {(): number})
         trials: _Values = {

@@ -41,13 +41,10 @@ MOST_INVALID = 200
 """Invalid trials that are listed one by one; all are counted by arm and reason."""
 
 _SIDES = {"native": "natively", "guest": "in the guest"}
-_AS_RUN = (
-    "Programs and the libraries that their loader found for them, hashed as they were about to "
-    "run: {times}."
-)
+_AS_RUN = "Programs and their loaded libraries, hashed just before they ran: {times}."
 _AS_BUILT = (
-    "An older labctl hashed the guest's programs in its first boot, and the native ones when the "
-    "image was built; libraries it did not hash."
+    "An older labctl hashed the guest's programs at its first boot and the native ones "
+    "when the image was built; it did not hash libraries."
 )
 
 

@@ -147,8 +147,8 @@ def _curves(
         ),
         maxima=_of_what(view, place, maxima.values()),
         undrawn=(
-            f"{', '.join(map(_name, left))}: some trials have too few samples for it (20 must lie "
-            "beyond), so it is drawn only for arms whose trials all have it."
+            f"{', '.join(map(_name, left))}: some trials have too few samples (20 must lie "
+            "beyond it), so it is drawn only for arms in which all trials have enough."
             if left
             else ""
         ),

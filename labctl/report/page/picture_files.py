@@ -89,7 +89,7 @@ def write_pictures(
     """
     check_folder(folder)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"cannot write pictures to {folder}: it is no folder")
+        raise UsageError(f"cannot write pictures: {folder} is not a folder")
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
     why_no_png = None

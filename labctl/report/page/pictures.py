@@ -219,7 +219,7 @@ room around it."""
 
 _EXITS = (("exits", "VM exits"), ("exit_time", "Time in VM exits"))
 """Metrics by reason, and their words."""
-_ADDED_UP = "Typical values, added up"
+_ADDED_UP = "Typical values, stacked"
 _BETWEEN = "; from an exit to the next entry, HLT left out"
 
 _THREADS = ("vcpu", "workload", "emulator", "iothread", "vhost", "labctl")
@@ -265,7 +265,7 @@ def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | Non
     stack = _stack(view, place, title, _thread, _THREADS, shown, "Host CPU")
     if stack is None:
         return None
-    caption = "CPU seconds per second, by thread; natively of the workload."
+    caption = "CPU seconds per second, by thread; natively, of the workload."
     return replace(stack, key="cpu", caption=f"{caption} {_ADDED_UP}.")
 
 
@@ -315,7 +315,7 @@ def no_exits(view: View, place: Scenario) -> str:
         for item in view.judgement.unavailable
         if base_name(item.metric) == "exits" and place.workload in item.workloads
     )
-    return f"{'; '.join(why) or 'they were not recorded in this run'}."
+    return f"{'; '.join(why) or 'not recorded in this run'}."
 
 
 def _thread(level: Level) -> str | None:
@@ -487,40 +487,38 @@ PICTURES = (
     Picture(
         title="Change against baseline",
         shows="A row per tuning: the bar is the interval that decides, the large dot the "
-        "estimate, small dots single blocks (above 200 blocks a line where nine in ten of "
-        "them lie). The shaded strip is the noise floor, baseline measured against "
-        "itself: the A/A control's interval. Between the dotted lines a change is "
-        "too small to matter to the study. Native stands last, for reference, with an arrow"
-        " where it is too far away to be drawn.",
+        "estimate, the small dots single blocks (above 200 blocks, a line that covers nine "
+        "in ten of them). The shaded strip is the noise floor: the interval of the A/A "
+        "control. A change between the dotted lines is below the study's threshold. Native "
+        "is last, for reference, with an arrow if it is outside the picture.",
         template="forest",
         draw=lambda at: _one(forest(at.view, at.place)),
         is_titled=False,
         leads=True,
     ),
     Picture(
-        title="What it costs the host",
-        shows="CPU seconds per second by thread: the vCPUs, QEMU's emulator threads, iothreads, "
-        "vhost workers, and labctl itself. Natively it is the workload.",
+        title="Cost on the host",
+        shows="CPU seconds per second by thread: vCPUs, QEMU's emulator threads, iothreads, "
+        "vhost workers and labctl itself; natively, the workload.",
         template="stacks",
         draw=lambda at: _one(host_cpu(at.view, at.place, at.shown)),
     ),
     Picture(
         title="Every trial, by block",
-        shows="A panel per arm, guests on one scale and native arms on one of their own, blocks "
-        "from left to right. × is an invalid trial, at its value or, without one, at the bottom. "
-        "A dashed line says that another boot begins. Above 60 blocks neighbouring ones are "
-        "joined: the dot is their median, the line their reach.",
+        shows="A panel per arm, with blocks from left to right; guests share one scale, native "
+        "arms another. × is an invalid trial, at its value or, without a value, at the "
+        "bottom. A dashed line marks the start of another boot. Above 60 blocks, adjacent "
+        "blocks are joined: the dot is their median, the line their range.",
         template="dots",
         draw=lambda at: _one(dots(at.view, at.place, at.invalid, at.shown)),
     ),
     Picture(
         title="Latency by percentile",
-        shows="A panel per tuning, with baseline and its native twin. Samples of different trials"
-        " are never pooled: each point is the median over the blocks of one trial's "
-        "percentile, the band the middle half of the blocks. A percentile that some trial "
-        "of an arm has too few samples for is in the table only. The largest latency stands"
-        " apart at the right, and the caption says of how many trials, of what length, it "
-        "is the largest.",
+        shows="A panel per tuning, with baseline and its native twin. Samples of different "
+        "trials are never pooled: each point is the median over the blocks of one trial's "
+        "percentile, and the band is the middle half of the blocks. A percentile with too "
+        "few samples in a trial of an arm is only in the table. The largest latency is at "
+        "the right; the caption gives the number and length of the trials.",
         template="curves",
         draw=lambda at: curves(at.view, at.place, at.shown),
         is_titled=False,
@@ -528,19 +526,18 @@ PICTURES = (
     Picture(
         title="Bitrate over time",
         shows="A stream that shares a link, and its competitor: a panel per arm. Each point is "
-        "the mean over the blocks, the band the mean's 95 % interval at that moment. "
-        "Dashed lines part the thirds: alone, with the competitor, alone again. Drawn from the "
-        "trials' own records, which a run in an archive doesn't show.",
+        "the mean over the blocks, the band its 95 % CI at that moment. Dashed lines "
+        "separate the thirds: alone, with the competitor, alone again. It is drawn from "
+        "the trials' raw files, so an archived run does not show it.",
         template="courses",
         draw=lambda at: _one(bitrates(at.view, at.place, at.shown)),
     ),
     Picture(
         title="VM exits by reason",
-        shows="Their number and (where the pictures have room for all arms) their time, per "
-        "operation where that was measured, else per second. Where there are none, a "
-        "sentence says why. Of a run on a host with an [exit price list](exit-prices.md) a "
-        "table holds the loss that Σ exits × price predicts against the one that was "
-        "measured.",
+        shows="Their number and, if there is room for all arms, their time, per operation if "
+        "that was measured, otherwise per second. If there are none, a sentence says why. "
+        "If the host has an [exit price list](exit-prices.md), a table compares the loss "
+        "that Σ exits × price predicts with the measured loss.",
         template="exits",
         draw=lambda at: exits(at.view, at.place, at.shown),
         why_none=lambda at: no_exits(at.view, at.place),

@@ -519,7 +519,7 @@ def page(run: LoadedRun, judgement: Judgement, folder: Path) -> str:
     more = judgement.added
     arms = [table for table in arm_tables(view) if _is_judged(view, table)]
     factors, study = factor_part(view), study_part(run)
-    warnings = [*judgement.warnings, *(f"Not whole: {text}" for text in view.other_problems)]
+    warnings = [*judgement.warnings, *(f"Incomplete: {text}" for text in view.other_problems)]
     return template("page.html.j2").render(
         run=run,
         record=run.run,
@@ -605,8 +605,8 @@ def _contents(
         ("published", "Published elsewhere", study.published),
         ("unavailable", "Not available", judgement.unavailable),
         ("invalid", "Invalid and skipped", has_invalid or appendix.left_out(run)),
-        ("setup", "How it was set up", True),
-        ("again", "How to reproduce it", True),
+        ("setup", "Configuration", True),
+        ("again", "Reproducing the run", True),
         ("understanding", "Understanding this report", True),
     ]
     return [(anchor, title) for anchor, title, there in parts if there]

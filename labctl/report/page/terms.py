@@ -18,6 +18,7 @@ IN_SENTENCES = (
     "confidence",
     "A/A control",
     "coordinated omission",
+    "cost to others",
     "different durability",
     "drift",
     "equivalent",
@@ -58,7 +59,6 @@ IN_SENTENCES = (
     "trial",
     "typical value",
     "VM exit",
-    "who else pays",
     "work per host CPU-second",
 )
 """Words that are marked wherever a sentence has them. Others, such as "open" and "run", mean what

@@ -49,7 +49,7 @@ def comparison_table(
 
 def _facts(found: RunComparison) -> RenderableType:
     if not found.facts:
-        return text("No fact of host or guest that was recorded differs.")
+        return text("No recorded fact of host or guest differs.")
     table = bare_table("Facts that differ")
     for column, width in (("fact", 22), ("A", 28), ("B", 28)):
         table.add_column(column, max_width=width, overflow="fold")
@@ -110,9 +110,9 @@ def _per_price(rows: Iterable[PerPrice]) -> RenderableType:
 
 def _priced(prices: Prices) -> str:
     return (
-        f"An hour of A costs {prices.a:g}, one of B {prices.b:g}. More is better: by how much B's "
-        "host does the work better, times A's price over B's. Intervals are those of the values; "
-        "prices have none."
+        f"An hour costs {prices.a:g} on A and {prices.b:g} on B. Higher is better: the gain "
+        "of B over A, times A's price divided by B's. Intervals cover the values, not the "
+        "prices."
     )
 
 
@@ -129,10 +129,10 @@ def _shown(row: Difference) -> Shown:
 def _confidence(first: Difference, *, several: bool) -> str:
     told = f"Intervals of {share(first.confidence)} (Welch)"
     if several:
-        told += ", so that all rows hold together with at least 95 %"
+        told += ", simultaneous for all rows at 95 %"
     return (
-        f'{told}. "differs": it excludes no difference; "the same": all of it lies within '
-        'the study\'s threshold; "not shown": neither.'
+        f'{told}. "differs": the interval excludes no difference; "the same": the whole '
+        'interval lies within the study\'s threshold; "not shown": neither.'
     )
 
 

@@ -22,7 +22,7 @@ from labctl.store.density_record import DensityRecord
 def density_report(record: DensityRecord, name: str, found: Density) -> Group:
     """Return all that a terminal shows."""
     parts: list[RenderableType] = [text(head_words(record, name)), text("")]
-    numbers = bare_table("", "tuning", "guests", "interval of the median", "by block")
+    numbers = bare_table("", "tuning", "guests", "CI of the median", "by block")
     for one in found.fitting:
         numbers.add_row(
             text(one.tuning),
@@ -34,7 +34,7 @@ def density_report(record: DensityRecord, name: str, found: Density) -> Group:
     parts += [small(test_words(test)) for test in found.tests]
     unit, metric = record.limit.unit, record.limit.metric
     curve = bare_table(
-        f"What each guest costs the others ({metric}, medians over blocks)",
+        f"Cost of each guest to the others ({metric}, medians over blocks)",
         *("tuning", "guests", "worst guest", "median guest", "each guest costs", "limit held"),
     )
     for tuning, points in found.curves.items():

@@ -36,7 +36,7 @@ def factor_table(plan: PlanRecord) -> list[RenderableType]:
     table.add_column("levels", overflow="fold")
     table.add_column("one value of each contrast")
     for name, factor in factorial.factors.items():
-        unit = "per boot: it takes one of its own" if factor.own_boot else "per block"
+        unit = "per boot (each level has its own boot)" if factor.own_boot else "per block"
         table.add_row(text(name), text(", ".join(factor.levels)), text(unit))
     lines = [f"{counted(len(factorial.cells), 'cell')} in each block, over all arms"]
     if factorial.excluded:
@@ -64,7 +64,7 @@ def factors_short(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
     rows = [one for one in analysis.contrasts if not crowded or one.finding in real]
     yield from _effects(rows)
     if left := len(analysis.contrasts) - len(rows):
-        yield text(f"Not shown: {counted(left, 'other contrast')} of factors, with --full.")
+        yield text(f"{counted(left, 'other contrast')} of factors: --full")
 
 
 def factors_full(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
@@ -81,7 +81,7 @@ def factors_explored(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:
     """Yield tables of effects on a metric that isn't primary."""
     if contrasts:
         yield from _effects(contrasts)
-        yield small("Exploratory: intervals of 95 % each, and no finding.")
+        yield small("Exploratory: separate 95 % CIs, no findings.")
 
 
 def _effects(contrasts: Sequence[Contrast]) -> Iterator[RenderableType]:

@@ -90,8 +90,8 @@ def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
         yield small(heterogeneity_sentence(one, many_accelerators=many))
     together = share(1 - judged.alpha)
     yield small(
-        f"mean: with an interval of {share(judged.confidence)}, so that all hold together at "
-        f"{together}; a host not measured: {together} prediction interval of its true effect."
+        f"mean: with a {share(judged.confidence)} CI, simultaneous at {together}; a host "
+        f"not measured: {together} prediction interval of its true effect."
     )
 
 
@@ -99,8 +99,8 @@ def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
     lines = apart_lines(judged)
     yield Text()
     if lines:
-        table = bare_table("Hosts that stand apart")
-        for column, width in (("host", 20), ("in what", 36), ("here", 12), ("others", 12)):
+        table = bare_table("Outlier hosts")
+        for column, width in (("host", 20), ("effect or level", 36), ("here", 12), ("others", 12)):
             table.add_column(column, max_width=width, overflow="fold")
         for line in lines[:_MOST]:
             table.add_row(*map(text, (line.host, line.what, line.here, line.others)))
@@ -108,7 +108,7 @@ def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
         if len(lines) > _MOST:
             yield small(f"{len(lines) - _MOST} more: --json and --html have all.")
     else:
-        yield text("No host stands apart", style="bold")
+        yield text("No outlier hosts", style="bold")
     yield small(f"{what_apart_says(judged)}.")
     if why := no_levels(judged):
         yield small(f"Levels were not compared: {why}.")
@@ -130,7 +130,7 @@ def _not_measured(judged: FleetJudgement) -> Iterator[RenderableType]:
     lacking = not_measured(judged)
     if not lacking:
         return
-    table = bare_table("Hosts that were not measured", "host", "status", "why")
+    table = bare_table("Hosts not measured", "host", "status", "why")
     for row in lacking[:_MOST]:
         table.add_row(*map(text, row))
     yield Text()

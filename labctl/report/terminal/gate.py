@@ -91,7 +91,7 @@ def verdict(result: GateResult) -> str:
     """Return the gate's answer in a sentence."""
     counts = Counter(finding.outcome for finding in result.findings)
     told = ", ".join(f"{counts[kind]} {kind}" for kind in Outcome if counts[kind])
-    state = {True: "passed", False: "failed", None: "not enough data to say"}[result.passed]
+    state = {True: "passed", False: "failed", None: "not enough data to decide"}[result.passed]
     return f"{state.capitalize()}: {counted(len(result.findings), 'check')}, {told}."
 
 

@@ -29,9 +29,9 @@ _MOST_FACTS = 6
 
 NO_FACT = "no recorded fact of host, guest or run differs"
 LEGEND = (
-    f"{CHANGE}: a new level begins (over all series together, the chance of any mark where "
-    "nothing changed is about 5 %, also where runs resemble those before them). Beside it stands "
-    "what else differs from the run before; what differs need not be the cause."
+    f"{CHANGE}: a new level begins (over all series, the chance of a false mark is about 5 "
+    "%, also if runs are autocorrelated). The facts that differ from the previous run are "
+    "listed beside it; they need not be the cause."
 )
 
 
@@ -51,10 +51,10 @@ def history_table(found: History) -> RenderableType:
 def nothing(found: History) -> str:
     """Return why there is nothing to draw."""
     if not found.runs:
-        return "No run is there to look at."
+        return "There are no runs."
     if not found.metrics:
-        return f"None of {counted(found.runs, 'run')} has a valid value of what was asked for."
-    return f"No run has '{found.metric}' there. {nearest(found.metric, found.metrics)}"
+        return f"None of {counted(found.runs, 'run')} has a valid value for this request."
+    return f"No run has the metric '{found.metric}' there. {nearest(found.metric, found.metrics)}"
 
 
 def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
@@ -144,7 +144,7 @@ def _direction(better: Better, change: LevelChange) -> str:
 
 
 def unmarked(series: RunSeries) -> str:
-    return f"no change looked for: {series.unmarked}"
+    return f"not tested for changes: {series.unmarked}"
 
 
 def day(moment: str) -> str:

@@ -71,20 +71,23 @@ def _guest(plan: PlanRecord, own: DomainUsed | None) -> str:
 def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:
     """Return how long the run takes, in sentences."""
     most = "at most " if plan.stopping else ""
-    whose = "run " + expected.paced_by if expected.paced_by else "the recorded example, elsewhere"
-    extra = "spare blocks and repeats come" if plan.spare_blocks else "repeats come"
+    whose = (
+        "run " + expected.paced_by if expected.paced_by else "the recorded example on another host"
+    )
+    extra = "spare blocks and repeats are" if plan.spare_blocks else "repeats are"
     return (
-        f"It takes {most}about {roughly(expected.total)}, {duration(expected.windows)} of it "
-        f"measured. Warm-ups, restores and boots are taken from {whose}; {extra} on top."
+        f"Expected time: {most}about {roughly(expected.total)} "
+        f"({duration(expected.windows)} measured). The times of warm-ups, restores and "
+        f"boots are from {whose}; {extra} extra."
     )
 
 
 def _spares(plan: PlanRecord) -> list[str]:
     count = plan.spare_blocks
-    each = "with a boot of its own" if count == 1 else "each with a boot of its own"
+    each = "with its own boot" if count == 1 else "each with its own boot"
     if count and plan.boots == 1 < (plan.blocks or 0):
         each = "from the same boot"
-    said = f"up to {counted(count, 'spare block')}, {each}, where one of those loses a value"
+    said = f"up to {counted(count, 'spare block')}, {each}, if a block loses a value"
     return [said] if count else []
 
 
@@ -103,7 +106,7 @@ def _arms(plan: PlanRecord) -> RenderableType:
     for name, arm in plan.tunings.items():
         native = arm.kind == "native"
         part = roles.get(name) or ("native twin" if native else "tuning")
-        starts = "in the image's tree" if native else "restored" if arm.restore else "booted"
+        starts = "chroot" if native else "restored" if arm.restore else "booted"
         table.add_row(text(name), text(part), text(starts))
     return table
 
@@ -143,7 +146,7 @@ def _foreseen(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> list[Renderable
     if not foreseen:
         return [text(_NO_RECOMMENDATION)]
     then = next((item.earlier.run for item in foreseen if item.earlier), None)
-    table = bare_table("A loss that a recommendation must exclude")
+    table = bare_table("Losses that a recommendation must exclude")
     table.add_column("workload", max_width=18, overflow="fold")
     table.add_column("loss", justify="right")
     table.add_column("if the spread is at most", justify="right")
@@ -160,16 +163,16 @@ def _foreseen(plan: PlanRecord, foreseen: Sequence[Foreseen]) -> list[Renderable
     return [
         table,
         text(
-            "Spread: the standard deviation of the effects of blocks. Up to there "
-            f"{plan.blocks} blocks over {boots} exclude the loss in 80 % of runs, for a tuning "
-            "that does nothing there; where boots differ, it takes less."
+            "Spread: the standard deviation of the effects of blocks. Up to this spread, "
+            f"{plan.blocks} blocks over {boots} exclude the loss in 80 % of runs, for a "
+            "tuning without effect; if boots differ, the spread must be smaller."
         ),
     ]
 
 
 _NO_RECOMMENDATION = (
-    "No recommendation can come of this plan: it takes ten blocks, an A/A control and a tuning on "
-    "trial."
+    "This plan cannot give a recommendation, which needs ten blocks, an A/A control and a "
+    "tuning to test."
 )
 
 

@@ -119,7 +119,7 @@ def left_behind(run: LoadedRun, attempts: Attempts) -> list[RenderableType]:
 def time_lines(run: LoadedRun) -> list[RenderableType]:
     """Return the command that draws a traced run's trials; [] for a run without a trace."""
     if level_of(run) == Level.TRACE and any(files.has_trace(trial.folder) for trial in run.trials):
-        return [text(f"\nEach trial's time line: labctl timeline {run.name}")]
+        return [text(f"\nTime line of each trial: labctl timeline {run.name}")]
     return []
 
 
@@ -167,8 +167,8 @@ def print_report(
     """Print the report; `html` is where the page lies, if there is one."""
     console.print(report(run, judgement))
     # In one piece: it is there to be copied.
-    where = "say --html FILE." if html is None else str(html)
-    console.print(text(f"\nEverything in pictures: {where}"), soft_wrap=True)
+    where = "run with --html FILE." if html is None else str(html)
+    console.print(text(f"\nHTML report: {where}"), soft_wrap=True)
 
 
 def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
@@ -177,7 +177,7 @@ def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
     notes = _Footnotes()
     parts: list[RenderableType] = [head(view), answer_lines(judgement.decision), Text()]
     parts += marked("Warning", judgement.warnings)
-    parts += marked("Not whole", view.other_problems)
+    parts += marked("Incomplete", view.other_problems)
     parts += _verdicts(view)
     for place in view.places:
         parts += _place(view, place, notes)
@@ -192,14 +192,14 @@ def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
 
 
 def _verdicts(view: View) -> list[RenderableType]:
-    """Return every judged tuning with its verdict and who else pays for it; [] when none was
+    """Return every judged tuning with its verdict and cost to others for it; [] when none was
     judged."""
     table = bare_table(f"Verdicts: change of the primary metric against {view.baseline}")
     table.add_column("tuning", min_width=9, max_width=16, overflow="fold")
     table.add_column("workload", min_width=9, max_width=17, overflow="fold")
     table.add_column("verdict", min_width=9, max_width=14, overflow="fold")
     table.add_column("change", min_width=9, max_width=12, overflow="fold")
-    table.add_column("who else pays", overflow="fold")
+    table.add_column("cost to others", overflow="fold")
     for tuning in view.candidates:
         for place in view.places:
             for item in view.judged(place, tuning):
@@ -321,7 +321,7 @@ def _change_cell(item: Comparison) -> Text:
 
 def _folded(interval: str) -> str:
     """Return an interval that breaks between its ends, never inside a number."""
-    return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO}\n", 1)
+    return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO.rstrip()}\n", 1)
 
 
 def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
@@ -330,7 +330,7 @@ def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
     header = dict.fromkeys(price.who for prices in side_costs.values() for price in prices)
     if not header:
         return []
-    table = _table(f"Who pays: change against {view.baseline}", [*header])
+    table = _table(f"Cost to others: change against {view.baseline}", [*header])
     for tuning, prices in side_costs.items():
         if prices:
             found = {
@@ -373,7 +373,7 @@ def _table(title: str, columns: list[str]) -> Table:
         if name == _VERDICT:
             table.add_column(name, no_wrap=True)
             continue
-        # The narrowest that "−31…−14 %" needs; a line can't break at a hyphen.
+        # The narrowest that "−31 to −14 %" needs; a line can't break at a hyphen.
         heading = text(name.replace("-loop ", " loop "))
         table.add_column(heading, min_width=9, max_width=14, overflow="fold")
     return table

@@ -132,14 +132,12 @@ def _guest(trial: TrialFolder, target: Path, said: list[str]) -> int | None:
     """Return the id of the file that was written."""
     clock = stored_clock_map(trial)
     if isinstance(clock, str):
-        said.append(f"No {GUEST}, as its times can't be put on the host's clock: {clock}.")
+        said.append(f"No {GUEST}: its times cannot be mapped to the host's clock: {clock}.")
         return None
     source, to_host = trial.path / files.GUEST, clock.to_host
     found = _tried(lambda: write_tracedat(source, target, to_host=to_host), GUEST, said)
     if found is not None:
-        said.append(
-            f"Wrote {target}, at the host's times, which are right to {nanoseconds(clock.error_ns)}"
-        )
+        said.append(f"Wrote {target}, in the host's times (error ± {nanoseconds(clock.error_ns)})")
     return found
 
 

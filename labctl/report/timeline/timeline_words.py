@@ -163,15 +163,15 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
         return (f"{told}{_waited(timeline)}",)
     said: tuple[str, ...]
     if not timeline.late and (coverage is None or coverage.is_enough):
-        said = (f"This trace names no late wake-up.{_waited(timeline)}",)
+        said = (f"This trace has no late wake-ups.{_waited(timeline)}",)
     elif is_blind(timeline):
         said = (
-            "What late wake-ups waited for is unknown without the host's side of the trace.",
+            "Without the host's side of the trace, it is unknown what late wake-ups waited for.",
             *_of_the_worst(timeline),
         )
     elif coverage is not None and not coverage.is_enough:
         said = (
-            f"What the slowest 5 % of wake-ups waited for is unknown: {coverage.why_unknown}.",
+            f"Unknown what the slowest 5 % of wake-ups waited for: {coverage.why_unknown}.",
             *_of_the_worst(timeline),
         )
     else:
@@ -181,14 +181,14 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
 
 def _lead(timeline: Timeline) -> str:
     if not any(late.latency_ns for late in timeline.late):
-        return f"{counted(len(timeline.late), 'wake-up')} are marked, and none came late."
+        return f"{counted(len(timeline.late), 'wake-up')} are marked; none was late."
     if not late_shares(timeline):
         return (
-            "What the slowest 5 % of wake-ups waited for is unknown: the trace does not show where "
-            "more than a tenth of that time went."
+            "Unknown what the slowest 5 % of wake-ups waited for: the trace does not show "
+            "more than a tenth of that time."
         )
     told = _share_words(_late_bounds(timeline), part_words(timeline), _behind(timeline.late))
-    return f"Of the time that the slowest 5 % of wake-ups waited, {told}."
+    return f"Of the waiting time of the slowest 5 % of wake-ups, {told}."
 
 
 def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
     own = coverage.own
     if own is not None and coverage.lacks_worst:
         said += (
-            f" {own.program} itself had a latency of {nanoseconds(own.worst_ns)}, and no wake-up "
-            "that was seen can have given it."
+            f" {own.program} itself measured a latency of {nanoseconds(own.worst_ns)}, "
+            "which none of the recorded wake-ups explains."
         )
     return (said,)
 
@@ -290,14 +290,14 @@ def clock_words(timeline: Timeline) -> str:
         return ""
     error = nanoseconds(timeline.clock_error_ns)
     text = (
-        f"The guest's times come from the guest's clock, which is known to ± {error}: what host "
-        "and guest did closer together than that can't be put in order."
+        f"The guest's times come from the guest's clock, with an error of ± {error}: the "
+        "order of host and guest events closer together than that is unknown."
     )
     typical = sorted(late.latency_ns for late in timeline.late)[len(timeline.late) // 2 :][:1]
     if typical and timeline.clock_error_ns > _SMALL_ERROR * typical[0]:
         text += (
-            f" That is much beside a typical late wake-up of {nanoseconds(typical[0])}: read the "
-            "split of single ones with care."
+            " That is large compared with a typical late wake-up of "
+            f"{nanoseconds(typical[0])}: treat the split of a single wake-up with care."
         )
     return text
 

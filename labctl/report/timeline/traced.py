@@ -77,7 +77,7 @@ def with_traces(results: Path) -> list[str]:
 def why_untraced(run: LoadedRun) -> str:
     """Return why no trial of a run has a trace, as a sentence."""
     if any(was_traced(trial.readings) for trial in run.trials):
-        return f"The traces of {run.name} were removed: its numbers are all that is left of them."
+        return f"The traces of {run.name} were removed; only its numbers are left."
     if level_of(run) != Level.TRACE:
         return (
             f"{run.name} recorded no traces: it collected at level '{level_of(run)}'. "
@@ -86,7 +86,7 @@ def why_untraced(run: LoadedRun) -> str:
     told = (told for trial in run.trials for told in recorders_said(trial.folder))
     if first := next(told, None):
         return f"No trial of {run.name} could be traced. {first}"
-    return f"No trial of {run.name} has a trace, although it was to collect them."
+    return f"No trial of {run.name} has a trace, although traces were requested."
 
 
 def was_traced(readings: Iterable[Reading]) -> bool:
@@ -116,7 +116,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
     chosen = max(attempts[number]) if attempt is None else int(attempt)
     if chosen not in attempts[number]:
         made = counted(len(attempts[number]), "attempt")
-        raise UsageError(f"trial {number} of {folder.name} has {made}, and no attempt {chosen}")
+        raise UsageError(f"trial {number} of {folder.name} has {made}, but no attempt {chosen}")
     trial = folder.trial(number, chosen)
     if not files.has_trace(trial):
         raise _no_trace(folder, trial, trial_name(number, chosen))
@@ -129,7 +129,7 @@ def about(folder: RunFolder, trial: TrialFolder) -> About:
     if not trial.has_record:
         raise UsageError(
             f"trial {trial.path.name.lstrip('0')} of {folder.name} was not finished",
-            hint=f"'labctl sweep --resume {folder.name}' makes it again.",
+            hint=f"'labctl sweep --resume {folder.name}' repeats it.",
         )
     record = trial.read_record()
     cell = record.cell
@@ -180,7 +180,7 @@ def recorders_said(trial: TrialFolder) -> list[str]:
 def _no_trace(folder: RunFolder, trial: TrialFolder, name: str) -> UsageError:
     """Explain a missing trace, with the recorders' messages if any."""
     message = f"trial {name} of {folder.name} has no trace"
-    lists = f"'labctl timeline {folder.name}' lists those that are there."
+    lists = f"'labctl timeline {folder.name}' lists the traced trials."
     if told := recorders_said(trial):
         return UsageError(f"{message}: {'; '.join(told)}", hint=lists)
     if _lost_its_trace(trial):

@@ -104,5 +104,6 @@ def without_clocks(tunings: Iterable[Tuning]) -> list[str]:
         return []
     return [
         "Beside neighbours, trials of arms with fewer CPUs than those may be invalid "
-        f"({', '.join(pinned)}), as labctl can't tell how much others use their CPUs: {problem}"
+        f"({', '.join(pinned)}), because labctl cannot measure the CPU time of other "
+        f"processes: {problem}"
     ]

@@ -39,8 +39,8 @@ _AROUND_S = 2.0
 """Time recorded beside the window: the snapshots around it, and the command's beginning."""
 
 MORE_ROOM = (
-    "Free some there, and the next block is traced again. Traces of trials that are done may go "
-    "('rm -r RUN/trials/*/trace'), and their time lines with them."
+    "Free some space there, and the next block is traced again. You can remove traces of "
+    "finished trials ('rm -r RUN/trials/*/trace'), which also removes their time lines."
 )
 
 _TRACES = (files.HOST, files.GUEST)
@@ -77,7 +77,7 @@ class BlockRoom:
         windows_s = [self._plan.workloads[trial.cell["workload"]].duration_s for trial in todo]
         had_room, self.is_enough = self.is_enough, holds_block(self._folder, windows_s)
         if had_room and not self.is_enough:
-            text = f"From block {block} on nothing is traced: {NO_ROOM} {MORE_ROOM}"
+            text = f"No traces from block {block} on: {NO_ROOM} {MORE_ROOM}"
             self._listener(Warned(text=text))
 
 
@@ -151,8 +151,9 @@ class Forecast:
         return (
             f"traces of {counted(self.trials, 'trial')} may take up to "
             f"{size(self.most_mib * MIB)}{likely} ({size(self.trial_mib * MIB)} for one of "
-            f"{self.longest_s:g} s), and {self.folder} has room for {size(self.room_mib * MIB)} "
-            f"(of {size(self.free_mib * MIB)}; {size(self.kept_mib * MIB)} are for all else)"
+            f"{self.longest_s:g} s), but {self.folder} has room for "
+            f"{size(self.room_mib * MIB)} (of {size(self.free_mib * MIB)}; "
+            f"{size(self.kept_mib * MIB)} are reserved)"
         )
 
 
@@ -184,7 +185,7 @@ def refusal(found: Forecast) -> HostError | None:
     if not found.is_refused:
         return None
     lacking_mib = found.trial_mib + found.kept_mib - found.free_mib
-    shorter = f"measure {found.fitting_s} s at most (--duration), " if found.fitting_s else ""
+    shorter = f"measure at most {found.fitting_s} s (--duration), " if found.fitting_s else ""
     return HostError(
         f"{found.words()}: too little for one trial",
         hint=f"Free {size(lacking_mib * MIB)} there, name a folder on a larger disk with "
@@ -197,8 +198,8 @@ def warning(found: Forecast) -> str | None:
     if found.is_enough:
         return None
     return (
-        f"{found.words()}: a block that finds too little room is not traced. Fewer trials "
-        "(--blocks, --tuning, --workload) take less, and --results names another folder."
+        f"{found.words()}: a block without enough space is not traced. Use fewer trials "
+        "(--blocks, --tuning, --workload), or another folder (--results)."
     )
 
 

@@ -47,7 +47,7 @@ def recorded(path: Path, plan: DensityPlan, words: tuple[str, ...]) -> Iterator[
     except OSError as error:
         raise HostError(
             f"cannot make the run's folder {path}: {error.strerror}",
-            hint="Name a folder that can be written with --results.",
+            hint="Name a writable folder with --results.",
         ) from error
     log = DensityLog(folder, first_record(plan, words))
     log.put(status="running")
@@ -58,7 +58,7 @@ def recorded(path: Path, plan: DensityPlan, words: tuple[str, ...]) -> Iterator[
         log.record = log.record.model_copy(update={"status": "interrupted"})
         if log.record.counts:
             shown = shlex.quote(str(folder.path))
-            stopped.add_note(f"What was counted: labctl density --show {shown}")
+            stopped.add_note(f"Show the result with: labctl density --show {shown}")
         raise
     except BaseException as error:
         log.record = log.record.model_copy(update={"status": "failed", "failure": str(error)})

@@ -161,7 +161,7 @@ def _is_usual(value: str, kind: str) -> bool:
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
 """Made of the rest at any time; a page has all of it within."""
-DERIVED = "it is made of the rest"
+DERIVED = "it is derived from the rest"
 """Reason why such a file isn't copied."""
 
 _MOST_BYTES = 256 << 20
@@ -220,7 +220,7 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
             f"the copy of run '{folder.name}' differs from the run: "
             f"{len(after.trials)} trials instead of {len(before.trials)}"
             + "".join(f"; {text}" for text in after.problems[:3]),
-            hint="A name of a user or host may be a word of the run, too. Nothing was written.",
+            hint="A user or host name may also be a word of the run. Nothing was written.",
         )
     return done
 
@@ -259,12 +259,12 @@ def _text(path: Path) -> bytes | str:
         return DERIVED
     data = _read(path)
     if data is None:
-        return "it is a link, no regular file, or larger than 256 MiB"
+        return "it is a link, not a regular file, or larger than 256 MiB"
     try:
         data.decode()
     except UnicodeDecodeError:
-        return "it is no text"
-    return "it is no text" if b"\0" in data else data
+        return "it is not text"
+    return "it is not text" if b"\0" in data else data
 
 
 def _texts(files: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
@@ -473,12 +473,12 @@ def export(
     """
     is_packed = target.name.endswith(SUFFIX)
     if not is_packed and target.suffix in _OTHER_ARCHIVES:
-        raise UsageError(f"{target}: the name of a run's archive ends in {SUFFIX}")
+        raise UsageError(f"{target}: the name of a run's archive must end in {SUFFIX}")
     if not is_packed and os.path.lexists(target):
-        raise UsageError(f"{target} is there already", hint="Give another --out.")
+        raise UsageError(f"{target} already exists", hint="Choose another --out.")
     beside = target.absolute().parent
     if not beside.is_dir():
-        raise UsageError(f"{beside} is not a folder", hint="Make it, or give another --out.")
+        raise UsageError(f"{beside} is not a folder", hint="Create it, or choose another --out.")
     try:
         with (
             folder.unpacked() as source,
@@ -531,7 +531,7 @@ def _regular(folder: Path, done: Redacted) -> dict[str, Path]:
         if "/" not in name and is_derived(name):
             done.left_out[name] = DERIVED
         elif path.is_symlink() or not path.is_file():
-            done.left_out[name] = "it is a link or no regular file"
+            done.left_out[name] = "it is a link or not a regular file"
         else:
             found[name] = path
     done.files = len(found)

@@ -134,7 +134,7 @@ def _check_socket_paths(places: StatePaths) -> None:
     longest = f"{places.libvirt_root}/lib/qemu/domain-9999-{name}/monitor.sock"
     if len(longest.encode()) > _SOCKET_PATH_BYTES:
         raise UsageError(
-            f"{places.root} is too long a path: sockets below it would pass "
+            f"the path {places.root} is too long: paths of sockets would exceed "
             f"{_SOCKET_PATH_BYTES} bytes",
             hint="Name a shorter folder with --state-dir.",
         )
@@ -167,8 +167,8 @@ def _root_clauses(planned: Planned) -> Iterator[str]:
             "run natively, in a mount namespace, a chroot and a cgroup with the guest's memory",
         ),
         (_is_realtime, "set real-time policies"),
-        (lambda tuning: tuning.host, "turn settings of the host"),
-        (lambda tuning: tuning.memory.hugepages, "set huge pages aside"),
+        (lambda tuning: tuning.host, "change settings of the host"),
+        (lambda tuning: tuning.memory.hugepages, "reserve huge pages"),
     )
     for forces, what in arms:
         if names := [name for name, tuning in planned.tunings.items() if forces(tuning)]:
@@ -179,10 +179,10 @@ def _root_clauses(planned: Planned) -> Iterator[str]:
     if plan.collect is Level.TRACE:
         yield "'collect: trace' records what all CPUs do"
     if has_peers(plan):
-        yield "workloads with a peer get a tap device and a network namespace"
+        yield "workloads with a peer need a tap device and a network namespace"
     elif has_native_network(plan):
-        yield "programs from files get a network namespace natively"
-    yield "every guest gets cgroups, and disks that belong to QEMU's own user"
+        yield "programs from files need a network namespace natively"
+    yield "every guest needs cgroups, and disks owned by QEMU's user"
 
 
 def _is_realtime(tuning: Tuning) -> bool:
@@ -248,7 +248,7 @@ def pin_plan(_: Reader, asked: StudyScope) -> Result:
     if not plan.shares:
         return fine(shown, plan.to_json())
     shown = f"{shown}. {' '.join(plan.shares)}".rstrip(". ")
-    return warn(shown, "labctl pins  # draws it and says why", plan.to_json())
+    return warn(shown, "labctl pins  # shows it and the reasons", plan.to_json())
 
 
 def guest_image(_: Reader, asked: StudyScope) -> Result:
@@ -272,7 +272,7 @@ def workloads(_: Reader, asked: StudyScope) -> Result:
     ]
     value = {name: [str(side) for side in reasons] for name, reasons in lacks.items()}
     if not lacks:
-        return fine(f"nothing known lacks for {some(tracers_of(study))}", value)
+        return fine(f"no known obstacle for {some(tracers_of(study))}", value)
     remedies = dict.fromkeys(r.remedy for reasons in lacks.values() for r in reasons.values())
     return warn("; ".join(shown), " ".join(remedies), value)
 
@@ -285,9 +285,9 @@ def conditions(_: Reader, asked: StudyScope) -> Result:
     unfit = unfit_conditions(study.neighbours, read_topology(), {pins.strategy: pins}, (), guests)
     value = {name: unfit.get(name, "") for name in study.neighbours}
     if not unfit:
-        return fine(f"nothing known lacks for {some(study.neighbours)}", value)
+        return fine(f"no known obstacle for {some(study.neighbours)}", value)
     shown = "; ".join(f"'{name}': {reason}" for name, reason in unfit.items())
-    return warn(shown, "labctl condition show NAME  # where its neighbours would run", value)
+    return warn(shown, "labctl condition show NAME  # shows the CPUs of its neighbours", value)
 
 
 def trace_room(_: Reader, asked: StudyScope) -> Result:
@@ -307,7 +307,7 @@ def trace_room(_: Reader, asked: StudyScope) -> Result:
     }
     if found.is_enough:
         return fine(found.words(), value)
-    remedy = "labctl sweep STUDY --collect trace --results FOLDER  # one on a larger disk"
+    remedy = "labctl sweep STUDY --collect trace --results FOLDER  # a folder on a larger disk"
     return (block if found.is_refused else warn)(found.words(), remedy, value)
 
 
@@ -325,7 +325,7 @@ def choice(_: Reader, asked: StudyScope) -> Result:
         shown += f"; can't be loaded: {some(broken)}"
     status, remedy = Status.OK, ""
     if out or broken:
-        status, remedy = Status.WARN, "labctl doctor --for everything  # why, one by one"
+        status, remedy = Status.WARN, "labctl doctor --for everything  # shows the reason of each"
     if study is not None and out:
         roles = study.roles.names()
         tried = {
@@ -345,7 +345,7 @@ def choice(_: Reader, asked: StudyScope) -> Result:
 
 
 def _study(asked: StudyScope) -> Study:
-    assert asked.study is not None, "asked of a study alone"
+    assert asked.study is not None, "checked only for a study"
     return asked.study
 
 
@@ -353,27 +353,27 @@ CHECKS = (
     Check(
         "pin-plan",
         GROUP,
-        "Pinned vCPUs, QEMU's own threads and the host's housekeeping each want CPUs of their "
-        "own; what shares one waits for the other.",
+        "Pinned vCPUs, QEMU's own threads and the host's housekeeping each need their own "
+        "CPUs; threads that share a CPU wait for each other.",
         pin_plan,
     ),
     Check(
         "guest-image",
         GROUP,
-        "Guests boot it and native runs use its tree; the first sweep builds what is missing.",
+        "Guests boot it and native runs use its tree; the first sweep builds it if it is missing.",
         guest_image,
     ),
     Check(
         "workloads",
         GROUP,
-        "A sweep leaves a workload out on the side whose kernel can't run it.",
+        "A sweep leaves a workload out on a side with a kernel that cannot run it.",
         workloads,
         applies=lambda asked: asked.study is not None and bool(tracers_of(asked.study)),
     ),
     Check(
         "conditions",
         GROUP,
-        "A sweep leaves out a condition whose neighbours this host can't have.",
+        "A sweep leaves out a condition with neighbours that this host does not support.",
         conditions,
         applies=lambda asked: (
             bool(asked.study and asked.study.neighbours) and isinstance(asked.pins, PinPlan)
@@ -382,16 +382,16 @@ CHECKS = (
     Check(
         "trace-room",
         GROUP,
-        "A block that finds too little room for its traces is not traced; a sweep doesn't "
-        "begin where there is none for one trial.",
+        "A block without enough space for its traces is not traced; a sweep does not start "
+        "without space for one trial.",
         trace_room,
         applies=lambda asked: asked.study is not None and asked.study.collect is Level.TRACE,
     ),
     Check(
         "tunings",
         GROUP,
-        "A sweep leaves out what this host can't do, with the reason; without its roles, or "
-        "any guest tuning beside them, a study has nothing to say.",
+        "A sweep leaves out unsupported tunings, with the reason; a study needs its roles "
+        "and at least one guest tuning.",
         choice,
         applies=lambda asked: isinstance(asked.pins, PinPlan),
     ),

@@ -35,8 +35,8 @@ def check_same_accelerator(log: RunLog, chosen: Accelerator) -> None:
         log.put(accelerator=chosen.name)
     elif began != chosen.name:
         raise UsageError(
-            f"run '{log.folder.name}' was begun under {began}, and guests run under "
-            f"{chosen.name} now",
+            f"run '{log.folder.name}' was started under {began}, but guests now run under "
+            f"{chosen.name}",
             hint=f"Resume it with '--accel {began}', or start a new run.",
         )
 
@@ -61,8 +61,8 @@ def check_same_host(name: str, then: RunRecord, now: RunRecord) -> None:
     ]
     if differing:
         raise UsageError(
-            f"run '{name}' was begun on another host than this one is now: {'; '.join(differing)}",
-            hint="Start a new run, or go back to what the run began with.",
+            f"the host has changed since run '{name}' was started: {'; '.join(differing)}",
+            hint="Start a new run, or restore the original state.",
         )
 
 

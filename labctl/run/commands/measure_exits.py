@@ -103,7 +103,7 @@ def vendor(cpuinfo: str) -> str:
         return "vmx"
     if "AuthenticAMD" in cpuinfo:
         return "svm"
-    raise HostError("the exit price list knows x86 processors of Intel and AMD only")
+    raise HostError("the exit price list supports only x86 processors from Intel and AMD")
 
 
 def kinds_of(which: str) -> tuple[ExitKind, ...]:
@@ -147,7 +147,7 @@ def exiting(kind: ExitKind, cpu: int | None) -> Iterator[ExitingGuest]:
 def _assembled(folder: Path) -> bytes:
     source = next((f / SOURCE for f in data_folders("benchmarks") if (f / SOURCE).is_file()), None)
     if source is None:
-        raise HostError(f"labctl's own file benchmarks/{SOURCE} is not there")
+        raise HostError(f"labctl's own file benchmarks/{SOURCE} is missing")
     linked, image = folder / "exit-prices.o", folder / "exit-prices.bin"
     deadline = Deadline.after(30, "assembling the guest program")
     run(["as", "--32", "-o", linked, source], deadline=deadline)
@@ -169,7 +169,7 @@ def _cpu_model(folder: Path, program: bytes) -> str:
             problem = error.message
     raise HostError(
         f"no guest starts under KVM here: {problem}",
-        hint="Exits have a price only where KVM works: 'labctl host accel' shows why it doesn't.",
+        hint="Exit prices need KVM: 'labctl host accel' shows why it does not work.",
     )
 
 

@@ -88,7 +88,7 @@ def plan_overhead(request: OverheadRequest) -> tuple[Planned, str]:
     if Kind.NATIVE in request.sides and planned.plan.roles.native is None:
         raise UsageError(
             f"study '{planned.plan.study}' has no native role to measure",
-            hint="Give '--side guest', or a study that has one with --study.",
+            hint="Use '--side guest', or name a study with a native role (--study).",
         )
     return planned, name
 
@@ -99,8 +99,8 @@ def _check_measurable(name: str, declared: StudyWorkload) -> None:
     if program.rate_metric is None or program.peer(declared.parameters) is not None:
         why = "runs at a fixed pace" if program.rate_metric is None else "talks to a peer"
         raise UsageError(
-            f"workload '{name}' {why}: what collecting costs does not show in its throughput",
-            hint="Name another with --workload, or a study that has one with --study.",
+            f"workload '{name}' {why}: its throughput does not show the cost of collecting",
+            hint="Name another workload with --workload, or another study with --study.",
         )
 
 

@@ -65,7 +65,7 @@ def live_outputs(
 
     Raises what booting a guest raises.
     """
-    listener(Note(text="A guest works, and tools look at it from the host."))
+    listener(Note(text="A guest runs work while tools observe it from the host."))
     places = request.places
     planned = plan_sweep(replace(request, overrides=Overrides(tunings=())), accelerator)
     with ExitStack() as stack:
@@ -186,13 +186,13 @@ class SelftestResult:
     def label(self) -> str:
         """Return what the bundle may be taken for."""
         if self.verifies_all:
-            return "KVM and a PMU work here, and all of labctl that needs them ran."
+            return "KVM and a PMU work here, and everything in labctl that needs them ran."
         missing = ", ".join(claim.what for claim in self.claims if not claim.shown)
         if self.accelerator.name == "tcg":
-            return f"Guests were emulated (accelerator tcg): this can't show {missing}."
+            return f"Guests were emulated (accelerator tcg), so this does not test {missing}."
         if missing:
-            return f"Guests ran under KVM, but this does not show {missing}."
-        return "Guests ran under KVM, but not all that this host can have worked."
+            return f"Guests ran under KVM, but this does not test {missing}."
+        return "Guests ran under KVM, but not everything that this host supports worked."
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -390,12 +390,12 @@ def read_bundle(path: Path) -> Bundle:
         manifest = parse_json(files.pop(MANIFEST))
         listed = {name: entry["sha256"] for name, entry in manifest["files"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{path} has no {MANIFEST} that can be read: {error!r}") from error
+        raise UsageError(f"{path} has no readable {MANIFEST}: {error!r}") from error
     found = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     if differing := sorted(n for n in found | listed if found.get(n) != listed.get(n)):
         raise UsageError(
-            f"{path} is not as it was made: {', '.join(differing[:5])}",
-            hint="Ask for it again: 'labctl selftest' writes a whole one or none.",
+            f"{path} was changed: {', '.join(differing[:5])}",
+            hint="Get it again: 'labctl selftest' writes a complete bundle or none.",
         )
     return Bundle(manifest, files)
 

@@ -85,7 +85,7 @@ def new_folder(path: Path, planned: Planned, program: OneProgram | None) -> RunF
     except OSError as error:
         raise HostError(
             f"cannot make the run's folder {path}: {error.strerror}",
-            hint="Name a folder that can be written with --results.",
+            hint="Name a writable folder with --results.",
         ) from error
     folder.write_plan(planned.plan.record())
     if planned.own is not None:
@@ -241,7 +241,9 @@ def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iter
     except KeyboardInterrupt as stopped:
         log.put(status="interrupted")
         if _has_begun(folder, planned):
-            stopped.add_note(f"Go on with: labctl sweep --resume {shlex.quote(str(folder.path))}")
+            stopped.add_note(
+                f"Continue with: labctl sweep --resume {shlex.quote(str(folder.path))}"
+            )
         raise
     except BaseException as error:
         log.put(status="failed", failure=str(error))
@@ -422,7 +424,7 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
             planned = with_image(request, planned, listener)
             folder = new_folder(path, planned, request.overrides.program)
         elif planned.added is None and reached(planned.plan, folder).is_over:
-            listener(Note(text=f"Run '{folder.name}' has all its trials: nothing is left to do."))
+            listener(Note(text=f"Run '{folder.name}' has all its trials; nothing to do."))
             with told(folder, listener):
                 finished(folder)
             return folder

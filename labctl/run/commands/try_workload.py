@@ -167,7 +167,7 @@ def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict
     found |= {f"serve {n}": shlex.join(one.argv) for n, one in enumerate(servers, start=1)}
     found |= {f"setup {n}": shlex.join(argv) for n, argv in enumerate(command.setup, start=1)}
     repeats = repeated_argv(command.argv)
-    name = "command" if repeats is None else "command, again and again"
+    name = "command" if repeats is None else "command, repeated"
     found[name + _isolation(command)] = shlex.join(repeats or command.argv)
     found |= {f"after {n}": shlex.join(argv) for n, argv in enumerate(command.after, start=1)}
     return found

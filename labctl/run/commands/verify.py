@@ -49,12 +49,14 @@ def check_asked(folder: RunFolder, study_digest: str | None, seed: int | None) -
     plan = folder.read_plan()
     if study_digest is not None and plan.study_digest != study_digest:
         raise BrokenError(
-            f"{folder.name} measured another study: digest {str(plan.study_digest)[:12]}…, not "
-            f"{study_digest[:12]}…",
-            hint="Bring the same labctl and the same files of tunings to every host.",
+            f"{folder.name} measured another study: expected digest {study_digest[:12]}…, "
+            f"got {str(plan.study_digest)[:12]}…",
+            hint="Install the same labctl and the same tuning files on every host.",
         )
     if seed is not None and plan.seed != seed:
-        raise BrokenError(f"{folder.name} measured with seed {plan.seed}, not {seed}")
+        raise BrokenError(
+            f"{folder.name} measured with another seed: expected {seed}, got {plan.seed}"
+        )
 
 
 def verify(folder: RunFolder) -> Verified:
@@ -67,7 +69,7 @@ def verify(folder: RunFolder) -> Verified:
     differences: list[Difference] = []
     for trial in folder.trial_folders():
         if not trial.has_record:
-            notes.append(f"Trial {trial.path.name} was cut off: it has no {RECORD}.")
+            notes.append(f"Trial {trial.path.name} was interrupted: it has no {RECORD}.")
             continue
         seen += 1
         try:
@@ -106,7 +108,7 @@ def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Itera
     if then is None:
         return
     if record.reparsed:
-        by = f"Trial {name} was parsed anew at {record.reparsed.at}"
+        by = f"Trial {name} was parsed again at {record.reparsed.at}"
         notes.append(f"{by} by labctl {record.reparsed.labctl}.")
     if then.samples != now.samples:
         yield Difference(name, SAMPLES, _what(then.samples, now.samples))
@@ -117,18 +119,18 @@ def _changed(trial: TrialFolder, record: TrialRecord, notes: list[str]) -> Itera
             continue  # docs/tracing.md: a report needs none of it
         yield Difference(name, raw, _what(then.raw.get(raw), now.raw.get(raw)))
     if removed and any(raw.startswith(traces) for raw in then.raw):
-        notes.append(f"Trial {name} has no {traces} any more.")
+        notes.append(f"Trial {name} no longer has {traces}.")
 
 
 def _redacted(said: RedactedCopy) -> str:
     left_out = f"; {counted(said.left_out, 'file')} are left out" if said.left_out else ""
     return (
-        f"This is a redacted copy, made by labctl {said.labctl} at {said.at}{left_out}. "
-        "Its digests are those of the copy."
+        f"This is a redacted copy, made by labctl {said.labctl} at {said.at}{left_out}. Its "
+        "digests match the copy."
     )
 
 
 def _what(then: str | None, now: str | None) -> str:
     if now is None:
         return "is gone"
-    return "was not there when the trial ended" if then is None else "was changed"
+    return "did not exist at the end of the trial" if then is None else "was changed"

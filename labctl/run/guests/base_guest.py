@@ -194,8 +194,8 @@ class OwnVm:
 
     def hint(self, lab: Lab) -> str:
         return (
-            f"Does '{self.own.domain.name}' boot by itself? A study's 'limits.boot_s' says how "
-            "long it may take."
+            f"Check that '{self.own.domain.name}' boots. A study's 'limits.boot_s' sets the "
+            "time limit."
         )
 
 
@@ -246,13 +246,14 @@ class ImageSource:
     def hint(self, lab: Lab) -> str:
         given = self.image.given_kernel
         if given is None:
-            return "'labctl image verify' shows whether its image is whole."
+            return "Check its image with 'labctl image verify'."
         initrd = "an initrd" if self.image.initrd is not None else "no initrd"
-        modules = given["modules"] or "nowhere but the image"
+        modules = given["modules"] or "the image only"
         return (
-            f"It boots {given['file']} ({given['release']}) with {initrd}; modules from {modules}. "
-            "The kernel or its initrd must have virtio_pci, virtio_blk and ext4; virtio_console "
-            "and isofs may be modules. Without '--kernel' it boots the image's own."
+            f"It boots {given['file']} ({given['release']}) with {initrd}; modules from "
+            f"{modules}. The kernel or its initrd must have virtio_pci, virtio_blk and "
+            "ext4; virtio_console and isofs may be modules. Without '--kernel', the guest "
+            "boots the image's kernel."
         )
 
 
@@ -302,12 +303,12 @@ def _alone(folder: Path, listener: Listener) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            listener(Note(text="Another labctl boots this image for the first time: waiting."))
+            listener(Note(text="Another labctl is booting this image for the first time: waiting."))
             if not flock_within(descriptor, WAIT_S):
                 raise BusyError(
-                    f"another labctl boots the image in {folder.parent} for the first time, and "
-                    f"has not ended within {WAIT_S:.0f} s",
-                    hint="See which process has that folder open: 'lsof +D FOLDER'.",
+                    f"another labctl is booting the image in {folder.parent} for the first "
+                    f"time and has not finished within {WAIT_S:.0f} s",
+                    hint="Find the process that uses the folder: 'lsof +D FOLDER'.",
                 ) from None
         yield
     finally:

@@ -168,11 +168,11 @@ def set_slices(tids: Iterable[int], slice_ns: int) -> None:
         try:
             set_slice(tid, slice_ns)
         except OSError as error:
-            raise BrokenError(f"thread {tid} can't have {wanted}: {error.strerror}") from error
+            raise BrokenError(f"cannot give thread {tid} {wanted}: {error.strerror}") from error
         if (found := known_slice_ns(tid)) != slice_ns:
             has = "none" if found is None else f"{found / 1e6:g} ms"
             raise BrokenError(
-                f"thread {tid} was given {wanted} and has {has}", hint="It takes Linux 6.12."
+                f"thread {tid}: expected {wanted}, got {has}", hint="This needs Linux 6.12."
             )
 
 

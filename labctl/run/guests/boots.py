@@ -179,7 +179,7 @@ class Boots:
                 return self._booted_and_saved(planned, self._beside(planned))
             except _NoSecondError as error:
                 self._to_come = ()
-                text = f"two guests can't start at once, so one boots at a time: {error.message}"
+                text = f"cannot boot two guests at once, so one boots at a time: {error.message}"
                 self._lab.listener(Warned(text=text))
                 return self._booted_and_saved(planned, None)
         except BrokenError as error:
@@ -194,9 +194,9 @@ class Boots:
         return None if pages_of(guest_xml(self._lab, self._baseline, self._disks)) else after
 
     def _booted_and_saved(self, planned: int, beside: int | None) -> list[SavedBoot]:
-        which = f"Boot {self.last + 1}: the guest starts and is set up."
+        which = f"Booting a guest ({self.last + 1})."
         if beside is not None:
-            which = f"Boots {self.last + 1} and {self.last + 2}: two guests start and are set up."
+            which = f"Booting two guests ({self.last + 1}, {self.last + 2})."
         self._lab.listener(Note(text=which))
         with ExitStack() as stack:
             first = stack.enter_context(self._booting(planned, self._lab))
@@ -242,7 +242,7 @@ class Boots:
         lab, number = boot.lab, boot.number
         memory = lab.work / f"boot-{number}.save"
         with (
-            foreseen(f"the guest of boot {number} was set up"),
+            foreseen(f"the guest of boot {number} was ready"),
             answering(lab, boot.running, lab.boot_s, is_booting=True, is_paused=False) as channel,
         ):
             self.seconds[number] = time.monotonic() - boot.started

@@ -123,7 +123,9 @@ def check_place(layout: Layout, running: RunningGuest, expected: Sequence[Expect
         *placement_problems(layout, placement(running.pid)),
     ]
     if problems:
-        raise BrokenError(f"the guest {running.name} is not as asked: {'; '.join(problems)}")
+        raise BrokenError(
+            f"the guest {running.name} differs from its tuning: {'; '.join(problems)}"
+        )
 
 
 def reseed(channel: Channel, seed: bytes) -> None:
@@ -133,7 +135,7 @@ def reseed(channel: Channel, seed: bytes) -> None:
     result = channel.run(command, seconds=_RESEED_S)
     if result.returncode != 0:
         said = last_words(result.stderr)
-        raise BrokenError(f"{channel.name}: its random numbers can't begin anew: {said}")
+        raise BrokenError(f"{channel.name}: cannot reseed its random numbers: {said}")
 
 
 def cpu_ns(running: RunningGuest) -> int:
@@ -209,7 +211,7 @@ class CloneRoom:
         """
         number = len(self.clones)
         if number >= MOST_NEIGHBOURS:
-            raise HostError(f"{number} clones of a guest are the most that labctl starts")
+            raise HostError(f"labctl starts at most {number} clones of a guest")
         end = self.stack.enter_context(ExitStack())
         clone = end.enter_context(self._clone(number, where))
         self.clones.append(clone)
@@ -282,7 +284,7 @@ class CloneRoom:
 
 def no_room() -> AbstractContextManager[CloneRoom]:
     """Refuse what only a run that has saved a boot can have; raises HostError."""
-    raise HostError("guests as neighbours are copies of a saved guest, and there is none")
+    raise HostError("guests as neighbours are clones of a snapshot, but there is none")
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def clean_up(places: StatePaths, listener: Listener) -> None:
         if restored.outcome.settles:
             listener(Note(text=f"Undone: {text}"))
         else:
-            listener(Warned(text=f"Not undone: {text} 'labctl host restore' says what to do."))
+            listener(Warned(text=f"Not undone: {text} Run 'labctl host restore' for details."))
     remove_work(places)
 
 
@@ -59,16 +59,13 @@ def end_guests(places: StatePaths, listener: Listener) -> None:
     that, kept for them. The caller holds the host's lock."""
     for name, pid in leftover_guests(places).items():
         _kill(pid)
-        listener(Note(text=f"Ended the guest '{name}', which an interrupted labctl had left."))
+        listener(Note(text=f"Stopped the guest '{name}' of an interrupted labctl."))
     for group in leftover_cgroups(places):
         try:
             own_cgroups.remove(group)
         except OSError as error:
             listener(
-                Warned(
-                    text=f"Not removed: the cgroup {group} of a guest that labctl left: "
-                    f"{error.strerror}."
-                )
+                Warned(text=f"Not removed: the cgroup {group} of an old guest: {error.strerror}.")
             )
     own_cgroups.remove_empty_partitions()
 

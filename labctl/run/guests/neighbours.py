@@ -107,7 +107,7 @@ class NeighbourGuests:
         ended = guest.serving.ended[-1]
         if ended.too_early:
             said = ended.output.decode(errors="replace").strip().splitlines()[-1:]
-            raise BrokenError(f"{name} ended by itself with {''.join(said)}")
+            raise BrokenError(f"{name} ended unexpectedly with {''.join(said)}")
         was_killed = ended.status != 0
         left = [_NOTHING] * self.count if was_killed else self._left(guest, name)
         return [

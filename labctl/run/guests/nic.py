@@ -85,12 +85,12 @@ def look(lab: Lab, channel: Channel, asked: Network) -> CardState:
     problems = []
     if driver != _DRIVERS[asked.model]:
         problems.append(
-            f"the guest drives its network card with {driver}, asked was {_DRIVERS[asked.model]}"
+            f"network card of the guest: expected driver {_DRIVERS[asked.model]}, got {driver}"
         )
     if asked.packed is not None and packed != asked.packed:
         problems.append(
-            f"the guest's network card has {'packed' if packed else 'split'} rings, asked was "
-            f"{'packed' if asked.packed else 'split'}"
+            f"network card of the guest: expected {'packed' if asked.packed else 'split'} "
+            f"rings, got {'packed' if packed else 'split'}"
         )
     found = {"device": device, "driver": driver, "packed": packed, "rx_queues": int(queues)}
     return CardState(problems=tuple(problems), evidence={RAW: found})
@@ -102,8 +102,9 @@ def _card(mac: str, channel: Channel) -> list[str]:
     lines = _output(channel, "sh", "-c", _FIND, "sh", mac).split("\n")
     if len(lines) != 4 or not lines[3].strip().isdecimal():
         raise BrokenError(
-            f"the guest shows no network card {mac} with a driver",
-            hint="Its kernel may have none for that model: boot another image, or give --kernel.",
+            f"the guest has no network card {mac} with a driver",
+            hint="Its kernel may have no driver for that model: boot another image, or use "
+            "--kernel.",
         )
     return [line.strip() for line in lines]
 

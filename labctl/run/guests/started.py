@@ -59,7 +59,7 @@ def _told(what: str, lines: list[str] | None) -> str:
     if lines is None:
         return f"\n{what} can't be read."
     if not lines:
-        return f"\n{what} says nothing."
+        return f"\n{what} is empty."
     last = "\n".join(f"  {line[:_WIDTH]}" for line in lines[-_LINES:])
     return f"\n{what} ends:\n{last}"
 
@@ -174,7 +174,7 @@ def finish_boot(channel: Channel, seconds: float) -> None:
     waited = channel.run(wait, seconds=seconds)
     state = waited.stdout.decode(errors="replace").strip()
     if state not in ("running", "degraded"):
-        raise BrokenError(f"the guest's systemd says '{state}' after the boot")
+        raise BrokenError(f"the guest's systemd is '{state}' after the boot")
     result = channel.run(Command(argv=("sync",)), seconds=60)
     if result.returncode != 0:
         raise BrokenError("'sync' failed in the guest")

@@ -126,10 +126,10 @@ def activate(channel: Channel, profile: str) -> TunedState:
         instead = "has no profile" if active is None else f"has the profile '{active}'"
         said = [*_said(log, "ERROR"), *words.strip().splitlines()]
         why = "".join(f": {line}" for line in said[-1:])
-        problems.append(f"tuned in the guest {instead}, asked was '{profile}'{why}")
+        problems.append(f"tuned in the guest {instead}, expected '{profile}'{why}")
     elif verified is not True and (left or not failed):
-        named = "; ".join(left) or "it does not say what"
-        problems.append(f"tuned in the guest can't verify its profile '{profile}': {named}")
+        named = "; ".join(left) or "no details given"
+        problems.append(f"tuned in the guest cannot verify its profile '{profile}': {named}")
     return TunedState(problems=tuple(problems), evidence={**found, "log": log.splitlines()})
 
 
@@ -156,8 +156,8 @@ def _run(channel: Channel, *argv: str) -> str:
     result = channel.run(Command(argv=argv), seconds=_START_S + 30)
     if result.returncode != 0:
         raise BrokenError(
-            f"tuned can't be used in the guest: {last_words(result.stderr)}",
-            hint="An image gets tuned by its recipe's 'packages'.",
+            f"cannot use tuned in the guest: {last_words(result.stderr)}",
+            hint="Add tuned to 'packages' in the image's recipe.",
         )
     return result.stdout.decode(errors="replace")
 
@@ -196,7 +196,7 @@ class Setting:
         if self.now == self.asked:
             return None
         found = "is not there" if self.now is None else f"reads '{self.now}'"
-        return f"in the guest {self.path} {found}, asked was '{self.asked}'"
+        return f"in the guest {self.path} {found}, expected '{self.asked}'"
 
     def to_json(self) -> dict[str, str | None]:
         return {"asked": self.asked, "before": self.before, "now": self.now}

@@ -12,6 +12,7 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.limit import Limit
 from labctl.base.paths import MOST_NEIGHBOURS, StatePaths
 from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.base.wording import counted
 from labctl.domain.pinning.pin_plan import PinPlan, pin_plans
 from labctl.host.accelerator import Requested
 from labctl.host.guest_memory import MIB, most_guests, needed_bytes
@@ -200,11 +201,11 @@ def _check_workload(one: OneProgram) -> None:
     program = workload_of(one.workload)
     why = None
     if program.uses_data_disk:
-        why = "it uses the data disk, and only one guest has labctl's"
+        why = "it uses the data disk, which only one guest has"
     elif program.peer(one.workload.parameters) is not None:
-        why = "it talks to a peer, and only one guest has a link to one"
+        why = "it needs a peer, which only one guest has"
     elif program.file.trial.kind == "once":
-        why = "it is one run of fixed work, so guests have no window in common"
+        why = "it is one run of fixed work, so guests have no common window"
     if why is not None:
         raise UsageError(
             f"workload '{one.name}' can't run in many guests at once: {why}",
@@ -216,9 +217,9 @@ def _check_tunings(names: Sequence[str]) -> None:
     for name, tuning in load_tunings(tuple(names)).items():
         why = None
         if tuning.kind is Kind.NATIVE:
-            why = "it is no guest"
+            why = "it is not a guest"
         elif not tuning.restore:
-            why = "its guests boot for themselves, and these are clones of one saved guest"
+            why = "its guests must boot, but density uses clones of one snapshot"
         if why is not None:
             raise UsageError(f"tuning '{name}' has no density: {why}", hint="Leave it out.")
 
@@ -226,15 +227,15 @@ def _check_tunings(names: Sequence[str]) -> None:
 def _most(asked: int | None, memory_mib: int) -> tuple[int, str]:
     """Return how many guests are tried at most, and why no more."""
     room = most_guests(memory_mib * MIB)
-    fitting, words = room if room is not None else (MOST_NEIGHBOURS, "the host tells no memory")
+    fitting, words = room if room is not None else (MOST_NEIGHBOURS, "the host reports no memory")
     if (asked or 1) > fitting:
         needed = needed_bytes(asked or 1, memory_mib * MIB) // MIB
         raise HostError(
-            f"{asked or 1} × {memory_mib} MiB of guests take {needed} MiB, and memory suffices for "
-            f"{fitting}: {words}",
-            hint=f"Give --most {fitting} or less, or smaller guests: --memory."
+            f"{counted(asked or 1, 'guest')} of {memory_mib} MiB: {needed} MiB needed, but memory "
+            f"suffices for {fitting}: {words}",
+            hint=f"Use --most {fitting} or less, or smaller guests (--memory)."
             if fitting
-            else "Give guests less memory: --memory.",
+            else "Use smaller guests (--memory).",
         )
     if asked is not None and asked <= MOST_NEIGHBOURS:
         return asked, "--most"

@@ -58,7 +58,7 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> HostRequest:
         for knob, value in tuning.host.items():
             if host.setdefault(knob, value) != value:
                 raise UsageError(
-                    f"'{by[knob]}' and '{tuning.name}' contradict each other: 'host.{knob}' is "
+                    f"'{by[knob]}' and '{tuning.name}' conflict: 'host.{knob}' is "
                     f"{host[knob]} in one and {value} in the other"
                 )
             by.setdefault(knob, tuning.name)
@@ -69,15 +69,15 @@ def asked_for(names: Sequence[str], vcpus: int | None = None) -> HostRequest:
     if held := knobs.held_by(host):
         if held[0] == "program":
             raise UsageError(
-                f"'{by[held[0]]}' runs a program of the host's, which would end with this command",
-                hint="A sweep runs it around its own trials. To keep it, make it a service of the "
-                "host's (systemd.service(5)).",
+                f"'{by[held[0]]}' runs a program on the host, which would end with this command",
+                hint="A sweep runs it during its trials. To keep it, install it as a service "
+                "(systemd.service(5)).",
             )
         raise UsageError(
-            f"'{by[held[0]]}' can't be kept by a command that ends: the kernel has '{held[0]}' in "
-            "force only while a program holds it",
-            hint="A sweep holds it around its own trials. Beyond that a program must stay: tuned's "
-            "daemon ('force_latency' in [cpu] of a profile), or the service that 'labctl advise' "
+            f"this command cannot keep '{by[held[0]]}': '{held[0]}' is active only while a "
+            "program holds it open",
+            hint="A sweep holds it during its trials. To keep it, use tuned's daemon "
+            "('force_latency' in [cpu] of a profile), or the service that 'labctl advise' "
             "writes.",
         )
     if problems := knobs.problems(host, place):
@@ -116,8 +116,8 @@ def _tuning(name: str) -> Tuning:
     tuning = load_tuning(name)
     if not _is_of_hosts(tuning):
         raise UsageError(
-            f"'{name}' changes nothing on the host, only in the guest",
-            hint="'labctl tuning list' lists those of the host under 'Host'.",
+            f"'{name}' changes only the guest, not the host",
+            hint="'labctl tuning list' lists tunings of the host under 'Host'.",
         )
     return tuning
 
@@ -308,7 +308,7 @@ def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
     for name in only:
         if name not in names:
             raise UsageError(
-                f"'{name}' is not a tuning that a saved guest is restored with",
+                f"'{name}' is not a tuning that can be restored from a snapshot",
                 hint=nearest(name, names),
             )
     return tuple(name for name in names if not only or name in only)

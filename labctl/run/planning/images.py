@@ -59,9 +59,9 @@ def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
     for name, declared in workloads.items():
         if _brought(workload_of(declared)) is not None:
             raise UsageError(
-                f"workload '{name}' brings files, and '{domain}' gets none",
-                hint="Put its programs into that VM and name them in 'command', or leave --domain "
-                "out.",
+                f"workload '{name}' needs files, which labctl does not copy to '{domain}'",
+                hint="Install its programs in that VM and name them in 'command', or leave "
+                "--domain out.",
             )
 
 
@@ -98,8 +98,8 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
         return recipe.with_kernel(read_kernel(kernel.resolve(), initrd and initrd.resolve()))
     if initrd is not None:
         raise UsageError(
-            f"an initrd ({initrd}) was given without the kernel that it belongs to",
-            hint="Give '--kernel' as well.",
+            f"--initrd needs --kernel (got only {initrd})",
+            hint="Add '--kernel'.",
         )
     return recipe
 
@@ -115,16 +115,17 @@ def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
         found = read_kernel(kernel, Path(recorded.initrd) if recorded.initrd else None)
     except UsageError as error:
         raise UsageError(
-            f"run '{run}' was begun with the kernel {kernel}: {error.message}",
-            hint="Put it back, or start a new run.",
+            f"run '{run}' was started with the kernel {kernel}: {error.message}",
+            hint="Restore it, or start a new run.",
         ) from error
     before, now = recorded.sha256, dict(found.digests)
     if changed := sorted(name for name in before | now if before.get(name) != now.get(name)):
         what = {"file": "the kernel itself", "initrd": "its initrd"}
         raise UsageError(
-            f"run '{run}' was begun with the kernel {kernel}, of which "
-            f"{', '.join(what.get(name, f'its {name}') for name in changed)} changed since",
-            hint="Put it back as it was, or start a new run.",
+            f"run '{run}' was started with the kernel {kernel}, but "
+            f"{', '.join(what.get(name, f'its {name}') for name in changed)} changed since "
+            "then",
+            hint="Restore it, or start a new run.",
         )
     return recipe.with_kernel(found)
 
@@ -166,7 +167,7 @@ def _kernel(image: str, places: StatePaths) -> Path:
     if own.is_file():
         return own
     raise HostError(
-        "whether KVM works is tested by booting a kernel, and no guest image is built yet",
+        "testing KVM needs a kernel to boot, but no guest image is built yet",
         hint=f"labctl image build {image}",
     )
 

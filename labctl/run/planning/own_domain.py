@@ -69,9 +69,8 @@ def check_files(domain: OwnDomain) -> tuple[Path, ...]:
     for path in domain.boot_files:
         if why := doubt(path) or _why_no_file(path):
             raise UsageError(
-                f"'{domain.name}' boots {path}, and {why}",
-                hint="Give a kernel and an initrd that only you or root can change, in folders of "
-                "which the same is true.",
+                f"'{domain.name}' boots {path}, but {why}",
+                hint="Use a kernel and an initrd in folders that only you or root can write to.",
             )
     if domain.nvram is not None and os.path.lexists(domain.nvram):
         _check_kind(domain, "the variables", domain.nvram)  # labctl copies them
@@ -88,18 +87,18 @@ def _check_firmware(domain: OwnDomain, path: Path) -> None:
     real = Path(os.path.realpath(path))
     why = doubt(path) or _why_no_file(path)
     if why is None and real.stat().st_uid != 0:
-        why = f"{real} is not root's"
+        why = f"{real} is not owned by root"
     if why is None and not any(real.is_relative_to(folder) for folder in FIRMWARE_FOLDERS):
         why = f"{real} is in none of {', '.join(map(str, FIRMWARE_FOLDERS))}"
     if why is not None:
         raise UsageError(
-            f"'{domain.name}' starts the firmware {path}, and {why}",
-            hint="Name firmware of this host's own packages in <loader>, in a copy of its XML.",
+            f"'{domain.name}' starts the firmware {path}, but {why}",
+            hint="In a copy of its XML, set <loader> to firmware from this host's packages.",
         )
 
 
 def _why_no_file(path: Path) -> str | None:
-    return None if path.is_file() else f"{path} is no file"
+    return None if path.is_file() else f"{path} is not a file"
 
 
 def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
@@ -138,16 +137,16 @@ def _check_chain(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
         # libvirt opens no file whose format it would have to guess: a guest could have written a
         # header into a raw one.
         if (kind := str(layer.get("backing-filename-format", ""))) not in FORMATS:
-            said = f"says that it is '{kind}'" if kind else "doesn't say of which format it is"
+            said = f"says that it is '{kind}'" if kind else "does not state its format"
             raise UsageError(
-                f"{path}, of disk {disk.name} of '{domain.name}', is based on {base} and {said}: "
-                f"labctl opens {' and '.join(FORMATS)}",
-                hint=f"Say it: qemu-img rebase -u -F FORMAT -b {base} {path}",
+                f"{path}, of disk {disk.name} of '{domain.name}', is based on {base} and "
+                f"{said}: expected {' or '.join(FORMATS)}",
+                hint=f"State it: qemu-img rebase -u -F FORMAT -b {base} {path}",
             )
         if re.match("[A-Za-z0-9+_-]*:", str(base)) or not str(base).startswith("/"):
             raise UsageError(
-                f"{path}, of disk {disk.name} of '{domain.name}', is based on {base}, which is no "
-                "file by an absolute path",
+                f"{path}, of disk {disk.name} of '{domain.name}', is based on {base}, which "
+                "is not an absolute path of a file",
                 hint="Give a copy of it: qemu-img convert -O qcow2 DISK COPY",
             )
         path = str(base)
@@ -167,7 +166,7 @@ def _check_kind(domain: OwnDomain, what: str, path: Path) -> bool:
     if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
         raise UsageError(
             f"{what} of '{domain.name}', {path}: neither a file nor a block device",
-            hint="Mend <source> in a copy of its XML.",
+            hint="Correct <source> in a copy of its XML.",
         )
     return stat.S_ISBLK(mode)
 
@@ -175,8 +174,7 @@ def _check_kind(domain: OwnDomain, what: str, path: Path) -> bool:
 def _cannot_open(domain: OwnDomain, what: str, path: Path, error: OSError) -> UsageError:
     return UsageError(
         f"cannot open {what} of '{domain.name}', {path}: {error.strerror}",
-        hint="labctl copies domains whose disks lie on this host; mend <source> in a copy of "
-        "its XML if they lie elsewhere.",
+        hint="The disks must be on this host; otherwise correct <source> in a copy of its XML.",
     )
 
 
@@ -186,17 +184,17 @@ def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str
         told: Mapping[str, Any] = parse_json(
             run(
                 ["qemu-img", "info", "--output=json", "-f", kind, path],
-                deadline=Deadline.after(30, f"looking at {path}"),
+                deadline=Deadline.after(30, f"reading {path}"),
             ).stdout
         )
     except ProcessError as error:
         if _LOCKED in error.completed.stderr:
             raise _in_use(domain, disk) from error
         raise UsageError(
-            f"disk {disk.name} of '{domain.name}', {path}, is no {kind} that can be "
-            f"read: {error.completed.stderr.strip()}",
-            hint="Say its format in the domain's XML (<driver type=…/>), and keep the files that "
-            "it is based on where it names them.",
+            f"disk {disk.name} of '{domain.name}', {path}, is not a readable {kind}: "
+            f"{error.completed.stderr.strip()}",
+            hint="Set its format in the domain's XML (<driver type=…/>), and do not move its "
+            "backing files.",
         ) from error
     return told
 
@@ -250,9 +248,9 @@ class OwnGuest:
         for path, found in self.files_as_found.items():
             if _identity(path) != found:
                 raise HostError(
-                    f"{path}, which a copy of '{self.domain.name}' opens, is another file or was "
-                    "changed since labctl looked at it",
-                    hint="Leave the files of the domain alone while labctl measures its copy.",
+                    f"{path}, which a copy of '{self.domain.name}' opens, was replaced or "
+                    "changed during the run",
+                    hint="Do not change the files of the domain while labctl measures its copy.",
                 )
 
     @property
@@ -281,7 +279,7 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
     if connect is None:
         raise UsageError(
             f"labctl's embedded libvirt has no domain '{asked}'",
-            hint="Give '--connect qemu:///system' as well, or a file whose name ends in .xml.",
+            hint="Add '--connect qemu:///system', or pass a file with the suffix .xml.",
         )
     with Session.connected(connect) as session:
         return own_domain(session.domain_xml(asked), f"domain '{asked}'")
@@ -307,8 +305,8 @@ def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest
     domain = domain_asked_for(asked, connect)
     if keep_network and connect is None and "network" in domain.networks:
         raise UsageError(
-            f"'{domain.name}' is on a network of libvirt's, and the embedded driver has none",
-            hint="Give '--connect qemu:///system', or leave out --keep-network.",
+            f"'{domain.name}' is on a libvirt network, which the embedded driver does not support",
+            hint="Add '--connect qemu:///system', or leave out --keep-network.",
         )
     if connect is not None and not is_file(asked):
         with Session.connected(connect) as session:
@@ -330,10 +328,10 @@ def check_room(domain: OwnDomain, topology: Topology, remedy: str | None = None)
     if domain.vcpus > len(topology.pinnable):
         other = f", {remedy}" if remedy else ""
         raise UsageError(
-            f"'{domain.name}' has {domain.vcpus} vCPUs, and labctl may use CPUs "
-            f"{format_cpus(topology.pinnable)} here: no plan can give each of them its own",
-            hint=f"Take a host with as many CPUs{other}, or give a copy of its XML with fewer in "
-            "<vcpu>.",
+            f"'{domain.name}' has {domain.vcpus} vCPUs, but labctl may use only CPUs "
+            f"{format_cpus(topology.pinnable)} here",
+            hint=f"Use a host with as many CPUs{other}, or pass a copy of its XML with fewer "
+            "vCPUs in <vcpu>.",
         )
 
 
@@ -347,10 +345,10 @@ def check_places(domain: OwnDomain, topology: Topology) -> None:
     ):
         if absent:
             raise UsageError(
-                f"'{domain.name}' is bound to {what} {format_cpus(absent)}, and labctl may use "
-                f"{format_cpus(here)} here",
-                hint="Take its host, or a copy of its XML with other sets in <vcpu>, <cputune> and "
-                "<numatune>.",
+                f"'{domain.name}' is bound to {what} {format_cpus(absent)}, but labctl may "
+                f"use only {format_cpus(here)} here",
+                hint="Use its host, or a copy of its XML with other sets in <vcpu>, <cputune> "
+                "and <numatune>.",
             )
 
 
@@ -359,9 +357,9 @@ def own_study(study: Study, own: OwnGuest, vcpus: int | None, memory_mib: int | 
     role. Raises UsageError where the command line asks for others."""
     if vcpus is not None or memory_mib is not None:
         raise UsageError(
-            f"'{own.domain.name}' has vCPUs and memory of its own ({own.domain.vcpus} vCPUs, "
+            f"'{own.domain.name}' has its own vCPUs and memory ({own.domain.vcpus} vCPUs, "
             f"{own.domain.memory_mib} MiB)",
-            hint="Leave out --vcpus and --memory, or change a copy of its XML.",
+            hint="Leave out --vcpus and --memory, or edit a copy of its XML.",
         )
     # labctl adds one data disk to the copy.
     shape = replace(

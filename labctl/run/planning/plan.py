@@ -79,12 +79,12 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
 def _own_asked_for(request: SweepRequest) -> OwnGuest | None:
     if request.domain is None:
         if request.keep_network:
-            raise UsageError("--keep-network is for a domain of your own", hint="Name it: --domain")
+            raise UsageError("--keep-network needs --domain", hint="Add --domain")
         return None
     if request.kernel is not None or request.initrd is not None:
         raise UsageError(
-            "--kernel and --initrd are for labctl's images, and --domain names another guest",
-            hint="A domain boots what its own XML says: change a copy of that.",
+            "--kernel and --initrd apply only to labctl's images, not to --domain",
+            hint="A domain boots from its own XML: edit a copy of it.",
         )
     return read_own(request.domain, connect=request.connect, keep_network=request.keep_network)
 
@@ -93,8 +93,8 @@ def check_no_peers(study: Study) -> None:
     """Raise UsageError for a study whose guests must have labctl's link."""
     if has_peers(study):
         raise UsageError(
-            f"study '{study.name}' has workloads that talk to a peer over labctl's own link, "
-            "which a copy of a foreign domain doesn't have",
+            f"study '{study.name}' has workloads with a peer on labctl's own link, which a "
+            "copy of your domain does not have",
             hint="Leave --domain out, or choose other workloads with --workload.",
         )
 
@@ -200,15 +200,11 @@ class Begun:
         BrokenError for one that isn't whole."""
         record = folder.read_run()
         if record.imported:
-            raise UsageError(
-                f"run '{folder.name}' was imported: labctl did not measure it and can't go on with "
-                "it"
-            )
+            raise UsageError(f"run '{folder.name}' was imported, so labctl cannot continue it")
         if record.redacted:
             raise UsageError(
-                f"run '{folder.name}' is a redacted copy: its trials and new ones would name two "
-                "hosts",
-                hint="Go on with the run that it was made of.",
+                f"run '{folder.name}' is a redacted copy, so new trials cannot be added",
+                hint="Continue the original run.",
             )
         return cls(folder, record, folder.read_plan(), folder.read_extensions())
 
@@ -261,7 +257,7 @@ def extended_plan(begun: Begun, blocks: int) -> Planned:
         said = f"status: {status}" if status != "done" else "its last extension has not begun"
         raise UsageError(
             f"run '{folder.name}' is not finished ({said}), so there is nothing to extend",
-            hint=f"First: labctl sweep --resume {folder.name}",
+            hint=f"First run: labctl sweep --resume {folder.name}",
         )
     last = begun.extensions[-1].digest if begun.extensions else begun.plan.digest
     added = extension(planned.plan, blocks, extends=str(last))
@@ -275,17 +271,17 @@ def resumed_plan(begun: Begun) -> Planned:
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings))
     if plan.guest.vcpus is None:
-        raise BrokenError(f"{folder.path / 'plan.json'} does not say how many vCPUs the guest has")
+        raise BrokenError(f"{folder.path / 'plan.json'} has no number of vCPUs")
     pin_plans, unplaced = pin_plans_of(topology, plan.guest.vcpus, tunings.values())
     if unplaced or pins_digest(pin_plans) != plan.host_digest:
         raise UsageError(
             f"run '{folder.name}' was planned for other CPUs than this host has now",
-            hint="Resume it where it began, or start a new run.",
+            hint="Resume it on its original host, or start a new run.",
         )
     if changed := changed_tunings(plan, tunings):
         raise UsageError(
             f"{', '.join(changed)}: changed since run '{folder.name}' was planned",
-            hint="Put the files in 'domains/' back as they were, or start a new run.",
+            hint="Restore the files in 'domains/', or start a new run.",
         )
     return Planned(
         plan=plan,

@@ -56,8 +56,8 @@ def check_programs(
     packages = recipe.layer.packages if recipe.layer else ()
     with_packages = f" with {', '.join(packages)}" if packages else ""
     return (
-        f"{shown}: looked for in the image '{recipe.name}' once it is built{with_packages}, which "
-        "the sweep does first",
+        f"{shown}: checked in the image '{recipe.name}' after the sweep has built "
+        f"it{with_packages}",
     )
 
 
@@ -66,7 +66,7 @@ def _remedy(program: str) -> str:
     if "/" in program and Path(program).is_file() and not Path(program).is_absolute():
         name = Path(program).name
         return (
-            f"A program of yours is one of the 'files' of a workload's file: files: {{{name}: "
+            f"Add your own program to 'files' of a workload file: files: {{{name}: "
             f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/workloads.md)."
         )
     found = shutil.which(program)
@@ -85,11 +85,11 @@ def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
         for package in sorted(_unknown_packages(wanted, recipe.spec.suite)):
             known = _said("apt-cache", "pkgnames", package[:2]).split()
             raise UsageError(
-                f"workload '{name}': there is no package '{package}' in the package lists of this "
-                f"host, which are those of the image '{recipe.name}' too",
+                f"workload '{name}': no package '{package}' in the package lists of this "
+                f"host, which the image '{recipe.name}' also uses",
                 hint=f"{nearest(package, known).partition(' Allowed')[0]}"
                 if known
-                else "If it is new, 'apt-get update' gets the lists.",
+                else "If it is new, update the lists with 'apt-get update'.",
             )
 
 

@@ -66,10 +66,10 @@ def _enough(pages: Pages, journal: Journal, root: Path) -> Iterator[None]:
             stack.enter_context(journal.changed(FileValue(str(number)), str(total)))
         except (OSError, HostError) as error:
             place = "" if node is None else f" on NUMA node {node}"
-            found = error.message if isinstance(error, HostError) else f"{number} is not there"
+            found = error.message if isinstance(error, HostError) else f"{number} does not exist"
             raise BrokenError(
                 f"no {needed} free huge pages of {size}{place} for the guest's memory: {found}",
-                hint="The host's memory is in pieces, or in use. Reserve them when it boots: "
+                hint="The host's memory is fragmented or in use. Reserve huge pages at boot: "
                 f"hugepagesz={size} hugepages={needed}; or give the guest less memory.",
             ) from error
         yield

@@ -48,7 +48,7 @@ class QemuUser:
     @property
     def sentence(self) -> str:
         if not self.why_root:
-            return f"QEMU runs as {self.name}, without root's rights."
+            return f"QEMU runs as {self.name}, without root privileges."
         return f"QEMU runs as root, because {'; '.join(self.why_root)}."
 
     def to_json(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def qemu_user(
     account = account_of_qemu()
     if account is None:
         named = f"'{ACCOUNTS[0]}' ('make setup' makes it)"
-        return root(f"there is no account {named}")
+        return root(f"no account {named}")
     if why := _why_nobody_becomes(account):
         return root(why)
     if KVM_DEVICE.exists() and _refused(account, _OPENS, [KVM_DEVICE]):
@@ -108,7 +108,7 @@ def _why_nobody_becomes(account: QemuUser) -> str | None:
     done = run(_as(account, "true"), deadline=_soon(account), check=False)
     if done.returncode == 0:
         return None
-    return f"labctl can start no process as {account.name}: {_last_line(done.stderr)}"
+    return f"labctl cannot start processes as {account.name}: {_last_line(done.stderr)}"
 
 
 def _about_kvm(account: QemuUser) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _about_io_uring(account: QemuUser, tunings: Iterable[Tuning], sysctl: Path) 
     using = [tuning.name for tuning in tunings if tuning.disk.io == "io_uring"]
     is_closed = _number(sysctl / "io_uring_disabled") == 1
     if using and is_closed and _number(sysctl / "io_uring_group") not in account.groups:
-        yield f"'{using[0]}' needs io_uring, which this kernel leaves to root"
+        yield f"'{using[0]}' needs io_uring, which this kernel allows only for root"
 
 
 def _about_own_files(account: QemuUser, own: OwnDomain) -> Iterator[str]:
@@ -160,7 +160,7 @@ def _as(account: QemuUser, *argv: str) -> list[str]:
 
 
 def _soon(account: QemuUser) -> Deadline:
-    return Deadline.after(30, f"asking what {account.name} may do")
+    return Deadline.after(30, f"checking the permissions of {account.name}")
 
 
 def _last_line(text: str) -> str:

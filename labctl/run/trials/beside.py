@@ -192,9 +192,9 @@ class _OnTheHost:
             self.outcome.append(self._ended(copy))
             if copy.has_starved:
                 raise BrokenError(
-                    f"processes of the neighbour {self.beside.program.name} were killed: its "
-                    "memory did not suffice",
-                    hint="Give it more 'memory_mib'.",
+                    f"processes of the neighbour {self.beside.program.name} were killed: "
+                    "out of memory",
+                    hint="Raise its 'memory_mib'.",
                 )
 
     def _is_busy(self, copy: _Copy) -> bool:
@@ -207,9 +207,9 @@ class _OnTheHost:
             result = copy.running.result()
             said = last_words(result.stderr or result.stdout) or "it printed nothing"
             if copy.has_starved:
-                said = f"{said}; its memory did not suffice ('memory_mib')"
+                said = f"{said}; it was out of memory (raise 'memory_mib')"
             raise BrokenError(
-                f"the neighbour {self.beside.program.name} ended by itself with status "
+                f"the neighbour {self.beside.program.name} ended unexpectedly with status "
                 f"{result.returncode}: {said}"
             )
 
@@ -397,7 +397,7 @@ def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[Ru
         yield None
         return
     if lab.link is None:
-        raise UsageError(f"workload '{workload.name}' needs a link, and this run has none")
+        raise UsageError(f"workload '{workload.name}' needs a link, but this run has none")
     asked = workload.bottleneck(parameters)
     with ExitStack() as stack:
         if asked is None:
@@ -417,7 +417,10 @@ def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[Ru
 
 def _narrow_of(lab: Lab, workload: Workload) -> Narrow:
     if lab.link is None or lab.link.narrow is None:
-        raise UsageError(f"workload '{workload.name}' narrows its link, and this run's can't be")
+        raise UsageError(
+            f"workload '{workload.name}' needs a narrow link, but this run's link cannot be "
+            "narrowed"
+        )
     return lab.link.narrow
 
 

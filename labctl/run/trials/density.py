@@ -206,7 +206,7 @@ def count_guests(
             why = f"{counted(wanted, 'guest')}: {why}"
             return CountRecord(block=block, tuning=tuning, why=why)
         if step.disturbed:
-            ended = f"others at work on this host beside {counted(wanted, 'guest')}"
+            ended = f"other processes on this host beside {counted(wanted, 'guest')}"
             break
         held[wanted] = step.held
         if not step.held:
@@ -305,7 +305,7 @@ def _said(plan: DensityPlan, step: StepRecord) -> str:
     holds = "the limit holds" if step.held else "the limit breaks"
     if step.disturbed:
         others = step.other_cpus or 0.0
-        holds = f"not believed, as others kept {others:.2f} CPUs busy"
+        holds = f"discarded, because other processes kept {others:.2f} CPUs busy"
     return (
         f"{where}: {counted(step.count, 'guest')} ({placed}), worst {limit.metric} {worst}: "
         f"{holds}."

@@ -69,7 +69,7 @@ class Tally:
         for lost in damaged:
             # Its folder stays, and the next attempt gets one of its own.
             self._attempts[lost.number] = max(self._attempts.get(lost.number, 0), lost.attempt)
-            text = f"trial {lost.folder} does not count and is done again: {lost.why}"
+            text = f"trial {lost.folder} does not count and is repeated: {lost.why}"
             listener(Warned(text=text))
         # A resumed run may try again what was invalid: its cause may have been mended.
         self._attempts_before = dict(self._attempts)
@@ -130,7 +130,7 @@ class Tally:
             return False
         if spare not in self._begun:
             why = why_spare(losses(self._plan, self._lost()))
-            self._listener(Note(text=f"Block {spare} is a spare: it runs because {why}."))
+            self._listener(Note(text=f"Block {spare} is a spare block, run because {why}."))
         return True
 
     def _spares_due(self) -> tuple[int, ...]:
@@ -166,7 +166,7 @@ class Tally:
         if not self._done and tried >= _HOPELESS_TRIALS:
             raise HopelessError(
                 f"the first {tried} attempts were all invalid; the last: {text}",
-                hint=f"Mend the cause, then: labctl sweep --resume {self._name}",
+                hint=f"Fix the cause, then run: labctl sweep --resume {self._name}",
             )
 
 
@@ -236,7 +236,7 @@ class Engine:
             if why := self._asked(trials):
                 self.ended = Ended(block - 1, why)
                 most = self._plan.blocks
-                self._lab.listener(Note(text=f"Ends after {block - 1} of {most} blocks: {why}."))
+                self._lab.listener(Note(text=f"Stopped after {block - 1} of {most} blocks: {why}."))
                 return
             self._room.look(block, self._tally.not_done(trials))
             for _, inside in groupby(trials, key=lambda t: t.position):
@@ -262,7 +262,7 @@ class Engine:
         started = time.monotonic()
         try:
             with ExitStack() as stack:
-                with foreseen("a machine was made ready"):
+                with foreseen("a machine was ready"):
                     self._attempts.rooms.make_ready(trials)
                     bench = stack.enter_context(self._bench(trials[0]))
                 if bench.boot:
@@ -293,8 +293,8 @@ class Engine:
             raise HopelessError(
                 f"the guest failed to boot {self._failed_boots} times in a row; the last time: "
                 f"{error.message}",
-                hint=f"{error.hint or 'Mend the cause.'} "
-                f"Then: labctl sweep --resume {self._folder.name}",
+                hint=f"{error.hint or 'Fix the cause.'} Then run: labctl sweep --resume "
+                f"{self._folder.name}",
             ) from error
 
     def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:

@@ -39,18 +39,18 @@ def work_of_neighbours(folder: TrialFolder, record: TrialRecord) -> list[Neighbo
         return [_work(declared[row["kind"]], row) for row in data["neighbours"]]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise BrokenError(
-            f"{folder.path / RAW}: expected what neighbours did, found something else ({error!r})"
+            f"{folder.path / RAW}: expected a record of neighbours ({error!r})"
         ) from error
 
 
 def _work(declared: Mapping[str, Any], row: Mapping[str, Any]) -> NeighbourWork:
     cpu_s, seconds = float(row["cpu_s"]), float(row["seconds"])
     if not (0 <= cpu_s < float("inf") and 0 <= seconds < float("inf")):
-        raise ValueError("a time is no time")
+        raise ValueError("not a time")
     name = str(declared["program"])
     operations, problem = None, ""
     if row["was_killed"]:
-        problem = f"'{name}' had to be killed in the midst of a run, whose output isn't whole."
+        problem = f"'{name}' had to be killed during a run, so the run's output is incomplete."
     else:
         try:
             beside = Beside.of(
@@ -59,7 +59,7 @@ def _work(declared: Mapping[str, Any], row: Mapping[str, Any]) -> NeighbourWork:
             files = {key: text.encode() for key, text in row["files"].items()}
             operations = beside.operations(row["stdout"], row["stderr"], files, seconds)
         except LabctlError as error:
-            problem = f"what '{name}' did as a neighbour can't be read: {error.message}"
+            problem = f"cannot read the results of the neighbour '{name}': {error.message}"
     return NeighbourWork(workload=name, cpu_s=cpu_s, operations=operations, problem=problem)
 
 

@@ -29,16 +29,15 @@ _SHOWN = 12
 
 _MACHINES = {Kind.NATIVE: "the tree that native runs use", Kind.GUEST: "the guest"}
 _NO_OTHER_SIDE = (
-    "The guest's programs are held to the run's earlier boots alone: there is no native side to "
-    "compare them with."
+    "The guest's programs are compared only with the run's earlier boots: there is no native side."
 )
 
 
 def of_older_trials(done: int) -> str:
     """Return what a run says that an older labctl began, when it goes on after so many trials."""
     return (
-        f"The run's first {counted(done, 'trial')} had less proof than the others: an older labctl "
-        "hashed no libraries, and read threads back before trials alone."
+        f"The run's first {counted(done, 'trial')} were checked less than the others: an "
+        "older labctl did not hash libraries and read threads back only before trials."
     )
 
 
@@ -106,7 +105,7 @@ class Proof:
         }
 
     def _check(self, kind: Kind, channel: Channel, paths: Sequence[str]) -> None:
-        deadline = Deadline.after(_HASHING_S, f"hashing what runs in {_MACHINES[kind]}")
+        deadline = Deadline.after(_HASHING_S, f"hashing the programs in {_MACHINES[kind]}")
         for path, program in channel.hashes(paths, deadline).items():
             if program.problem is not None:
                 self._cannot_hash(kind, path, program.problem)
@@ -117,14 +116,17 @@ class Proof:
                 continue  # the image has it, and this run doesn't run it
             self._hold_to_earlier(kind, path, program)
             if program.is_script:
-                self._say(f"{path} is a script in {_MACHINES[kind]}: what it starts isn't hashed.")
+                self._say(
+                    f"{path} is a script in {_MACHINES[kind]}: the programs that it starts are "
+                    "not hashed."
+                )
             self._files[kind] |= program.files
             self._programs[kind][path] = program
             self._hold_to_other_side(path)
         self._checks[kind] += 1
 
     def _cannot_hash(self, kind: Kind, path: str, problem: str) -> None:
-        said = f"what {path} runs in {_MACHINES[kind]} can't be hashed: {problem}"
+        said = f"cannot hash {path} in {_MACHINES[kind]}: {problem}"
         if self._is_one or kind is Kind.NATIVE:
             raise HostError(said, hint=self._hint)
         self._say(f"{said[0].upper()}{said[1:]}")
@@ -138,8 +140,8 @@ class Proof:
         built = self._built.get(path, found)
         if found != built:
             raise HostError(
-                f"{path} in {_MACHINES[Kind.NATIVE]} is not what the image was built with "
-                f"(SHA-256 {found[:_SHOWN]}, built {built[:_SHOWN]})",
+                f"{path} in {_MACHINES[Kind.NATIVE]} is not the file that the image was "
+                f"built with (SHA-256 {found[:_SHOWN]}, built {built[:_SHOWN]})",
                 hint=self._hint,
             )
 
@@ -150,22 +152,20 @@ class Proof:
             known = self._files[kind]
             before = {name: known.get(name, digest) for name, digest in program.files.items()}
         if differs := _difference((before, "earlier in the run"), (program.files, "now")):
-            raise HostError(
-                f"{path} in {_MACHINES[kind]} is not what it was: {differs}", hint=self._hint
-            )
+            raise HostError(f"{path} in {_MACHINES[kind]} changed: {differs}", hint=self._hint)
 
     def _hold_to_other_side(self, path: str) -> None:
         native, guest = (self._programs[kind].get(path) for kind in (Kind.NATIVE, Kind.GUEST))
         if not self._is_one or native is None or guest is None:
             return
         if differs := _difference((native.files, "natively"), (guest.files, "in the guest")):
-            raise HostError(f"{path} is not the same on both sides: {differs}", hint=self._hint)
+            raise HostError(f"{path} differs between the two sides: {differs}", hint=self._hint)
 
     @property
     def _hint(self) -> str:
         if self._is_one:
             return "Build the image again: 'labctl image rm' and 'labctl image build'."
-        return "Start a new run: what was measured before and after is not one program."
+        return "Start a new run: the program changed during this one."
 
 
 def _beside(plan: Plan) -> Iterator[str]:

@@ -36,7 +36,7 @@ class Others:
 
     def __str__(self) -> str:
         if not self.processes:
-            return "no named process: one that ended meanwhile, or a hypervisor below this host"
+            return "unknown process: it ended meanwhile, or it is the hypervisor below this host"
         named = [
             f"{process.name} (pid {process.pid}, {process.cpus:.2f} of a CPU)"
             for process in self.processes[:_NAMED]
@@ -118,7 +118,7 @@ class Quiet:
         self.disturbed += 1
         names = {process.name for process in others.processes[:_NAMED]}
         if self.disturbed == 1 or not names <= self._blamed:
-            self._listener(Note(text=f"Beside it ran {others}."))
+            self._listener(Note(text=f"Also running: {others}."))
         self._blamed |= names
 
     def wait(self) -> None:
@@ -134,8 +134,9 @@ class Quiet:
         if not self.may_wait and self._most_s:
             self._listener(
                 Note(
-                    text=f"Others have kept this host busy for {duration(self._most_s)}, which is "
-                    "as long as --wait-quiet lets a run wait: it goes on, and may lose attempts."
+                    text="Other processes have kept this host busy for "
+                    f"{duration(self._most_s)}, the limit of --wait-quiet: the run "
+                    "continues and may lose attempts."
                 )
             )
 
@@ -145,6 +146,6 @@ class Quiet:
             return None
         part = f", {share(round(self.waited_s / run_s, 2))} of its time" if run_s > 0 else ""
         return (
-            f"Others disturbed {counted(self.disturbed, 'attempt')}, and the run waited "
-            f"{duration(self.waited_s)} for them{part}."
+            f"Other processes disturbed {counted(self.disturbed, 'attempt')}, and the run "
+            f"waited {duration(self.waited_s)} for them{part}."
         )

@@ -89,7 +89,7 @@ def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> No
     if workload.uses_data_disk:
         lab.data.reset()
         lab.data.is_dirty = workload.writes_data_disk(setting.parameters)
-        deadline = Deadline.after(60, "dropping the data disks from the caches")
+        deadline = Deadline.after(60, "dropping the data disks' caches")
         for path in bench.data_paths:
             bench.channel.forget(path, deadline)
         lab.data.forget()

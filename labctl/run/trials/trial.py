@@ -86,7 +86,7 @@ def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
         if server.too_early:
             said = last_words(server.output) or "it printed nothing"
             reasons.append(
-                f"the server {server.name} ended by itself with status {server.status}: {said}"
+                f"the server {server.name} ended unexpectedly with status {server.status}: {said}"
             )
     return reasons
 
@@ -108,17 +108,17 @@ def not_in_force(asked: CommandCgroup, name: str, told: Mapping[str, Any]) -> It
     for controller in asked.controllers:
         where = places.get(controller, places.get("", "/"))
         if not where.endswith(f"/{name}"):
-            yield f"the command was in the {controller} cgroup {where}, not in one of its own"
+            yield f"the command was in the {controller} cgroup {where}, not in its own"
         if not any(file.startswith(f"{controller}.") for file in files):
             yield f"the command's cgroup has no limits of the {controller} controller"
     for path, value in told["files"].items():
         if value["set"] != value["found"]:
             yield (
-                f"the command's cgroup has {value['found'] or 'no value'} in {path}, "
-                f"and was given {value['set']}"
+                f"the command's cgroup: expected {value['set']} in {path}, got "
+                f"{value['found'] or 'no value'}"
             )
     if killed := told["oom_kills"]:
-        yield f"{killed} processes were killed: the memory of the command's cgroup did not suffice"
+        yield f"{killed} processes were killed: the command's cgroup was out of memory"
 
 
 # Say what collectors may attach to in a trial: its machine, its threads, its command.

@@ -78,7 +78,7 @@ def host_reasons(folder: TrialFolder) -> list[str]:
     reasons = []
     # In the native cgroup: stress-ng calls itself successful after four kills.
     if "oom_kills" in before and (killed := after["oom_kills"] - before["oom_kills"]):
-        reasons.append(f"{killed} processes were killed: the guest's memory did not suffice")
+        reasons.append(f"{killed} processes were killed: the guest was out of memory")
     if (then := before[host_cpus.LIMIT]) != (now := after[host_cpus.LIMIT]):
         reasons.append(
             f"another process changed the limit on the host's idle CPUs: "

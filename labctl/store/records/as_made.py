@@ -42,7 +42,7 @@ def whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
     """Return a file's record; raises BrokenError naming the first thing that doesn't fit."""
     record, unfit = as_far_as_whole(kind, data)
     if unfit or record is None:
-        raise BrokenError(f"{path} is not whole: {unfit[0]}", hint=hint)
+        raise BrokenError(f"{path} is incomplete: {unfit[0]}", hint=hint)
     return record
 
 
@@ -52,9 +52,7 @@ def as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
     hint = "A plan can't be edited. Start a new run."
     record = whole(kind, data, path, hint)
     if record.to_json() != data:
-        raise BrokenError(
-            f"{path} was changed after it was made: it isn't what labctl wrote", hint=hint
-        )
+        raise BrokenError(f"{path} was changed after labctl wrote it", hint=hint)
     return record
 
 

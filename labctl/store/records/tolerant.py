@@ -174,7 +174,7 @@ class _Document:
             unfit.append(holder)
             if lacking is None:
                 words = _words(error)
-                sentences.append(f"'{place}' is {_shown(value)} where {words} belongs")
+                sentences.append(f"'{place}': expected {words}, got {_shown(value)}")
             elif (id(value), lacking) not in self._taken and id(value) not in incomplete:
                 incomplete.add(id(value))
                 sentences.append(f"'{place}' has no '{lacking}'")

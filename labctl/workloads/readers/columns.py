@@ -59,7 +59,7 @@ def by_column(metric: MetricFile, parts: Sequence[Part], skip_s: float) -> Found
         steps.append(step)
     together = np.concatenate(values)
     if not len(together):
-        raise BrokenError(f"no row counts; {parts[-1].end}")
+        raise BrokenError(f"all rows are excluded; {parts[-1].end}")
     shown = tuple(f"{one:.15g}" for one in together[:_SHOWN])
     return Found(together, metric.scale, min(steps), shown)
 
@@ -89,16 +89,16 @@ def _rows(one: SourceFile, wanted: CsvFile, part: Part) -> pa.Table:
         raise BrokenError(f"{part.name} has no row")
     if not part.text.endswith("\n") and one.whole is None:
         raise BrokenError(
-            f"{part.name}: its last line has no end, so it may be cut; {part.end}",
-            hint="Where the program ends it so, give a 'whole', which the end must match.",
+            f"{part.name}: its last line has no line end, so it may be truncated; {part.end}",
+            hint="If the program ends it this way, add a 'whole' that the end must match.",
         )
     if part.text.count('"') % 2:
-        raise BrokenError(f"{part.name} opens a quote that nothing closes; {part.end}")
+        raise BrokenError(f"{part.name} has an unclosed quote; {part.end}")
     first = part.text.lstrip("\n").partition("\n")[0]
     if first.count(wanted.separator) >= MOST_COLUMNS:
         raise BrokenError(f"{part.name} has more than {MOST_COLUMNS} columns")
     if wanted.names is None and "\0" in first:
-        raise BrokenError(f"{part.name} is no text")
+        raise BrokenError(f"{part.name} is not text")
     try:
         names = wanted.names or _names(first, wanted.separator)
         table = csv.read_csv(
@@ -140,7 +140,7 @@ def _names(first: str, separator: str) -> list[str]:
     )
     names = [str(column[0].as_py()).strip() for column in line.columns]
     if len(set(names)) < len(names):
-        raise pa.ArrowInvalid("its first line names a column twice")
+        raise pa.ArrowInvalid("its first line has a column twice")
     return names
 
 
@@ -171,7 +171,7 @@ def _column(table: pa.Table, name: str, one: SourceFile, part: Part) -> Column:
     texts = pc.utf8_ltrim(texts, "+")
     values = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False)
     if not np.isfinite(values).all():
-        raise NoValueError(f"{part.name} has a number in column '{name}' that none can hold.")
+        raise NoValueError(f"{part.name} has a number in column '{name}' that is out of range.")
     return Column(values, _step(texts))
 
 
@@ -189,7 +189,7 @@ def _complain(text: str, column: str, part: Part) -> None:
         raise BrokenError(
             f"column '{column}' of {part.name}: {error.message}", hint=error.hint
         ) from error
-    raise BrokenError(f"column '{column}' of {part.name}: {text[:40]!r} is no number")
+    raise BrokenError(f"column '{column}' of {part.name}: {text[:40]!r} is not a number")
 
 
 def _step(texts: pa.Array) -> float:

@@ -14,7 +14,7 @@ from labctl.workloads.histogram import Bin, histogram, latency_readings
 from labctl.workloads.open_loop import MICROSECOND_S, MeasuredThread
 
 _INTERVAL = re.compile(r"(?: --interval[ =]| -i ?)(\d{1,9})(?: |$)")
-_NO_INTERVAL = "cyclictest's command line names no interval."
+_NO_INTERVAL = "cyclictest's command line has no interval."
 
 
 def readings(text: str, where: str, source: str) -> Iterator[Reading]:

@@ -26,7 +26,7 @@ def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern, re.MULTILINE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is no regular expression: {error}") from error
+        raise ValueError(f"it is not a regular expression: {error}") from error
     return pattern
 
 
@@ -50,7 +50,7 @@ def _check_formula(text: str) -> str:
     try:
         names_in(text, bare=True)
     except UsageError as error:
-        raise ValueError(f"it is no expression: {error.message}") from error
+        raise ValueError(f"it is not an expression: {error.message}") from error
     return text
 
 
@@ -104,9 +104,9 @@ class CsvFile(FileModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.after is not None or self.until is not None) and self.time is None:
-            raise ValueError("'after' and 'until' need 'time', the column that says when a row was")
+            raise ValueError("'after' and 'until' need 'time', the column with the time of a row")
         if self.names is not None and len(set(self.names)) < len(self.names):
-            raise ValueError("'names' names a column twice")
+            raise ValueError("'names' has a column twice")
         for limit in (self.after, self.until):
             scale = quantity(limit)[1] if isinstance(limit, str) else None
             if scale is not None and scale.unit is not Unit.SECONDS:
@@ -214,9 +214,9 @@ class MetricFile(SourceFile):
         if self.reader is not None:
             return self._check_named()
         if self.arguments:
-            raise ValueError("'arguments' belong to a 'reader'")
+            raise ValueError("'arguments' needs a 'reader'")
         if self.paths and self.formula is None:
-            raise ValueError(f"'{given[0]}' names several numbers: a 'formula' makes one of them")
+            raise ValueError(f"'{given[0]}' has several numbers: combine them with a 'formula'")
         if self.formula is not None and not self.paths and given not in ([], ["regex"]):
             raise ValueError(
                 "'formula' is over a regex's groups, over several paths by name, or over other "
@@ -232,9 +232,11 @@ class MetricFile(SourceFile):
                 "'Mops/s'"
             )
         if (self.as_ == "share") is not (self.over is not None):
-            raise ValueError("'as: share' and 'over' (the limit, like 55ms) belong together")
+            raise ValueError(
+                "'as: share' needs 'over' (the limit, like 55ms), and 'over' needs 'as: share'"
+            )
         if self.as_ != "value" and self.which != "only":
-            raise ValueError("'which' is for one value: leave it out beside 'as'")
+            raise ValueError("'which' selects one value: leave it out if 'as' is set")
         if self.hdr is not None and self.as_ not in ("percentiles", "count", "mean", "max"):
             raise ValueError("'hdr' takes 'as': percentiles, count, mean or max")
         if self.between is not None and self.between[0] > self.between[1]:
@@ -270,9 +272,11 @@ class MetricFile(SourceFile):
     def _check_named(self) -> Self:
         for key in ("formula", "unit", "better", "title", "must_be", "between", "over"):
             if getattr(self, key) is not None:
-                raise ValueError(f"'{key}' isn't for a 'reader', whose metrics are labctl's own")
+                raise ValueError(
+                    f"'{key}' cannot be set for a 'reader', which defines its own metrics"
+                )
         if self.which != "only" or self.as_ != "value":
-            raise ValueError("'which' and 'as' aren't for a 'reader'")
+            raise ValueError("'which' and 'as' cannot be set for a 'reader'")
         assert self.reader is not None
         named.check_arguments(self.reader, self.arguments)
         return self
@@ -293,14 +297,14 @@ class MetricFile(SourceFile):
         unknown = sorted(names_in(self.formula, bare=True) - set(names))
         if unknown:
             raise ValueError(
-                f"the formula names '{unknown[0]}', and there are the {what} "
+                f"the formula uses '{unknown[0]}'; the {what} are "
                 f"{', '.join(names) or 'without names'}"
             )
 
     def _check_same_kind(self, limit: str | float | None) -> None:
         scale = quantity(limit)[1] if isinstance(limit, str) else None
         if scale is not None and self.scale is not None and scale.unit is not self.scale.unit:
-            raise ValueError(f"'{limit}' has another kind of unit than '{self.unit}'")
+            raise ValueError(f"'{limit}' has a different kind of unit from '{self.unit}'")
 
 
 class ReadingFile(SourceFile):
@@ -325,7 +329,7 @@ class ReadingFile(SourceFile):
                 "yaml and csv"
             )
         if self.hdr is not None:
-            raise ValueError("'hdr' holds latencies, no operations")
+            raise ValueError("'hdr' has latencies, not operations")
         if self.paths:
-            raise ValueError(f"'{given[0]}' names several numbers, which only a metric takes")
+            raise ValueError(f"'{given[0]}' has several numbers, which only a metric accepts")
         return self

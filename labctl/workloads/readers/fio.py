@@ -38,7 +38,7 @@ def random(report: Report) -> Iterator[Reading]:
     done = {d: number(job, where, d, "total_ios") for d in ("read", "write")}
     directions = [direction for direction, count in done.items() if count > 0]
     if not directions:
-        raise BrokenError(f"{where}: fio did no I/O at all")
+        raise BrokenError(f"{where}: fio did no I/O")
     yield sample("operations", sum(done.values()), source=source)
     for name, key in (("iops", "iops"), ("bandwidth", "bw_bytes")):
         values = {d: number(job, where, d, key) for d in directions}
@@ -109,7 +109,7 @@ def whole_rate(text: str, where: str) -> float:
     job = read_job(text, where)
     rate = sum(number(job, where, direction, "iops") for direction in ("read", "write"))
     if rate <= 0:
-        raise BrokenError(f"{where}: fio did no I/O at all")
+        raise BrokenError(f"{where}: fio did no I/O")
     return rate
 
 
@@ -168,8 +168,7 @@ def latency(
     total = int(number(job, where, section, kind, "N"))
     if latencies.count != total:
         raise BrokenError(
-            f"{where}: '{section}.{kind}' counts {total} samples and its bins hold "
-            f"{latencies.count}"
+            f"{where}: '{section}.{kind}' has {total} samples, but its bins have {latencies.count}"
         )
     maximum_s = number(job, where, section, kind, "max") / 1e9
     yield from latency_readings(latencies, maximum_s)

@@ -55,7 +55,9 @@ def check_whole(one: SourceFile, parts: Sequence[Part], matches: Matches) -> Non
         return
     for part in parts:
         if not matches.of(one.whole, last_part(part.text)):
-            raise BrokenError(f"{part.name} is cut: its end has no '{one.whole}'; {part.end}")
+            raise BrokenError(
+                f"{part.name} is truncated: its end does not match '{one.whole}'; {part.end}"
+            )
 
 
 def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Match]:
@@ -117,7 +119,7 @@ def _by_paths(metric: MetricFile, parts: Sequence[Part]) -> Found:
 def _only_at(root: Any, path: str) -> float:
     nodes = values_at(root, path)
     if len(nodes) != 1:
-        raise BrokenError(f"'{path}' names {len(nodes)} values where one was expected")
+        raise BrokenError(f"'{path}': expected one value, got {len(nodes)}")
     return plain_number(nodes[0])
 
 
@@ -142,7 +144,7 @@ def tree(one: SourceFile, part: Part) -> Any:
     except YamlError as error:
         raise BrokenError(f"{part.name}: {error}; {part.end}") from error
     except ValueError as error:
-        raise BrokenError(f"{part.name}: no JSON: {error}; {part.end}") from error
+        raise BrokenError(f"{part.name}: not JSON: {error}; {part.end}") from error
 
 
 def plain_number(node: Any, thousands: str | None = None) -> float:
@@ -150,7 +152,7 @@ def plain_number(node: Any, thousands: str | None = None) -> float:
     if isinstance(node, str):
         return number_of(node, thousands)
     if isinstance(node, bool) or not isinstance(node, int | float):
-        raise BrokenError(f"expected a number there, found {_kind(node)}")
+        raise BrokenError(f"expected a number there, got {_kind(node)}")
     return number_of(repr(node))
 
 
@@ -194,7 +196,7 @@ def _in_base(number: float, word: str, declared: Scale | None) -> tuple[float, S
     except ValueError as error:
         raise BrokenError(f"the program printed the {error}") from error
     if declared is not None and printed.unit is not declared.unit:
-        raise BrokenError(f"the program printed '{word}' where a unit of '{declared.unit}' belongs")
+        raise BrokenError(f"expected a unit of '{declared.unit}', got '{word}'")
     return number * printed.factor, Scale(printed.unit, 1.0)
 
 

@@ -44,7 +44,7 @@ def by_log(wanted: HdrFile, parts: Sequence[Part], source: str) -> Histogram:
             left -= len(payload)
     if not counts:
         tag = f"with the tag '{wanted.tag}'" if wanted.tag is not None else "without a tag"
-        raise BrokenError(f"{parts[-1].name} has no interval {tag} that counted anything")
+        raise BrokenError(f"{parts[-1].name} has no interval {tag} with values")
     return histogram(
         (
             Bin(max(value + (width - 1) / 2, 0.5), width, count)

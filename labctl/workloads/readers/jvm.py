@@ -97,16 +97,16 @@ def readings(log: str, marks: str, where: tuple[str, str], source: str) -> Itera
     if "gc" in seen:
         yield from _collections(found, source)
     else:
-        why = "the log has no line of 'gc': it takes 'gc=info'."
+        why = "the log has no 'gc' lines: it needs 'gc=info'."
         for metric in ("gc_pauses", "gc_pause_time", "gc_pause_max", "gc_stalls"):
             yield Unavailable(metric=metric, reason=why)
     if "safepoint" in seen:
         yield sample("jvm_stopped", found.stopped_s, source=source)
     else:
-        why = "the log has no line of 'safepoint': it takes 'safepoint=info'."
+        why = "the log has no 'safepoint' lines: it needs 'safepoint=info'."
         yield Unavailable(metric="jvm_stopped", reason=why)
     if not found.compiled_before:
-        why = "the log has no compilation at all: it takes 'jit+compilation=debug'."
+        why = "the log has no compilation lines: it needs 'jit+compilation=debug'."
         for metric in ("jit_compiled", "jit_compiled_before", "jit_discarded"):
             yield Unavailable(metric=metric, reason=why)
         return
@@ -151,7 +151,7 @@ def _marks(text: str, where: str) -> Marks:
         found[row[0]] = int(row[1])
     for name in ("steady", "over"):
         if name not in found:
-            raise BrokenError(f"{where}: there is no mark '{name}'")
+            raise BrokenError(f"{where}: no mark '{name}'")
     if found["over"] <= found["steady"]:
-        raise BrokenError(f"{where}: it was over before it was steady")
+        raise BrokenError(f"{where}: it ended before it was steady")
     return Marks(steady_ns=found["steady"], over_ns=found["over"])

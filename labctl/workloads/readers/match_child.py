@@ -46,7 +46,7 @@ def main() -> None:
         except (re.error, RecursionError, OverflowError) as error:
             answer = {"error": str(error)}
         except MemoryError:
-            answer = {"error": f"it takes more than {MEMORY >> 20} MiB of memory"}
+            answer = {"error": f"it needs more than {MEMORY >> 20} MiB of memory"}
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
 

@@ -81,7 +81,7 @@ def _ask(jobs: list[tuple[str, str]]) -> dict[tuple[str, str], list[Match] | str
         answers[job] = answer["error"] if "error" in answer else _matches(answer["matches"])
     if not answers:
         took = f"{match_child.CPU_S} s of CPU time or {match_child.MEMORY >> 20} MiB of memory"
-        answers[jobs[0]] = f"it takes more than {took} on {_size(jobs[0][1])}"
+        answers[jobs[0]] = f"it needs more than {took} on {_size(jobs[0][1])}"
     return answers
 
 

@@ -78,7 +78,7 @@ def _whole(key: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise UsageError(f"'{key}' becomes {text!r}, not a whole number") from error
+        raise UsageError(f"'{key}': expected a whole number, got {text!r}") from error
 
 
 def check_arguments(reader: str, arguments: Arguments) -> None:
@@ -88,14 +88,16 @@ def check_arguments(reader: str, arguments: Arguments) -> None:
     known = (*named.choices, *named.numbers, *texts)
     for key, value in arguments.items():
         if key not in known:
-            raise ValueError(f"reader '{reader}' takes no '{key}'. {nearest(key, known)}")
+            raise ValueError(f"reader '{reader}' has no argument '{key}'. {nearest(key, known)}")
         if key in named.choices and value not in named.choices[key]:
             choices = ", ".join(named.choices[key])
-            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not one of {choices}")
+            raise ValueError(
+                f"reader '{reader}': '{key}': expected one of {choices}, got {value!r}"
+            )
         if key in named.numbers and not _is_number(value):
-            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a whole number")
+            raise ValueError(f"reader '{reader}': '{key}': expected a whole number, got {value!r}")
         if key in texts and (not isinstance(value, str) or "/" in value):
-            raise ValueError(f"reader '{reader}': '{key}' is {value!r}, not a file's name")
+            raise ValueError(f"reader '{reader}': '{key}': expected a file name, got {value!r}")
 
 
 def _is_number(value: Argument) -> bool:
@@ -127,7 +129,7 @@ def _fio_rates(report: Text | None, log: Text | None) -> list[float]:
     if logged:
         return list(logged.values())
     if report is None:
-        raise BrokenError("fio left neither its log of windows nor its report")
+        raise BrokenError("fio wrote neither its log of windows nor its report")
     return [fio.whole_rate(report.text, report.where)]
 
 
@@ -159,7 +161,7 @@ def _stream(report: Text, _: Text | None, __: Arguments) -> Iterator[Reading]:
 
 def _jvm(log: Text, marks: Text | None, _: Arguments) -> Iterator[Reading]:
     if marks is None:
-        raise BrokenError(f"{log.where}: the program left no marks beside it")
+        raise BrokenError(f"{log.where}: the program wrote no marks beside it")
     return jvm.readings(log.text, marks.text, (log.where, marks.where), log.source)
 
 

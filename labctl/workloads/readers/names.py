@@ -60,7 +60,7 @@ def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]
     there, and for a metric without a direction."""
     metrics = {name: _directed(name, metric) for name, metric in metrics.items()}
     if len(metrics) > MOST_METRICS:
-        raise ValueError(f"{len(metrics)} metrics, and {MOST_METRICS} are the most")
+        raise ValueError(f"{len(metrics)} metrics (limit: {MOST_METRICS})")
     makers: dict[str, str] = {}
     for name, metric in metrics.items():
         for made, known in names_of(name, metric).items():
@@ -73,7 +73,7 @@ def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]
         for used in sorted(used_names(metric)):
             if used not in makers:
                 raise ValueError(
-                    f"the formula of '{name}' is over '{used}', and no metric has that name. "
+                    f"the formula of '{name}' uses '{used}', which is not a metric. "
                     f"{nearest(used, makers)}"
                 )
     _check_circles({name: {makers[used] for used in used_names(m)} for name, m in metrics.items()})
@@ -86,8 +86,8 @@ def _directed(name: str, metric: MetricFile) -> MetricFile:
     better = usual_direction(name, None if metric.as_ == "count" else metric.unit)
     if better is None:
         raise ValueError(
-            f"'better' of '{name}' is missing, and neither its unit nor its name tells it: add "
-            "'better: higher', 'lower' or 'neither'"
+            f"'better' of '{name}' is missing and cannot be derived from its unit or name: "
+            "add 'better: higher', 'lower' or 'neither'"
         )
     return metric.model_copy(update={"better": str(better)})
 
@@ -112,5 +112,5 @@ def _check_circles(over: Mapping[str, set[str]]) -> None:
         ready = {name for name, used in over.items() if name not in done and used <= done}
         if not ready:
             left = ", ".join(f"'{name}'" for name in over if name not in done)
-            raise ValueError(f"the formulas of {left} are over each other")
+            raise ValueError(f"the formulas of {left} use each other")
         done |= ready

@@ -71,9 +71,9 @@ def parts_of(output: Output, source: str) -> list[Part]:
     names = sorted(name for name in output.files if name == source or fnmatchcase(name, source))
     if not names:
         there = ", ".join(sorted(output.files)[:20]) or "no file"
-        raise BrokenError(f"no file '{source}' was left; there is {there}")
+        raise BrokenError(f"no file '{source}'; the run left {there}")
     if len(names) > MOST_FILES:
-        raise BrokenError(f"'{source}' names {len(names)} files, and {MOST_FILES} are read at most")
+        raise BrokenError(f"'{source}' matches {len(names)} files (limit: {MOST_FILES})")
     return [_part(name, output.files[name]) for name in names]
 
 
@@ -115,13 +115,14 @@ def number_of(text: str, thousands: str | None = None) -> float:
     if not _NUMBER.fullmatch(stripped):
         if _DECIMAL_COMMA.fullmatch(stripped):
             raise BrokenError(
-                f"{stripped!r} has a comma, and nothing says that it parts thousands",
-                hint="Where it does, give 'thousands: \",\"'; else have the program print a point.",
+                f"{stripped!r} has a comma, and 'thousands' is not set",
+                hint="If the comma separates thousands, add 'thousands: \",\"'; otherwise make "
+                "the program print a point.",
             )
-        raise BrokenError(f"{stripped[:40]!r} is no number")
+        raise BrokenError(f"{stripped[:40]!r} is not a number")
     value = float(stripped)
     if not math.isfinite(value):
-        raise NoValueError(f"the program printed '{stripped}', beyond what a number can hold.")
+        raise NoValueError(f"the program printed '{stripped}', which is out of range.")
     return value
 
 

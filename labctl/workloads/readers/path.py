@@ -55,8 +55,8 @@ def parse_path(path: str) -> tuple[Step, ...]:
         found = _STEP.match(path, at)
         if found is None or (at == 0 and path.startswith(".")):
             raise ValueError(
-                'a path goes like a.b[0], a."95.0", a[name=fork] or a[*]; this one doesn\'t at '
-                f"{path[at : at + 20]!r}"
+                'expected a path such as a.b[0], a."95.0", a[name=fork] or a[*]; error '
+                f"at {path[at : at + 20]!r}"
             )
         # Between two keys stands a dot.
         if at and (found["key"] or found["quoted"] is not None) and path[at] != ".":
@@ -78,10 +78,10 @@ def values_at(root: Any, path: str, *, may_be_empty: bool = False) -> list[Any]:
         for node in nodes:
             following += _stepped(node, step, gone)
             if len(following) > _MOST_VALUES:
-                raise BrokenError(f"'{gone}' names more than {_MOST_VALUES} values")
+                raise BrokenError(f"'{gone}' has more than {_MOST_VALUES} values")
         nodes = following
     if not nodes and not may_be_empty:
-        raise BrokenError(f"'{gone.lstrip('.')}' names nothing: the list is empty")
+        raise BrokenError(f"'{gone.lstrip('.')}' matches nothing: the list is empty")
     return nodes
 
 
@@ -112,7 +112,7 @@ def _stepped(node: Any, step: Step, gone: str) -> Sequence[Any]:
     match step:
         case Key(name):
             if not isinstance(node, dict):
-                raise BrokenError(f"'{place}': expected a mapping there, found {_kind(node)}")
+                raise BrokenError(f"'{place}': expected a mapping, got {_kind(node)}")
             by_text = {str(key): value for key, value in node.items()}
             if name not in by_text:
                 raise BrokenError(
@@ -126,7 +126,7 @@ def _stepped(node: Any, step: Step, gone: str) -> Sequence[Any]:
         case Index(number):
             values = _list(node, place)
             if not -len(values) <= number < len(values):
-                raise BrokenError(f"'{place}' is not there: the list has {len(values)} elements")
+                raise BrokenError(f"no '{place}': the list has {len(values)} elements")
             return [values[number]]
         case Having(key, text):
             values = _list(node, place)
@@ -136,7 +136,7 @@ def _stepped(node: Any, step: Step, gone: str) -> Sequence[Any]:
                     {str(v[key])[:60] for v in values if isinstance(v, dict) and key in v}
                 )
                 raise BrokenError(
-                    f"'{place}' names {len(found)} elements where one was expected",
+                    f"'{place}': expected one element, got {len(found)}",
                     hint=f"'{key}' there: {', '.join(there[:20]) or 'of no element'}.",
                 )
             return found
@@ -144,7 +144,7 @@ def _stepped(node: Any, step: Step, gone: str) -> Sequence[Any]:
 
 def _list(node: Any, place: str) -> list[Any]:
     if not isinstance(node, list):
-        raise BrokenError(f"'{place}': expected a list there, found {_kind(node)}")
+        raise BrokenError(f"'{place}': expected a list, got {_kind(node)}")
     return node
 
 

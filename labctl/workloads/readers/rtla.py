@@ -74,7 +74,7 @@ def periods(text: str, where: str, source: str, interval_us: object) -> Iterator
     """Return what all periods of timerlat's threads would have been, those that a late thread kept
     from being set included."""
     if not isinstance(interval_us, int) or interval_us < 1:
-        return open_loop.unavailable("the record of the trial names no interval.")
+        return open_loop.unavailable("the trial's record has no interval.")
     threads = [
         open_loop.MeasuredThread(column.by_length_us, column.beyond, column.maximum_us)
         for column in read(text, "timerlat", where).columns
@@ -87,7 +87,7 @@ def osnoise(text: str, where: str, source: str) -> Iterator[Reading]:
     """Yield every metric of osnoise's report. Raises BrokenError naming `where`."""
     report = read(text, "osnoise", where)
     if report.seconds < 1:
-        raise BrokenError(f"{where}: expected a second or more of osnoise, found less")
+        raise BrokenError(f"{where}: expected at least a second of osnoise, got less")
     yield _noise(report, source)
     yield sample("stalls", sum(column.count for column in report.columns), source=source)
     if not report.columns:
@@ -104,8 +104,8 @@ def _noise(report: Report, source: str) -> Reading:
     for column in report.columns:
         if column.beyond > 1:
             reason = (
-                f"more than one stall of {column.name} was too long for rtla's histogram, so their "
-                "lengths are not known: raise 'histogram_us'."
+                f"more than one stall of {column.name} was too long for rtla's histogram, "
+                "so their lengths are unknown: raise 'histogram_us'."
             )
             return Unavailable(metric="noise", reason=reason)
         total_us += sum((length + 0.5) * count for length, count in column.by_length_us.items())
@@ -120,7 +120,7 @@ def read(text: str, tool: str, where: str) -> Report:
     if header is None or header["tool"] != tool:
         raise BrokenError(f"{where}: expected the histogram of 'rtla {tool} hist', found none")
     if missed := _MISSED.search(text):
-        raise BrokenError(f"{where}: 'rtla {tool} hist' says: {missed[0].strip()}")
+        raise BrokenError(f"{where}: 'rtla {tool} hist' printed: {missed[0].strip()}")
     names = header["columns"].split()
     rows: dict[int, list[int]] = {}
     summary: dict[str, list[int]] = {}
@@ -147,7 +147,7 @@ def read(text: str, tool: str, where: str) -> Report:
             raise ValueError("it ends before its summary")
     except (ValueError, KeyError) as error:
         raise BrokenError(
-            f"{where}: expected the whole histogram of 'rtla {tool} hist', found another ({error})"
+            f"{where}: expected the complete histogram of 'rtla {tool} hist' ({error})"
         ) from error
     days, hours, minutes, seconds = (
         int(header[part]) for part in ("days", "hours", "minutes", "seconds")

@@ -174,7 +174,7 @@ class Run:
         report = texts[0]
         if report is None:
             parts_of(self.output, files[0])  # which says what is there
-            raise BrokenError(f"no file '{files[0]}' was left")
+            raise BrokenError(f"no file '{files[0]}'")
         beside = texts[1] if len(texts) > 1 else None
         values: Values = {}
         for one in named.READERS[reader].read(report, beside, metric.arguments):
@@ -209,7 +209,7 @@ def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
         nodes = nodes_at(file, parts, may_be_empty=True)
         pairs = [_of_node(file, node) for node in nodes]
     if len(pairs) > MOST_WINDOWS:
-        raise BrokenError(f"{len(pairs)} windows, and {MOST_WINDOWS} are the most")
+        raise BrokenError(f"{len(pairs)} windows (limit: {MOST_WINDOWS})")
     for length_s, operations in pairs:
         if not length_s > 0 or operations < 0:
             raise BrokenError(f"a window of {length_s:g} s with {operations:g} operations")

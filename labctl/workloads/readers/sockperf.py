@@ -62,12 +62,12 @@ def _valid(text: str, where: str) -> tuple[float, int]:
         )
     if any(int(count) for count in wrong.groups()):
         raise BrokenError(
-            f"{where}: on a link of its own sockperf saw {wrong[1]} messages dropped, {wrong[2]} "
-            f"duplicated and {wrong[3]} out of order"
+            f"{where}: on its own link, sockperf saw {wrong[1]} messages dropped, "
+            f"{wrong[2]} duplicated and {wrong[3]} out of order"
         )
     seconds, count = float(valid[1]), int(valid[3])
     if seconds <= 0 or count == 0:
-        raise BrokenError(f"{where}: sockperf got no answer at all")
+        raise BrokenError(f"{where}: sockperf got no answers")
     return seconds, count
 
 
@@ -83,4 +83,4 @@ def _round_trips(text: str, where: str) -> Iterator[int]:
         if row is None or int(row[1]) != number:
             raise BrokenError(f"{where}: expected round trip {number}, found {line[:80]!r}")
         yield int(row[2] + row[3])
-    raise BrokenError(f"{where}: sockperf's list of round trips is cut off")
+    raise BrokenError(f"{where}: sockperf's list of round trips is truncated")

@@ -59,7 +59,7 @@ def _of_phase(
         if len(round_trips) < needed:
             yield Unavailable(
                 metric=sample_key(metric, labels),
-                reason=f"{len(round_trips)} echoes came back, and it takes {needed}",
+                reason=f"{len(round_trips)} echoes came back, but {needed} are needed",
             )
         else:
             yield one(metric, float(np.quantile(round_trips, q)))
@@ -73,24 +73,24 @@ def _of_phase(
         yield one("stream_late", late / len(lateness))
     else:
         key = sample_key("stream_late", labels)
-        yield Unavailable(metric=key, reason="no frame arrived whole")
+        yield Unavailable(metric=key, reason="no complete frame arrived")
 
 
 def _shared(record: StreamRecord, where: str, source: str) -> Iterator[Reading]:
     if not record.has_competitor:
         for metric in (*_OF_TWO, *_OF_CHANGE):
-            yield Unavailable(metric=metric, reason="nothing competes with the stream")
+            yield Unavailable(metric=metric, reason="the stream has no competitor")
         return
     bins = record.bins("middle")
     ours, others = fmean(record.stream_bit[bins]), fmean(record.competitor_bit[bins])
     if others < _LEAST_BIT:
         raise BrokenError(
-            f"{where}: the competitor {record.competitor} sent nothing. The trial's competitor.txt "
-            "has what iperf3 said"
+            f"{where}: the competitor {record.competitor} sent nothing. The trial's "
+            "competitor.txt has the output of iperf3"
         )
     yield sample("competitor_bitrate", others, source=source)
     if record.capacity_bit is None:
-        reason = "the link has no limit to take the difference against"
+        reason = "the link has no rate limit to compare with"
         yield Unavailable(metric="bitrate_difference", reason=reason)
     else:
         difference = bitrate_difference(ours, others, record.capacity_bit)

@@ -94,13 +94,13 @@ def check(metric: MetricFile, values: Values) -> None:
             factor = 1.0
         must, between = metric.must_be, metric.between
         if must is not None and not isclose(value.value, must * factor, rel_tol=1e-9, abs_tol=0):
-            raise BrokenError(f"{key} is {value.value / factor:g}, and must be {must:g}")
+            raise BrokenError(f"{key}: expected {must:g}, got {value.value / factor:g}")
         if between is not None:
             least, most = (limit * factor for limit in between)
             if not least * (1 - 1e-12) <= value.value <= most * (1 + 1e-12):
                 raise BrokenError(
-                    f"{key} is {value.value / factor:g}, and must lie between {between[0]:g} and "
-                    f"{between[1]:g}"
+                    f"{key}: expected a value from {between[0]:g} to {between[1]:g}, got "
+                    f"{value.value / factor:g}"
                 )
 
 
@@ -109,8 +109,8 @@ def picked(which: str, numbers: NDArray[np.float64], shown: tuple[str, ...]) -> 
     if which == "only" and len(numbers) != 1:
         more = ", …" if len(numbers) > len(shown) else ""
         raise BrokenError(
-            f"{len(numbers)} matches ({', '.join(shown)}{more}) where one was expected",
-            hint="Make it match one line, or say 'which': first, last, sum, mean, min or max.",
+            f"expected one match, got {len(numbers)} ({', '.join(shown)}{more})",
+            hint="Make it match one line, or set 'which': first, last, sum, mean, min or max.",
         )
     if which in ("first", "only"):
         return float(numbers[0])
@@ -162,8 +162,8 @@ def _percentiles(
 
 def _too_few(count: int, suffix: str, needed: int) -> str:
     return (
-        f"the run has {count} samples and {suffix} takes {needed}, so that {SAMPLES_BEYOND} lie "
-        "beyond it."
+        f"the run has {count} samples, but {suffix} needs {needed}, so that "
+        f"{SAMPLES_BEYOND} lie beyond it."
     )
 
 
@@ -185,11 +185,11 @@ def _in_unit(limit: str | float | None, found: Found) -> float:
     if scale is None:
         return number
     if scale.unit is not found.scale.unit:
-        raise BrokenError(f"'{limit}' has another kind of unit than the numbers")
+        raise BrokenError(f"'{limit}' has a different kind of unit from the numbers")
     return number * scale.factor / found.scale.factor
 
 
 def _finite(number: float) -> float:
     if not np.isfinite(number):
-        raise NoValueError("the numbers' sum is beyond what a number can hold.")
+        raise NoValueError("the numbers' sum is out of range.")
     return number

@@ -91,7 +91,7 @@ def test_with_looks_the_verdicts_rest_on_the_last_one_that_was_reached(
     if blocks == 14:
         assert judgement.added is not None
         assert judgement.added.label == (
-            "exploratory: blocks 11 to 14 come before the look at 15, not reached yet"
+            "exploratory: blocks 11 to 14 come before the look at 15, which is not reached yet"
         )
 
 
@@ -127,8 +127,10 @@ def test_what_a_run_says_of_its_end() -> None:
     run = made(12, stopping=narrow)
     said = judge(run).ending
     assert said is not None
-    assert said.startswith("The run went to its cap of 12 blocks: the widest primary interval is ±")
-    assert ending(run) == "The run went to its cap of 12 blocks."
+    assert said.startswith(
+        "The run reached its limit of 12 blocks: the widest primary interval is ±"
+    )
+    assert ending(run) == "The run reached its limit of 12 blocks."
     ended = with_run(run, stopped={"blocks": 10, "why": "every one was narrow"})
     assert ending(ended) == "The run ended after 10 of up to 12 blocks: every one was narrow."
     going = with_run(run, status="running")
@@ -179,8 +181,7 @@ def test_before_the_first_look_there_are_intervals_and_no_verdict() -> None:
     assert all(c.low is not None and len(c.blocks) == 14 for c in primaries(judgement))
     assert judgement.decision.lead.startswith("No verdict before the first look")
     assert (
-        "No verdict: the first look that the plan declares comes after 15 blocks, and block 15 "
-        "lacks trials."
+        "No verdict: the plan's first look is after 15 blocks, and block 15 lacks trials."
     ) in judgement.warnings
     assert {c.verdict for c in primaries(judge(cut(whole, 15)))} == {Verdict.IMPROVES}
     assert {c.verdict for c in primaries(judge(cut(whole, 9)))} == {Verdict.DEMONSTRATION}
@@ -194,7 +195,7 @@ def test_blocks_that_were_added_decide_nothing_where_a_lost_trial_leaves_no_look
     assert judgement.added is not None
     assert (judgement.added.first, judgement.added.last) == (21, 25)
     assert judgement.warnings[0].endswith(
-        "added after the result was known. All else here rests on the 20 blocks before."
+        "added after the result was known. Everything else here rests on the 20 blocks before."
     )
     assert any("block 3 lacks trials" in text for text in judgement.warnings)
 

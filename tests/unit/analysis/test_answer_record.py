@@ -64,11 +64,11 @@ def test_the_time_of_a_verification_is_the_share_of_the_arms_that_run_again() ->
 @pytest.mark.parametrize(
     ("run", "lack"),
     [
-        (made(boots=4), "4 boots where a result that holds takes 5"),
+        (made(boots=4), "4 boots; a grade needs 5"),
         (made(effects={"pinned": 1.5}), "the known loss was not detected anywhere"),
         (
-            replace(made(), problems=("trial 7 is left out: it is cut off",)),
-            "not whole (1 problem)",
+            replace(made(), problems=("trial 7 is left out: it is truncated",)),
+            "incomplete (1 problem)",
         ),
         (made(status="interrupted"), "40 of 40 trials are done"),
     ],
@@ -108,7 +108,7 @@ def test_a_run_that_failed_says_why_first() -> None:
 
 def test_a_run_that_goes_on_is_waited_for() -> None:
     found = decided(made(status="running"))
-    assert found.status == "40 of 40 trials done, and the run goes on."
+    assert found.status == "40 of 40 trials done; the run is still in progress."
     assert [(step.command, step.text) for step in found.next] == [(None, "wait for the run to end")]
 
 

@@ -56,7 +56,11 @@ def test_an_arm_that_alone_loses_none_is_a_warning() -> None:
     )
     judgement = judge(run)
     assert judgement.attempts.differ
-    (said,) = [text for text in judgement.warnings if text.startswith("Invalid attempts differ")]
+    (said,) = [
+        text
+        for text in judgement.warnings
+        if text.startswith("The arms differ in invalid attempts")
+    ]
     assert "0 of 20 of 'native+pinned'" in said
 
 

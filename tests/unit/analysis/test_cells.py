@@ -90,7 +90,7 @@ def test_a_metric_that_changes_its_unit_is_left_out_where_it_differs() -> None:
     found = cells.get("pinned", SYSBENCH, "latency_p95")
     assert found is not None
     assert sorted(found.values) == [1, 3]
-    assert any("another unit" in problem for problem in cells.problems)
+    assert any("a different unit" in problem for problem in cells.problems)
 
 
 def test_further_factors_are_part_of_the_condition() -> None:

@@ -70,8 +70,8 @@ def test_windows_without_their_other_half_have_no_cost() -> None:
 @pytest.mark.parametrize(
     ("estimate", "low", "high", "words"),
     [
-        (0.031, 0.02, 0.042, "3.1 % (2.0…4.2 %)"),
-        (0.0012, -0.0004, 0.0028, "0.12 % (−0.04…0.28 %)"),
+        (0.031, 0.02, 0.042, "3.1 % (2.0 to 4.2 %)"),
+        (0.0012, -0.0004, 0.0028, "0.12 % (−0.04 to 0.28 %)"),
         (0.5, -12.0, 0.9, "not estimable"),
         (-0.00001, None, None, "0.00 %"),
     ],
@@ -85,8 +85,8 @@ def test_a_run_says_what_its_level_was_measured_to_cost() -> None:
         _run("trace", [COST, {**COST, "side": "native", "estimate": 0.001, "labctl_cpu": 0.002}])
     )
     assert said == (
-        "Collected at level 'trace', which cost 3.1 % (2.0…4.2 %) of sysbench-cpu's throughput in "
-        "the guest (measured 2026-11-21) and 0.10 % (2.0…4.2 %) of sysbench-cpu's throughput "
+        "Collected at level 'trace', which cost 3.1 % (2.0 to 4.2 %) of sysbench-cpu's throughput "
+        "in the guest (measured 2026-11-21) and 0.10 % (2.0 to 4.2 %) of sysbench-cpu's throughput "
         "natively and 0.20 % of a CPU for labctl itself (measured 2026-11-21) here."
     )
 
@@ -122,7 +122,7 @@ def test_trials_that_found_no_room_for_a_trace_are_counted_with_the_reason() -> 
         for number, trial in enumerate(run.trials)
     )
     _, said = _said(replace(run, trials=trials))
-    assert said.startswith("Of 3 trials there is no trace of the host")
+    assert said.startswith("3 trials have no trace of the host")
     assert said.endswith("there was no room.")
 
 
@@ -147,6 +147,8 @@ def test_trials_whose_guest_recorded_more_than_it_may_are_counted_in_the_report(
     ]
     said = list(_said(replace(run, trials=tuple(trials))))
     assert [one for one in said if "size limit" in one] == [
-        "In 2 trials the guest's own recording met its size limit before the measured window "
-        "ended: of what it would tell there are no figures. Shorter windows fit."
+        (
+            "In 2 trials the guest's recording reached its size limit before the measured "
+            "window ended, so its figures are missing. Use shorter windows."
+        )
     ]

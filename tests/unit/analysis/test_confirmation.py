@@ -72,13 +72,13 @@ def test_emulated_guests_confirm_nothing() -> None:
 @pytest.mark.parametrize(
     ("fresh", "why"),
     [
-        (again(made(2), evidence="0" * 64), "it names another state of run synthetic"),
+        (again(made(2), evidence="0" * 64), "it names a different state of run synthetic"),
         (again(made(1)), "it has the same seed"),
         (again(made(2, status="interrupted")), "it is not finished"),
         (again(made(2, accelerator="tcg")), "its guests ran under tcg"),
-        (replace(again(made(2)), problems=("plan.json was changed",)), "its folder is not whole"),
+        (replace(again(made(2)), problems=("plan.json was changed",)), "its folder is incomplete"),
         (again(with_plan(made(2), conditions=["quiet"])), "its plan differs in conditions"),
-        (with_run(again(made(2)), imported={"file": "x.csv"}), "labctl did not measure it"),
+        (with_run(again(made(2)), imported={"file": "x.csv"}), "it was not measured by labctl"),
         (again(made(2, boots=2)), "it has 2 boots"),
     ],
     ids=["foreign", "seed", "unfinished", "emulated", "damaged", "plan", "imported", "boots"],

@@ -136,7 +136,7 @@ def test_where_no_direction_is_better_nothing_is_advised() -> None:
 def test_two_hosts_are_too_few(count: int) -> None:
     judged = judge_fleet(rows(spread(0.2, count)))
     assert codes(judged) == {"all hosts": Take.FEW}
-    assert judged.effects[0].whole.why == "it takes 3 hosts"
+    assert judged.effects[0].whole.why == "at least 3 hosts are needed"
 
 
 def test_an_empty_fleet_has_no_answer() -> None:
@@ -238,7 +238,7 @@ def test_levels_are_compared_among_hosts_alike_alone(field: str) -> None:
     judged = judge_fleet(levels)
     assert not any(point.is_apart for level in judged.levels for point in level.points)
     assert [level.why for level in judged.levels if len(level.points) == 1] == [
-        "it takes 4 hosts alike"
+        "at least 4 similar hosts are needed"
     ]
 
 
@@ -246,7 +246,7 @@ def test_with_one_boot_per_host_it_is_not_said_that_hosts_differ() -> None:
     judged = judge_fleet(rows([0.0, 0.2, 0.4, 0.6], boots=1))
     effect = judged.effects[0]
     assert (effect.p, effect.differ, effect.why_no_test) == (None, False, ONE_BOOT)
-    assert any("single boot" in warning for warning in judged.warnings)
+    assert any("only one boot" in warning for warning in judged.warnings)
     two = judge_fleet(rows([0.0, 0.2, 0.4, 0.6], boots=2))
     assert two.effects[0].differ
 

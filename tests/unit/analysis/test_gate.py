@@ -157,15 +157,15 @@ def test_a_rule_may_say_otherwise_than_its_policy() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (rule(tuning="pined", above=1), "the run has no tuning 'pined', and a rule that speaks"),
+        (rule(tuning="pined", above=1), "the run has no tuning 'pined', and a rule that matches"),
         (rule(tuning="pined", above=1), "Did you mean 'pinned'?"),
         (rule(workload="sysbenchcpu", above=1), "no workload 'sysbenchcpu'"),
         (rule(condition="quite", above=1), "no condition 'quite'"),
         (rule(metric="event_per_s", above=1), "Did you mean 'events_per_s'?"),
         (rule(tuning="pinned", against="basline", within="5 %"), "Did you mean 'baseline'?"),
         (rule(tuning="pinned", against="baseline", within=5), "the limit must be a share"),
-        (rule(tuning="pinned", below="3 ms"), "events_per_s is in 1/s, and the limit in s"),
-        (rule(tuning="pinned", metric="latency_max", above=1), "only be held against 'below'"),
+        (rule(tuning="pinned", below="3 ms"), "events_per_s is in 1/s, but the limit is in s"),
+        (rule(tuning="pinned", metric="latency_max", above=1), "only be compared with 'below'"),
         (
             Rule(
                 tuning="pinned", metric="ctx_switches", against="baseline", better_by_at_least=1.0
@@ -266,21 +266,21 @@ def facts(*names: str) -> Rule:
             "kernel is 6.1, there 6.12",
         ),
         (["all"], {"kernel_release": "6.12"}, Outcome.VIOLATED, "kernel is 6.1, there 6.12"),
-        (["microcode"], {}, Outcome.UNDECIDED, "microcode is not known of synthetic and fleet"),
+        (["microcode"], {}, Outcome.UNDECIDED, "microcode is unknown for synthetic and fleet"),
         (
             ["kernel_release", "qemu"],
             {"kernel_release": "6.1"},
             Outcome.UNDECIDED,
-            "QEMU is not known of fleet",
+            "QEMU is unknown for fleet",
         ),
         (
             ["qemu"],
             {"qemu": {"unavailable": "no program"}},
             Outcome.UNDECIDED,
-            "QEMU is not known of fleet",
+            "QEMU is unknown for fleet",
         ),
         (["accelerator"], {}, Outcome.HOLDS, ""),
-        (["guest.kernel_release"], {}, Outcome.UNDECIDED, "the guest's kernel is not known"),
+        (["guest.kernel_release"], {}, Outcome.UNDECIDED, "the guest's kernel is unknown"),
     ],
 )
 def test_facts_are_held_against_those_of_another_run(
@@ -328,7 +328,7 @@ def test_a_tuning_of_another_definition_decides_nothing() -> None:
         undecided=Undecided.OPEN, rules=[rule(tuning="pinned", like="fleet", within="20 %")]
     )
     (found,) = gate(run, policy, {"fleet": other}).findings
-    assert found.why == "pinned is defined otherwise in fleet"
+    assert found.why == "pinned has a different definition in fleet"
 
 
 def test_a_violation_is_stronger_than_what_is_open() -> None:
@@ -415,15 +415,18 @@ def test_the_policy_in_the_docs_is_one(tmp_path: Path) -> None:
         ("undecided: fail\nrules:\n  - {metrik: x, above: 1}", "metric"),
         (
             "undecided: fail\nrules:\n  - {above: 1}",
-            "a rule names a 'metric', 'facts' or a 'grade'",
+            "a rule needs a 'metric', 'facts' or a 'grade'",
         ),
         ("undecided: fail\nrules:\n  - {facts: [kernel], like: x}", "Did you mean"),
-        ("undecided: fail\nrules:\n  - {facts: [all]}", "another run: 'like'"),
-        ("undecided: fail\nrules:\n  - {facts: [all], like: x, within: 5}", "no 'within'"),
-        ("undecided: fail\nrules:\n  - {facts: [all], like: x, tuning: y}", "no 'tuning'"),
-        ("undecided: fail\nrules:\n  - {grade: candidate}", "of one 'tuning', named"),
+        ("undecided: fail\nrules:\n  - {facts: [all]}", "another run: add 'like'"),
+        ("undecided: fail\nrules:\n  - {facts: [all], like: x, within: 5}", "leave out 'within'"),
+        ("undecided: fail\nrules:\n  - {facts: [all], like: x, tuning: y}", "leave out 'tuning'"),
+        ("undecided: fail\nrules:\n  - {grade: candidate}", "needs one 'tuning', named"),
         ("undecided: fail\nrules:\n  - {grade: candidate, tuning: 'p*'}", "without a pattern"),
-        ("undecided: fail\nrules:\n  - {grade: confirmed, tuning: p, below: 5}", "no 'below'"),
+        (
+            "undecided: fail\nrules:\n  - {grade: confirmed, tuning: p, below: 5}",
+            "leave out 'below'",
+        ),
         ("undecided: fail\nrules:\n  - {grade: sure, tuning: p}", "grade"),
     ],
 )

@@ -52,10 +52,10 @@ def found(tuning: str = "pinned", against: str = "baseline", **fields: Any) -> F
             "the A/A control could not be checked in sysbench-cpu with a noisy neighbour: the run "
             "has none",
         ),
-        ({**WIDE, "effects": {"handicap": 0.93}}, "the A/A control can't rule out a bias up to"),
+        ({**WIDE, "effects": {"handicap": 0.93}}, "the A/A control cannot exclude a bias of up to"),
         (
             {**WIDE, "effects": {"handicap": 0.3}},
-            "the known loss was detected, which does not prove that a loss as small as",
+            "the known loss was detected, but that does not show that a loss as small as",
         ),
     ],
     ids=["blind", "no handicap", "no control", "a wide control", "a huge loss"],
@@ -93,7 +93,7 @@ def test_beyond_the_reach_of_a_wide_control_a_rule_is_decided(
 ) -> None:
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the A/A control can't rule out a bias up to" in one.why) is (
+    assert ("the A/A control cannot exclude a bias of up to" in one.why) is (
         outcome is Outcome.UNDECIDED
     )
 
@@ -137,7 +137,7 @@ def test_an_arm_against_itself_shows_nothing(name: str) -> None:
     one = found(name, name, within="5 %", effects={"handicap": 0.95})
     assert (one.outcome, one.why) == (
         Outcome.UNDECIDED,
-        f"{name} can't be held against itself",
+        f"{name} cannot be compared with itself",
     )
     assert one.counts_as is Undecided.OPEN
 
@@ -148,7 +148,7 @@ def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
     plain = found(within="4 %", **shape)
     looked = found(within="4 %", stopping=Looks(at=tuple(range(10, 20))), **shape)
     assert (plain.outcome, looked.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
-    assert looked.why == "the interval holds both"
+    assert looked.why == "the interval includes both"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_wide_control_is_held_against_the_rule_s_own_limit(
     """A bias that the control leaves open lies between the threshold of 5 % and the limit."""
     one = found(**limit, **WIDE, effects={"handicap": 0.8, "pinned": effect})
     assert one.outcome is outcome
-    assert ("the A/A control can't rule out a bias up to" in one.why) is (
+    assert ("the A/A control cannot exclude a bias of up to" in one.why) is (
         outcome is Outcome.UNDECIDED
     )
 
@@ -193,7 +193,7 @@ def test_a_rule_that_asks_for_less_than_the_threshold_takes_a_run_that_sees_less
     effects = {"handicap": 0.8, "pinned": effect}
     one = found(worse_by_at_most=limit, **{**TIGHT, "effects": effects})
     assert one.outcome is outcome
-    why = "the known loss was detected, which does not prove that a loss as small as"
+    why = "the known loss was detected, but that does not show that a loss as small as"
     assert (why in one.why) is (outcome is Outcome.UNDECIDED)
 
 

@@ -70,7 +70,7 @@ def test_without_a_change_nothing_is_marked() -> None:
 def test_runs_are_in_the_order_in_which_they_started() -> None:
     series = only(history([run(3), run(1), run(2)], PINNED))
     assert [point.run for point in series.points] == ["run-1", "run-2", "run-3"]
-    assert series.unmarked == "3 of the 8 runs that a change takes"
+    assert series.unmarked == "3 of the 8 runs that a change needs"
 
 
 def beside(day: int, condition: str, quota: int) -> LoadedRun:
@@ -163,7 +163,7 @@ def test_nothing_to_see_says_what_there_would_have_been() -> None:
     assert (found.series, found.metrics) == ((), ("events_per_s", "iops"))
     assert history([run(1)], Choice(metric="iops", study="other")).runs == 0
     empty = LoadedRun("r", RunRecord(), PlanRecord(), (), ("run.json is missing",))
-    assert history([empty], PINNED).left_out == ("r has no valid value of it.",)
+    assert history([empty], PINNED).left_out == ("r has no valid value for it.",)
 
 
 def test_an_accelerator_nobody_knows_is_no_crash() -> None:

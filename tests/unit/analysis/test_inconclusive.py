@@ -40,7 +40,10 @@ def test_a_significant_effect_that_may_be_small_is_not_called_too_small_to_see(
         compared, estimate=1.032, low=1.013, high=1.052, smallest_visible=0.023, blocks_needed=None
     )
     assert reason is Reason.MAY_BE_SMALL
-    assert found == "+1.3…+5.2 % excludes no change, but not a change under the threshold of 5 %"
+    assert (
+        found
+        == "+1.3 to +5.2 % excludes no change, but includes changes below the threshold of 5 %"
+    )
     assert remedy.startswith("Plan a run of 18 blocks to see on which side of 5 % it lies")
     worse = why(compared, estimate=0.97, low=0.94, high=0.99, smallest_visible=None)
     assert worse[0] is Reason.MAY_BE_SMALL
@@ -54,7 +57,8 @@ def test_an_interval_is_too_wide_where_no_feasible_number_of_blocks_would_do(
     blocks = len(compared.blocks)
     assert reason is Reason.TOO_WIDE
     assert found == (
-        f"−7.7…+28 % from {blocks} blocks; minimum detectable effect: 23 %; 5 % would take 1,340"
+        f"−7.7 to +28 % after {blocks} blocks; minimum detectable effect: 23 %; "
+        "detecting 5 % needs 1,340 blocks"
     )
     assert "doctor" in remedy
 
@@ -90,4 +94,4 @@ def test_a_difference_is_told_apart_in_its_unit(compared: Comparison) -> None:
     values = {"kind": EffectKind.DIFFERENCE, "unit": Unit.CPUS, "margin": 0.1}
     found = why(compared, **values, estimate=0.09, low=0.02, high=0.16)
     assert found[0] is Reason.MAY_BE_SMALL
-    assert found[1].startswith("+0.020…+0.16 CPUs excludes no change")
+    assert found[1].startswith("+0.020 to +0.16 CPUs excludes no change")

@@ -49,7 +49,7 @@ def test_a_limit_that_no_tuning_asked_for_is_told_with_how_often_it_was() -> Non
             trials["baseline"] += trial.record.cell["tuning"] == "baseline"
     [text] = said(held(run, "baseline"))
     assert text.startswith(f"In {trials['baseline']} of {trials['all']} trials a program")
-    assert "(20.0 µs at the least)" in text
+    assert "(to 20.0 µs at the least)" in text
 
 
 @pytest.mark.parametrize("knob", [LATENCY_KNOB, "tuned"])

@@ -34,14 +34,14 @@ def made(**disks: dict[str, Any]) -> LoadedRun:
 
 
 def said(run: LoadedRun) -> str:
-    [text] = [text for text in judge(run).warnings if "in their layers" in text]
+    [text] = [text for text in judge(run).warnings if "use different storage layers" in text]
     return text
 
 
 def test_both_sides_are_named_with_the_hosts_file_system() -> None:
     text = said(made())
-    assert text.startswith("Under 'fio-randread' native and guest differ in their layers")
-    assert "natively it is a file on the host's xfs, opened past the host's page cache" in text
+    assert text.startswith("Under 'fio-randread' native and guest use different storage layers")
+    assert "natively it is a file on the host's xfs, opened without the host's page cache" in text
     assert "a block device without a file system" in text
     assert text.endswith("the same file open through the page cache.")
 
@@ -49,7 +49,7 @@ def test_both_sides_are_named_with_the_hosts_file_system() -> None:
 @pytest.mark.parametrize("cache", ["none", "directsync"])
 def test_the_page_cache_goes_by_the_cache_mode(cache: str) -> None:
     assert said(made(pinned={"cache": cache})).endswith(
-        "past the page cache with 'pinned', through it with all others."
+        "without the page cache with 'pinned', through it with all others."
     )
 
 
@@ -68,15 +68,17 @@ def test_a_run_that_recorded_no_tunings_says_what_it_can() -> None:
     bare = replace(run, run=run_of({**run.run.to_json(), "tunings": {}, "host": {}}))
     text = said(bare)
     assert "a file on the host's file system" in text
-    assert text.endswith("past the page cache or through it, by its cache mode.")
+    assert text.endswith("with or without the page cache, depending on its cache mode.")
 
 
 def test_without_the_disk_or_without_a_native_side_there_is_nothing_to_say() -> None:
-    assert not [text for text in judge(synthetic_run()).warnings if "in their layers" in text]
+    assert not [
+        text for text in judge(synthetic_run()).warnings if "use different storage layers" in text
+    ]
     run = made()
     guests = {n: e for n, e in run.plan.to_json()["tunings"].items() if e["kind"] == "guest"}
     alone = replace(run, plan=plan_of({**run.plan.to_json(), "tunings": guests}))
-    assert not [text for text in judge(alone).warnings if "in their layers" in text]
+    assert not [text for text in judge(alone).warnings if "use different storage layers" in text]
 
 
 def fits(run: LoadedRun, *, disk: int | None = 256 << 20, memory: int = 24 << 30) -> list[str]:

@@ -53,7 +53,7 @@ def test_a_host_apart_is_left_out_whichever_way_it_is(estimate: float) -> None:
     assert len(taken.hosts) == 20
     [(host, why)] = taken.others
     assert host == "h20"
-    assert why.startswith("stands apart: +")
+    assert why.startswith("is an outlier: +")
     assert why.endswith("in events/s, sysbench-cpu with a noisy neighbour, on others +22 %")
 
 
@@ -151,7 +151,7 @@ def test_a_host_whose_own_run_shows_harm_is_to_be_looked_at() -> None:
     judged = judge_fleet([*members[:2], lossy, *members[3:]], states(6))
     [(host, why)] = look_first(judged, hosts_that_may(judged, "pinned"))
     assert host == "h2"
-    assert why.startswith("its own run shows a loss of ")
+    assert why.startswith("its run shows a loss of")
     assert why.endswith(" in events/s, sysbench-cpu with a noisy neighbour")
 
 
@@ -161,7 +161,7 @@ def test_a_slow_host_and_one_with_a_remark_are_to_be_looked_at() -> None:
     judged = judge_fleet([*rows(spread(0.2, 6)), *levels], [remark, *states(6)[1:]])
     found = dict(look_first(judged, hosts_that_may(judged, "pinned")))
     assert set(found) == {"h5", "h0"}
-    assert found["h5"].startswith("its baseline stands apart from that of hosts alike: −5")
+    assert found["h5"].startswith("its baseline is an outlier among similar hosts: −5")
     assert found["h0"] == "its gate did not pass"
 
 

@@ -46,7 +46,7 @@ def test_they_stay_where_more_is_better() -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        (replace(LOWER, better=Better.NEITHER), "neither direction"),
+        (replace(LOWER, better=Better.NEITHER), "no better direction"),
         (replace(LOWER, kind=EffectKind.DIFFERENCE), "compared by difference"),
         (replace(LOWER, estimate=0.0, low=None, high=None), "compared by difference"),
     ],

@@ -62,14 +62,14 @@ def test_the_ratio_is_the_one_that_the_report_has() -> None:
 
 def test_noise_shows_no_direction() -> None:
     found = only_one(run(effects={}, noise=0.3))
-    assert (found.agreement, found.why) == (Agreement.NOT_SHOWN, "the interval holds no change")
+    assert (found.agreement, found.why) == (Agreement.NOT_SHOWN, "the interval includes no change")
 
 
 def test_fewer_than_ten_blocks_show_no_direction() -> None:
     found = only_one(run(effects={"pinned": 3.0}, blocks=9))
     assert (found.agreement, found.why) == (
         Agreement.NOT_SHOWN,
-        "9 of the 10 blocks that it takes",
+        "9 of the 10 blocks that it needs",
     )
     assert found.ratio == pytest.approx(3.0, rel=0.05)
 

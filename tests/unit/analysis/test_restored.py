@@ -67,21 +67,23 @@ def test_a_run_that_is_blind_to_the_handicap_calls_nothing_equal() -> None:
     effects = {"pinned": 1.3, "pinned+booted": 1.3, "handicap": 1.0}
     found = check(both_ways(effects, noise=0.005))
     assert found.passed is None
-    assert "do not let this run call things equal" in found.sentence
+    assert "do not allow this run to call things equal" in found.sentence
     assert found.estimate == pytest.approx(1, abs=0.02), "what was found is told all the same"
 
 
 def test_a_baseline_that_differs_from_itself_lets_no_restore_pass() -> None:
     found = check(both_ways({"pinned": 1.3, "pinned+booted": 1.3, "control": 1.1}, noise=0.005))
     assert found.passed is None
-    assert "the A/A control there forbids it" in found.sentence
+    assert "the A/A control does not allow it" in found.sentence
 
 
 def test_the_answer_begins_with_what_the_study_asked() -> None:
     same = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.005)).answer
     other = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.0}, noise=0.005)).answer
     noisy = judge(both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.1)).answer
-    assert same.startswith("Restored guests do what booted ones do, within limits: 'pinned' (")
+    assert same.startswith(
+        "Restored and booted guests have the same effect, within the limits: 'pinned' ("
+    )
     assert other.startswith(
         "Restoring changes what 'pinned' (sysbench-cpu with a noisy neighbour) does"
     )

@@ -147,7 +147,7 @@ def test_other_builds_of_a_program_are_not_compared() -> None:
 def test_what_only_one_run_has_is_left_out_by_name() -> None:
     a = synthetic_run(tunings=("native", "baseline", "control", "handicap", "pinned"))
     found = compare_runs(a, synthetic_run())
-    assert "Tuning 'pinned+fifo' is in synthetic only." in found.left_out
+    assert "Tuning 'pinned+fifo' is only in synthetic." in found.left_out
     assert {row.tuning for row in found.effects} == {"pinned"}
 
 
@@ -159,7 +159,7 @@ def test_a_tuning_that_means_something_else_is_left_out() -> None:
     }
     b = replace(a, name="b", plan=plan_of({**a.plan.to_json(), "tunings": tunings}))
     found = compare_runs(a, b)
-    assert "Tuning 'pinned' is defined otherwise in b." in found.left_out
+    assert "Tuning 'pinned' has a different definition in b." in found.left_out
     assert {row.tuning for row in found.effects} == {"pinned+fifo"}
 
 
@@ -177,7 +177,7 @@ def test_a_workload_that_ran_otherwise_is_left_out() -> None:
         ),
     )
     found = compare_runs(a, b)
-    assert "Workload 'sysbench-cpu' ran otherwise in b (duration_s)." in found.left_out
+    assert "Workload 'sysbench-cpu' ran differently in b (duration_s)." in found.left_out
     assert {row.workload for row in found.levels} == {"fio-randread"}
 
 
@@ -223,7 +223,7 @@ def test_fewer_blocks_than_a_verdict_takes_find_nothing(blocks: tuple[int, int])
     )
     found = compare_runs(a, b)
     assert effect(found, "pinned").finding == "too few blocks"
-    assert any("has 9 blocks where a finding takes 10" in text for text in found.cautions)
+    assert any("has 9 blocks; a finding needs 10" in text for text in found.cautions)
 
 
 @pytest.mark.parametrize("empty", ["plan", "run", "trials"])

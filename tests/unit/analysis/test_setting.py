@@ -21,7 +21,7 @@ def said(accelerator: str, **host: Any) -> list[str]:
     ("host", "named"),
     [
         ({"hypervisor": True, "hypervisor_vendor": "kvm"}, "of kvm"),
-        ({"hypervisor": True}, "of a hypervisor that doesn't say its name"),
+        ({"hypervisor": True}, "of an unknown hypervisor"),
         ({"hypervisor": False, "hypervisor_vendor": "vmware"}, "of vmware"),
         ({"cpu_model": "QEMU Virtual CPU version 2.5+", "hypervisor": False}, "of qemu"),
     ],
@@ -37,7 +37,7 @@ def test_a_host_that_is_a_guest_is_told_of_by_whichever_sign(
 def test_under_emulation_it_is_the_cpus_that_others_may_share() -> None:
     [text] = said("tcg", hypervisor=True, hypervisor_vendor="kvm")
     assert "nested" not in text
-    assert "natively as in the guest" in text
+    assert "are not visible here, which affects native and guest trials" in text
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_host_that_is_emulated_has_no_times_to_tell() -> None:
     judged = judge(run)
     [text] = [text for text in judged.warnings if "host itself was emulated" in text]
     assert "counts and reasons" in text
-    assert "nothing about any other host" in text
+    assert "nothing about other hosts" in text
     assert run.run.is_emulated, "which no grade or advice may take for KVM's"
     assert judged.decision.tunings[0].grade is Grade.NOT_SHOWN
     assert not [text for text in judged.warnings if "virtual machine itself" in text]

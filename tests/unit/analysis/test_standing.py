@@ -72,7 +72,7 @@ def test_a_loss_that_is_not_excluded_is_named_as_the_price() -> None:
     assert low is not None
     assert low < 1 / 1.05
     assert of(judgement).code is AnswerCode.PRICED
-    assert judgement.answer.startswith("Not shown: 'pinned' improves something, and harm elsewh")
+    assert judgement.answer.startswith("Not shown: 'pinned' improves something, but harm elsewhere")
     price = f"where {HERE} does not matter: this run could not exclude IOPS −"
     assert price in judgement.answer
     assert "there (the study allows 5 %); it improves sysbench-cpu" in judgement.answer
@@ -114,7 +114,7 @@ def test_of_a_latency_the_upper_end_of_the_interval_is_the_price() -> None:
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (without(made(0.5), "iops"), "no block has a value of it and of baseline there"),
+        (without(made(0.5), "iops"), "no block has a value for both it and the baseline there"),
         (without(made(0.5), "iops", after=9), "it has fewer than 10 blocks there"),
         (
             made(0.5, effects={**GAIN, "control": {"fio-randread": 1.3}}),
@@ -194,7 +194,7 @@ def test_a_bias_that_the_control_leaves_open_may_not_have_hidden_the_loss() -> N
         return replace(reading, value=reading.value * factor)  # type: ignore[union-attr]
 
     [unshown] = of(judge(with_readings(run, spread))).unshown
-    assert unshown.why == "the A/A control can't rule out a bias that could hide a loss of 12 %"
+    assert unshown.why == "the A/A control cannot exclude a bias that could hide a loss of 12 %"
     assert unshown.loss is None
 
 
@@ -203,7 +203,7 @@ def test_a_loss_that_is_none_leaves_the_margin_and_is_told(declared: float) -> N
     judgement = judge(made(declared))
     [fio] = [c for c in of(judgement).judged if c.workload == "fio-randread"]
     assert fio.no_worse_than == fio.margin == 0.05
-    said = "Workload 'fio-randread' declares 'no_worse_than', but no loss above 0"
+    said = "Workload 'fio-randread' declares 'no_worse_than', but not a loss above 0"
     assert any(warning.startswith(said) for warning in judgement.warnings)
 
 

@@ -130,12 +130,12 @@ def test_a_rule_survives_its_plan(rule: UntilWidth | Looks) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: until_width(0.0), "a width of 0 %"),
-        (lambda: until_width(1.5), "a width of 150 %"),
-        (lambda: until_width(math.nan), "a width of nan %"),
+        (lambda: until_width(0.0), "expected a width"),
+        (lambda: until_width(1.5), "expected a width"),
+        (lambda: until_width(math.nan), "expected a width"),
         (lambda: until_width(0.02, 10), "at most 10 blocks: that must be from 11"),
         (lambda: until_width(0.02, 1001), "at most 1001 blocks"),
-        (lambda: looks([10]), "looks after 10 blocks: it takes at least two"),
+        (lambda: looks([10]), "looks after 10 blocks: at least two"),
         (lambda: looks([]), "looks after none blocks"),
         (lambda: looks([5, 10]), "looks after 5, 10 blocks: they must be from 10 to 1000"),
         (lambda: looks([10, 20, 15]), "each must come after the one before it"),

@@ -103,7 +103,7 @@ def test_costs_are_medians_of_what_the_run_took() -> None:
 def test_a_run_without_readable_times_still_has_a_proposal() -> None:
     assert costs_of(synthetic_run()).boot == 0.0
     (found,) = judge(synthetic_run(workloads=ONE, primary_only=True)).precision
-    assert "the time of boots not counted" in found.sentence
+    assert "not counting boots" in found.sentence
 
 
 def test_times_that_cannot_be_are_no_cost() -> None:
@@ -136,8 +136,8 @@ def test_precision_says_where_the_spread_comes_from() -> None:
 @pytest.mark.parametrize(
     ("boots", "said"),
     [
-        (1, "what boots add can't be estimated from one boot"),
-        (10, "each block had a boot of its own"),
+        (1, "the share of boots cannot be estimated from one boot"),
+        (10, "each block had its own boot"),
     ],
 )
 def test_where_boots_cannot_be_told_apart_the_sentence_says_why(boots: int, said: str) -> None:
@@ -153,7 +153,7 @@ def test_what_more_boots_buy_is_said_with_a_proviso_where_one_was_all(
 ) -> None:
     (found,) = judge(synthetic_run(workloads=ONE, primary_only=True, boots=boots)).precision
     assert "would halve the interval" in found.sentence
-    assert found.sentence.endswith(", if boots add nothing.") is unsure
+    assert found.sentence.endswith("if boots do not differ.") is unsure
 
 
 def test_a_run_that_judges_nothing_says_nothing_of_precision() -> None:
@@ -211,7 +211,7 @@ def test_what_happens_within_trials_is_told_from_what_happens_between_blocks() -
     (found,) = judge(with_windows(run, 0.03)).precision
     assert found.within_trials == pytest.approx(0.03 * math.sqrt(1.5), rel=0.1)
     assert found.between_blocks == pytest.approx(0.03 * math.sqrt(1.5), rel=0.2)
-    assert "which longer ones would lower" in found.sentence
+    assert "longer trials would lower it" in found.sentence
 
 
 def test_levels_add_up_where_boots_differ_too() -> None:
@@ -224,7 +224,7 @@ def test_levels_add_up_where_boots_differ_too() -> None:
     assert found.between_blocks is not None
     assert found.between_blocks < 0.05
     assert found.between_boots == pytest.approx(0.05, rel=0.5)
-    assert "comes mostly from what happens within trials" in found.sentence
+    assert "comes mostly from variation within trials" in found.sentence
 
 
 def test_windows_that_forget_within_a_batch_tell_the_error_of_the_trial() -> None:
@@ -239,7 +239,7 @@ def test_a_trial_whose_quarters_resemble_each_other_tells_no_error(forgets: floa
     run = synthetic_run(workloads=ONE, primary_only=True, blocks=20, boots=20)
     (found,) = judge(with_windows(run, 0.05, forgets=forgets)).precision
     assert found.within_trials is None
-    assert "the quarters of one still resemble each other" in found.sentence
+    assert "the quarters of a trial still correlate" in found.sentence
     assert found.seconds == 2.0
 
 
@@ -254,7 +254,7 @@ def test_windows_that_differ_alike_in_all_trials_tell_no_error() -> None:
     (found,) = judge(replace(plain, trials=trials)).precision
     (without,) = judge(plain).precision
     assert found.within_trials is None
-    assert "the quarters of one differ by more than blocks do" in found.sentence
+    assert "the quarters of a trial differ more than blocks do" in found.sentence
     assert (found.boots, found.seconds) == (without.boots, without.seconds)
 
 

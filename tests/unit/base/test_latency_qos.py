@@ -46,7 +46,7 @@ def test_a_host_without_the_device_says_so(tmp_path: Path) -> None:
 
 def test_a_device_that_says_less_than_a_limit_is_an_error(tmp_path: Path) -> None:
     device(tmp_path, b"\0\0")
-    with pytest.raises(OSError, match="2 bytes where a limit of 4 belongs"):
+    with pytest.raises(OSError, match="expected 4 bytes, got 2"):
         limit_us(tmp_path)
 
 

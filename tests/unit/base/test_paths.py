@@ -72,7 +72,7 @@ def test_the_marker_of_a_folder_above_counts_for_nothing(
 def test_a_present_folder_that_others_can_write_to_is_ignored(present: Path, what: str) -> None:
     (present / MARKER).touch()
     (present / what).chmod(0o777)
-    assert "can be written to by everybody" in str(lab_here().ignored)
+    assert "is writable by everybody" in str(lab_here().ignored)
     assert data_files("domains")["pinned"] == shipped_data() / "domains/pinned.yaml"
     assert results_folder(STATE) == STATE.root / "results"
 
@@ -83,7 +83,7 @@ def test_a_strangers_present_folder_is_ignored(
 ) -> None:
     (present / MARKER).touch()
     give_away(present / what, monkeypatch)
-    assert "belongs to" in str(lab_here().ignored)
+    assert "is owned by" in str(lab_here().ignored)
     assert data_files("domains")["pinned"] == shipped_data() / "domains/pinned.yaml"
 
 
@@ -107,7 +107,7 @@ def test_a_lab_that_is_named_and_not_believed_is_refused(
     present.parent.chmod(0o770)
     with naming_lab(Path("..")), pytest.raises(UsageError, match=r"--lab \.\. is not trusted"):
         results_folder(STATE)
-    with naming_lab(Path("none")), pytest.raises(UsageError, match="there is no such folder"):
+    with naming_lab(Path("none")), pytest.raises(UsageError, match="no such folder"):
         results_folder(STATE)
 
 

@@ -42,7 +42,7 @@ SCHEMA = Outer.model_json_schema()
         (("one",), "a mapping ('key: value' lines, indented)"),
         (("names",), "a list"),
         (("names", 3), "a name (letters, digits, '+', '.', '_' and '-')"),
-        (("said",), "a text that isn't empty"),
+        (("said",), "a text that is not empty"),
         (("is_on",), "true or false"),
         (("one", "cpus", "literal['auto']"), "a whole number from 1, or 'auto'"),
     ],

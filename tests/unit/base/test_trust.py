@@ -28,7 +28,7 @@ def test_a_strangers_file_is_not_believed_wherever_it_lies(
     folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     give_away(folder / what, monkeypatch)
-    assert " belongs to " in str(doubt(folder, below=True))
+    assert " is owned by " in str(doubt(folder, below=True))
 
 
 @pytest.mark.parametrize("what", [".", "inner", "inner/file.yaml"])
@@ -38,7 +38,7 @@ def test_what_others_can_write_to_is_not_believed(
 ) -> None:
     (folder / what).chmod(0o755 | bits)
     why = doubt(folder, below=True)
-    assert f"{(folder / what).resolve()} can be written to by {who}" in str(why)
+    assert f"{(folder / what).resolve()} is writable by {who}" in str(why)
 
 
 def test_who_can_rename_a_folder_on_the_way_decides_what_is_read(folder: Path) -> None:
@@ -49,7 +49,7 @@ def test_who_can_rename_a_folder_on_the_way_decides_what_is_read(folder: Path) -
 def test_a_sticky_folder_is_not_believed_itself(folder: Path) -> None:
     folder.chmod(0o1777)
     assert doubt(folder / "inner") is None
-    assert "can be written to by everybody (mode 1777)" in str(doubt(folder))
+    assert "is writable by everybody (mode 1777)" in str(doubt(folder))
 
 
 def test_a_link_is_as_good_as_what_it_leads_to(folder: Path, tmp_path: Path) -> None:

@@ -53,16 +53,16 @@ def applied(folder: Path, of: Advised, target: Target = NOWHERE, **options: Any)
     [
         (advised(), {}, "changes nothing on the host"),
         (advised(step(machine=Machine.GUEST)), {}, "changes nothing on the host"),
-        (advised(step(), tuned="virtual-host"), {}, "sets 'tuned', which could not be undone"),
-        (advised(step(), **{"c-states": "0"}), {}, "sets 'c-states', which could not be undone"),
-        (advised(step(), **{"cpu-dma-latency": "0"}), {}, "a service must hold it"),
-        (advised(EDIT), {}, "changes a virtual machine, and none is named"),
-        (advised(DISK_EDIT), {"domain": "web1"}, "changes a disk, and none is named"),
+        (advised(step(), tuned="virtual-host"), {}, "sets 'tuned', which cannot be undone"),
+        (advised(step(), **{"c-states": "0"}), {}, "sets 'c-states', which cannot be undone"),
+        (advised(step(), **{"cpu-dma-latency": "0"}), {}, "a service must keep it open"),
+        (advised(EDIT), {}, "changes a virtual machine, but none is named"),
+        (advised(DISK_EDIT), {"domain": "web1"}, "changes a disk, but none is named"),
         (advised(step()), {"other_host": "another CPU"}, "the run measured another host"),
         (
             advised(EDIT, vcpus=2),
             {"domain": "web1", "vcpus": 4},
-            "was made for 2 vCPUs, and 'web1' has 4",
+            "are for 2 vCPUs, but 'web1' has 4",
         ),
     ],
 )

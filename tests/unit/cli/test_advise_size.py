@@ -94,9 +94,12 @@ def test_a_domain_gives_its_name_and_size(labctl: Labctl, results: Path) -> None
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "For a virtual machine of another size give --vcpus or --domain"),
+        ([], "For a virtual machine of another size, pass --vcpus or --domain to fit"),
         (["--vcpus", "2"], "2 vCPUs and 2,048 MiB, the size of yours."),
-        (["--vcpus", "4"], "Yours has 4 vCPUs: the pins fit it, the effect at that size was not"),
+        (
+            ["--vcpus", "4"],
+            "Yours has 4 vCPUs: the pins fit it, but the effect at that size was not",
+        ),
     ],
 )
 def test_the_advice_names_the_size_that_was_measured(
@@ -120,7 +123,7 @@ def test_pins_are_not_planned_for_a_host_that_was_not_measured(
     recorded(results)
     said = labctl("advise", "r1", "--vcpus", "4")
     assert said.code == 2
-    assert "run r1 measured another one" in said.err
+    assert "run r1 measured another host" in said.err
 
 
 def test_policy_topology_and_nodes_follow_the_vcpus() -> None:
@@ -182,7 +185,7 @@ def test_a_strategy_that_there_is_not_is_refused(labctl: Labctl, results: Path) 
     stored(results, with_run(run, tunings={"pinned+fifo": {"pin": pin}}, memory_mib=2048))
     said = labctl("advise", "r1", "--vcpus", "4")
     assert said.code == UsageError.exit_code
-    assert "which is no strategy" in said.err
+    assert "which is not a strategy" in said.err
 
 
 def test_sizes_that_no_guest_has_are_not_believed() -> None:

@@ -86,7 +86,7 @@ def test_a_run_whose_trials_were_changed_is_no_longer_confirmed(
     samples.write_text(json.dumps(content))
     found = decision(labctl)
     assert found["grade"] == "candidate"
-    assert "it names another state of run one" in found["sure"]
+    assert "it names a different state of run one" in found["sure"]
 
 
 def test_where_nothing_can_be_written_the_answer_is_left_out(tmp_path: Path) -> None:

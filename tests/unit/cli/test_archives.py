@@ -26,7 +26,7 @@ def packed(tmp_path: Path, labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> P
     (run.path / "report.html").write_text("a page")
     said = labctl("run", "export", str(run.path), "--out", str(tmp_path / "r1.tar.xz"))
     assert said.code == 0, said.err
-    assert "Left out: report.html: it is made of the rest." in said.out
+    assert "Left out: report.html: it is derived from the rest." in said.out
     return tmp_path / "r1.tar.xz"
 
 
@@ -70,14 +70,14 @@ def test_an_import_replaces_no_run(labctl: Labctl, packed: Path, tmp_path: Path)
     (tmp_path / "results" / "r1").mkdir(parents=True)
     again = labctl("run", "import", str(packed))
     assert (again.code, list((tmp_path / "results" / "r1").iterdir())) == (2, [])
-    assert "there is a run 'r1'" in again.err
+    assert "run 'r1' already exists" in again.err
     assert labctl("run", "import", str(packed), "--name", "r2").code == 0
 
 
 def test_what_is_declared_of_csv_is_not_of_an_archive(labctl: Labctl, packed: Path) -> None:
     said = labctl("run", "import", str(packed), "--baseline", "pinned")
     assert said.code == 2
-    assert "is an archive of a run, whose plan declares what is compared" in said.err
+    assert "is an archive of a run with its own plan" in said.err
 
 
 def test_an_archive_of_another_kind_is_not_taken_for_a_folder(
@@ -85,14 +85,14 @@ def test_an_archive_of_another_kind_is_not_taken_for_a_folder(
 ) -> None:
     said = labctl("run", "export", str(packed), "--out", str(tmp_path / "r1.tar.gz"))
     assert (said.code, (tmp_path / "r1.tar.gz").exists()) == (2, False)
-    assert "the name of a run's archive ends in .tar.xz" in said.err
+    assert "the name of a run's archive must end in .tar.xz" in said.err
 
 
 def test_what_would_change_a_run_names_the_import(labctl: Labctl, packed: Path) -> None:
     for words in (("run", "reparse", str(packed)), ("sweep", "--resume", str(packed))):
         said = labctl(*words)
         assert said.code == 2, said
-        assert f"'labctl run import {packed}' makes a run of it." in said.err
+        assert f"'labctl run import {packed}' imports it as a run." in said.err
 
 
 def test_a_damaged_archive_is_listed_with_its_problem(
@@ -103,7 +103,7 @@ def test_a_damaged_archive_is_listed_with_its_problem(
     said = labctl("run", "list")
     assert said.code == 0
     assert "unreadable" in said.out
-    assert "it is cut off" in said.err
+    assert "it is truncated" in said.err
     assert labctl("run", "rm", "r1", "--yes").code == 0
     with pytest.raises(UsageError, match="no run named 'r1'"):
         find_run(tmp_path / "results", "r1")

@@ -148,7 +148,7 @@ def test_fewer_than_ten_pairs_are_shown_and_not_kept(
 ) -> None:
     result = _labctl(tmp_path, "--overhead", "--pairs", "2", "--quiet")
     assert "0.20 % of a CPU" in result.stdout
-    assert "Not kept for reports: 2 pairs where it takes 10" in result.stdout
+    assert "Not kept for reports: 2 pairs; at least 10" in result.stdout
     assert "trace, guest: a collector recorded nothing: the guest has no tracefs." in result.stdout
     assert not (tmp_path / "collecting-costs.json").exists()
 

@@ -98,7 +98,7 @@ def test_a_plan_shows_the_commands_of_neighbours_that_labctl_does_not_bring(
     study.write_text(SPIN)
     said = labctl("sweep", str(study), "--plan-only").out
     assert "condition 'mine', neighbour 1, spin, beside the trial, as uid 64917:" in said
-    assert "command, again and again: /usr/bin/spin --for=2" in said
+    assert "command, repeated: /usr/bin/spin --for=2" in said
     assert "neighbour 2" not in said
     assert "1 x spin, everywhere; 1 x cpu-hog, everywhere" in " ".join(said.split())
 

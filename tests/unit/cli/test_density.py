@@ -46,13 +46,13 @@ def folder(results: Path) -> DensityFolder:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("density",), "which WORKLOAD the guests run is missing"),
+        (("density",), "missing argument WORKLOAD"),
         (("density", "frame-loop", *LIMIT), "--tuning is missing"),
         (WORDS, "--limit is missing"),
         ((*WORDS, "--limit", "latency_p95 < 16 ms"), "has no metric 'latency_p95'"),
         ((*WORDS, "--tuning", "baseline", *LIMIT), "names a tuning twice"),
         ((*WORDS, *LIMIT, "--duration", "0.5"), "cannot run for 0.5 s"),
-        ((*WORDS, *LIMIT, "--set", "hz=0"), "not a whole number from 1"),
+        ((*WORDS, *LIMIT, "--set", "hz=0"), "expected a whole number from 1"),
         (("density", "frame-lop", *LIMIT), "frame-loop"),
         (("density", "frame-loop", "--show", "latest"), "--show reads an earlier run"),
         (("density", "--show", "latest"), "no density run 'latest'"),
@@ -91,7 +91,7 @@ def test_the_plan_is_json_too(labctl: Labctl) -> None:
 def test_memory_that_is_not_there_is_refused_with_both_numbers(labctl: Labctl) -> None:
     found = labctl(*WORDS, *LIMIT, "--plan-only", "--most", "10")
     assert found.code == ExitCode.HOST
-    assert "take 10880 MiB" in found.err
+    assert "need 10880 MiB" in found.err
     assert "has 10240 MiB" in found.err
 
 
@@ -108,7 +108,7 @@ def test_the_request_is_what_was_asked_for(
     options = ("--blocks", "6", "--most", "5", "--search", "bisect", "--set", "work_us=5000")
     found = labctl(*WORDS, *LIMIT, *options, "--memory", "512", "--seed", "3", "--quiet")
     assert found.code == 0
-    assert "How many guests run frame-loop at once" in found.out
+    assert "Number of guests that run frame-loop at once" in found.out
     request = asked["request"]
     assert (request.blocks, request.most, str(request.search), request.vcpus) == (6, 5, "bisect", 1)
     assert (request.memory_mib, request.seed, list(request.tunings)) == (

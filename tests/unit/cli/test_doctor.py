@@ -92,8 +92,8 @@ def test_what_blocks_makes_exit_code_1_and_stands_last(labctl: Labctl, tmp_path:
 def test_what_is_fine_is_one_line_unless_all_is_asked_for(labctl: Labctl) -> None:
     short, full = (" ".join(labctl("doctor", *given).out.split()) for given in ((), ("-v",)))
     assert "FINE: " in short
-    assert "(a row each with --full)" in short
-    assert "(a row each with --full)" not in full
+    assert "(listed with --full)" in short
+    assert "(listed with --full)" not in full
     assert len(full) > len(short)
 
 
@@ -162,7 +162,7 @@ def test_of_a_study_that_traces_the_results_folder_must_have_room(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--collect", "trace"], "--collect says what a study collects"),
+        (["--collect", "trace"], "--collect needs a study"),
         (["--for", "pining"], "no study 'pining'"),
         (["--for", "pinning", "--since", "r1"], "'--for' and '--since' exclude"),
         (["--since", "r1"], "no run named 'r1'"),
@@ -315,7 +315,7 @@ def test_a_run_that_ended_before_it_knew_its_host_is_refused(
     write_run(tmp_path / "results" / "r1", with_run(made(places), host=None))
     said = labctl("doctor", "--since", "r1")
     assert said.code == 2
-    assert "has recorded nothing of its host" in said.err
+    assert "recorded nothing about its host" in said.err
 
 
 def test_every_check_of_a_study_has_a_name_of_its_own_and_a_reason() -> None:

@@ -57,13 +57,13 @@ def test_the_answer_its_price_the_others_the_steps_and_the_next_command(
     assert said.code == 0, said.err
     out = squeezed(said.out)
     parts = [
-        "Roll out 'pinned' on 6 of 7 hosts: a host that was not measured is predicted to show +",
+        "Roll out 'pinned' on 6 of 7 hosts: a host that was not measured +",
         "▲ All hosts may take 'pinned'",
         "Note: Guests were emulated (TCG)",
         "What it costs",
         "neighbour ops/s, sysbench-cpu with",
         "Risk: the neighbour waits.",
-        "Look at these first",
+        "Check first",
         "h2 its gate did not let it pass",
         "Hosts left out",
         "h7 was not measured: unreachable, no route to host",
@@ -117,7 +117,7 @@ def test_where_nothing_is_advised_each_tuning_has_its_reason(
     assert said.code == 1
     assert "Roll out nothing: no host may take any of the tunings." in said.out
     assert "▼ All hosts must not take 'pinned+fifo'" in said.out
-    assert "'pinned' was not shown to be safe and of use for all hosts" in said.out
+    assert "'pinned' was not shown to be safe and useful for all hosts" in said.out
     assert "virt-xml" not in said.out
 
 
@@ -132,7 +132,7 @@ def test_a_fleet_without_effects_is_wrong_usage(labctl: Labctl, tmp_path: Path) 
     members = [replace(one, status="waiting") for one in hosts(2)]
     said = labctl("fleet", "advise", str(make_fleet(tmp_path / "fleet", members)))
     assert said.code == 2
-    assert "no host of fleet has an effect that could be pooled" in said.err
+    assert "no host of fleet has an effect to pool" in said.err
 
 
 def test_the_next_command_names_the_folder_of_runs(labctl: Labctl, fleet: Path) -> None:

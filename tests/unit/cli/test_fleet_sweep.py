@@ -24,17 +24,17 @@ def inventory(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "the study isn't named"),
-        (("--seed", "1", TINY), "the study isn't named, or not before its options"),
+        ((), "the study is missing"),
+        (("--seed", "1", TINY), "the study is missing, or comes after its options"),
         (("no-such-study",), "no-such-study"),
         ((TINY, "--blocks", "many"), "many"),
         ((TINY, "--no-such-option"), "--no-such-option"),
-        ((TINY, "--plan-only"), "can't take that option"),
-        ((TINY, "--detach"), "can't take that option"),
+        ((TINY, "--plan-only"), "does not work with labctl fleet sweep"),
+        ((TINY, "--detach"), "does not work with labctl fleet sweep"),
         ((TINY, "--serial", "0"), "--serial"),
         ((TINY, "--limit", "rack7"), "rack7"),
         ((TINY, "--set", "x"), "NAME=VALUE"),
-        ((TINY, "--resume", "fleet-1"), "--resume goes on"),
+        ((TINY, "--resume", "fleet-1"), "--resume continues"),
         (("--resume", "fleet-1"), "not the folder of a fleet"),
     ],
 )

@@ -51,7 +51,7 @@ def policy(results: Path, *limits: str, undecided: str = "open") -> str:
     [
         ("one", "worse_by_at_most: 40 %", 0, "Passed: 1 check, 1 holds."),
         ("one", "worse_by_at_most: 5 %", 1, "Failed: 1 check, 1 violated."),
-        ("short", "worse_by_at_most: 5 %", 2, "Not enough data to say: 1 check, 1 undecided."),
+        ("short", "worse_by_at_most: 5 %", 2, "Not enough data to decide: 1 check, 1 undecided."),
     ],
 )
 def test_the_exit_status_is_the_answer(
@@ -143,7 +143,7 @@ def test_what_cannot_be_compared_is_refused_until_forced(labctl: Labctl, results
 def test_a_run_is_not_compared_with_itself(labctl: Labctl, results: Path) -> None:
     refused = labctl("compare", "one", str(results / "one"))
     assert refused.code == 2
-    assert "are one run" in refused.err
+    assert "are the same" in refused.err
     assert "labctl report one" in refused.err
 
 

@@ -153,7 +153,7 @@ def test_ten_blocks_of_noise_decide_nothing(labctl: Labctl, results: Path) -> No
     rule = KINDS["worse_by_at_most, baseline"][1].replace("5 %", "15 %")
     code, said = gate_of(labctl, results, "vague", rule, "--json")
     assert code == OPEN
-    assert json.loads(said)["checks"][0]["why"] == "the interval holds both"
+    assert json.loads(said)["checks"][0]["why"] == "the interval includes both"
 
 
 ALL_OUTCOMES = """
@@ -231,7 +231,7 @@ def test_a_runs_name_stands_in_markdown_as_it_is(labctl: Labctl, results: Path) 
     ("content", "says"),
     [
         (b"\xff\xfe", "is not UTF-8 text"),
-        (b"", "holds no mapping"),
+        (b"", "has no mapping"),
         (b"undecided: [", "not valid YAML"),
         (b"undecided: open\nrules: {}", "'rules'"),
         (None, "is a directory"),

@@ -101,8 +101,8 @@ def test_the_help_of_sweep_has_its_headings_in_order(labctl: Labctl) -> None:
     lines = labctl("sweep", "--help").out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "What to measure:",
-        "How long and how often:",
+        "Selection:",
+        "Length and number:",
         "The guest:",
         "A program of your own:",
         "A VM of your own:",

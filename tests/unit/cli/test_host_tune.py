@@ -72,7 +72,7 @@ def test_a_tuning_is_in_force_until_it_is_asked_back(host: Host) -> None:
 
 def test_what_is_so_already_needs_no_undoing(host: Host) -> None:
     said = host("host", "tune", "thp-madvise")
-    assert "nothing to do: the host is so" in said.out
+    assert "nothing to do: already set" in said.out
     assert Journal(StatePaths(host.state).journal).pending() == []
 
 
@@ -80,7 +80,7 @@ def test_other_commands_say_what_is_in_force(host: Host) -> None:
     assert host("tuning", "list").err == ""
     host("host", "tune", "swappiness-10", "thp-never")
     said = host("tuning", "list", "--json")
-    assert "'labctl host tune swappiness-10 thp-never' is in force on this host" in said.err
+    assert "'labctl host tune swappiness-10 thp-never' is active on this host" in said.err
     assert json.loads(said.out)
     assert host("host", "status").err == ""
 
@@ -128,7 +128,7 @@ def test_what_needs_a_reboot_is_planned_and_not_done(host: Host) -> None:
     said = host("host", "tune", "isolcpus", "nohz-full")
     assert said.code == 0
     words = "isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocbs=2-3"
-    assert "Not done, as it needs a reboot" in said.out
+    assert "Not done, because it needs a reboot" in said.out
     assert "/etc/default/grub.d/90-labctl-isolcpus+nohz-full.cfg" in said.out
     assert f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {words}"' in said.out
     assert "run: update-grub\n  run: reboot" in said.out
@@ -144,15 +144,15 @@ def test_a_kernel_that_was_booted_so_needs_no_plan(
 ) -> None:
     monkeypatch.setattr(host_request, "booted_with", lambda: ["isolcpus=2-3", "mitigations=off"])
     said = host("host", "tune", "isolcpus", "mitigations-off")
-    assert "nothing to do: the host's kernel was booted so" in said.out
+    assert "nothing to do: the host's kernel was booted with it" in said.out
 
 
 @pytest.mark.parametrize(
     ("names", "code", "message"),
     [
-        (["vcpupin"], 2, "'vcpupin' changes nothing on the host"),
+        (["vcpupin"], 2, "'vcpupin' changes only the guest, not"),
         (["swapiness-10"], 2, "no tuning 'swapiness-10'"),
-        (["thp-never", "thp-always"], 2, "'thp-never' and 'thp-always' contradict each other"),
+        (["thp-never", "thp-always"], 2, "'thp-never' and 'thp-always' conflict"),
         ([], 2, "missing argument"),
     ],
 )
@@ -227,7 +227,7 @@ def test_the_cpus_of_the_guest_are_those_of_the_pin_plan(monkeypatch: pytest.Mon
 def test_what_ends_with_the_command_cannot_be_kept(host: Host) -> None:
     said = host("host", "tune", "cpu-dma-latency-0", "swappiness-10")
     assert said.code == 2
-    assert "'cpu-dma-latency-0' can't be kept by a command that ends" in said.err
+    assert "this command cannot keep 'cpu-dma-latency-0'" in said.err
     assert "force_latency" in said.err
     assert host.swappiness.read_text() == "60\n", "all of them, or none"
 
@@ -266,7 +266,7 @@ def test_a_timer_puts_the_host_back_unless_it_is_told_to_keep(host: Host, starte
     [(name, (seconds, _))] = started.loops.items()
     assert seconds == "600"
     assert host("host", "keep").out == "kept until 'labctl host restore'\n"
-    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+    assert host("host", "keep").out == "nothing to keep: no restore is pending\n"
     assert host("host", "restore", "--timer", name).code == 0
     assert host.swappiness.read_text() == "10", "it was told to keep it"
 
@@ -326,7 +326,7 @@ def test_a_reboot_ends_a_timer_that_no_unit_takes_over(
 ) -> None:
     host("host", "tune", "swappiness-10", "--restore-after", "10m")
     monkeypatch.setattr(restore_timer, "boot_id", lambda: "another boot")
-    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+    assert host("host", "keep").out == "nothing to keep: no restore is pending\n"
 
 
 def test_a_long_value_is_a_digest_in_json(host: Host) -> None:
@@ -381,10 +381,10 @@ def test_a_timer_that_can_not_be_started_is_none(
     monkeypatch.setattr(restore_timer.subprocess, "Popen", fail)
     assert host("host", "tune", "swappiness-10", "--restore-after", "10m").code != 0
     assert host.swappiness.read_text().strip() == "60"
-    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+    assert host("host", "keep").out == "nothing to keep: no restore is pending\n"
 
 
 def test_no_timer_is_left_of_a_change_that_failed(host: Host, started: Started) -> None:
     with host_locked(host.lock, what="labctl sweep"):
         assert host("host", "tune", "swappiness-10", "--restore-after", "10m").code == 3
-    assert host("host", "keep").out == "nothing to keep: no restore is due here\n"
+    assert host("host", "keep").out == "nothing to keep: no restore is pending\n"

@@ -110,12 +110,12 @@ def test_a_broken_template_of_the_lab_folder_is_no_fault_in_labctl(
     [
         (
             "\n{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-            "it takes more than 0.2 s of CPU time ({file}, line 2)",
+            "it needs more than 0.2 s of CPU time ({file}, line 2)",
         ),
         (
             "\n{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(99) }}",
-            "it takes more than 0.2 s of CPU time ({file}, line 2)",
+            "it needs more than 0.2 s of CPU time ({file}, line 2)",
         ),
         (
             "{% for i in range(99999) %}{{ 'x' * 100 }}{% endfor %}",
@@ -236,7 +236,7 @@ def test_a_folder_of_runs_that_is_a_strangers_is_refused(
         said = labctl(*words)
         assert said.code == 2, words
         assert f"the folder of runs {results} is not trusted: " in said.err
-        assert " belongs to " in said.err
+        assert " is owned by " in said.err
         assert f"--results {results}" in said.err
     if os.geteuid() == 0:
         assert labctl("run", "show", "r1", "--results", f"{results}").code == 0
@@ -247,7 +247,7 @@ def test_a_folder_of_runs_that_everybody_can_write_to_is_refused(
 ) -> None:
     write_run(tmp_path / "state/results/r1")
     (tmp_path / "state/results").chmod(0o777)
-    assert "can be written to by everybody" in labctl("run", "list").err
+    assert "is writable by everybody" in labctl("run", "list").err
     (tmp_path / "state/results").chmod(0o775)
     assert labctl("run", "list").code == 0, "groups of one user are common"
 
@@ -259,7 +259,7 @@ def test_a_run_of_the_present_folder_is_named_by_its_path(labctl: Labctl, presen
     assert labctl("run", "show", "./r2").code == 0
     said = labctl("run", "show", "r2")
     assert said.code == 2
-    assert "The run in the present folder is './r2'." in said.err
+    assert "The run in the current folder is './r2'." in said.err
 
 
 def test_a_lab_folder_stands_in_for_labctls_files_and_says_so(
@@ -269,7 +269,7 @@ def test_a_lab_folder_stands_in_for_labctls_files_and_says_so(
     planted(present, "domains/pinned.yaml", PLANTED)
     planted(present, "domains/mine.yaml", PLANTED)
     planted(present, "templates/report/page.html.j2", "never read")
-    note = f"labctl: {present} stands in for labctl's own domains/pinned.yaml\n"
+    note = f"labctl: {present} replaces labctl's own domains/pinned.yaml\n"
     for words in (
         ("tuning", "list"),
         ("tuning", "show", "pinned"),
@@ -280,8 +280,8 @@ def test_a_lab_folder_stands_in_for_labctls_files_and_says_so(
         assert said.err.startswith(note)
     shown = labctl("tuning", "show", "pinned").out
     assert "Somebody else" in shown
-    assert "(stands in for labctl's own)" in " ".join(shown.split())
-    assert "stands in for labctl's" not in " ".join(labctl("tuning", "show", "mine").out.split())
+    assert "(replaces labctl's own)" in " ".join(shown.split())
+    assert "replaces labctl's" not in " ".join(labctl("tuning", "show", "mine").out.split())
     assert labctl("run", "list").err == ""
 
 
@@ -297,7 +297,7 @@ def test_a_lab_folder_of_a_stranger_is_ignored_with_one_line(
     assert "Somebody else" not in said.out
     [line] = said.err.splitlines()
     assert line.startswith(f"labctl: the lab folder {present} is ignored: ")
-    assert " belongs to " in line
+    assert " is owned by " in line
 
 
 @pytest.mark.parametrize("named_by", ["option", "variable"])
@@ -314,7 +314,7 @@ def test_a_lab_folder_that_is_named_and_not_believed_is_refused(
     for words in (("tuning", "list"), ("run", "list"), ("sweep", "--plan-only")):
         said = labctl(*option, *words)
         assert said.code == 2
-        assert f"{present}/domains can be written to by its group (mode 0775)" in said.err
+        assert f"{present}/domains is writable by its group (mode 0775)" in said.err
         assert f"chmod -R go-w {present}" in said.err
     # What was changed on the host is put back whatever is wrong with a lab folder.
     monkeypatch.setattr("labctl.run.commands.host_tuning.host_lock", lambda: present / "lock")
@@ -401,5 +401,5 @@ def test_init_makes_none_where_it_would_not_be_believed(labctl: Labctl, present:
     present.chmod(0o777)
     said = labctl("init", "lab")
     assert said.code == 2
-    assert f"{present} can be written to by everybody" in said.err
+    assert f"{present} is writable by everybody" in said.err
     assert list(present.iterdir()) == []

@@ -84,7 +84,7 @@ def test_a_file_of_no_kind_is_not_valid_until_its_kind_is_named(
     file.write_text("colour: blue\n")
     said = labctl("lint", str(file))
     assert said.code == 1
-    assert "neither the folder nor the keys say" in said.out
+    assert "unknown kind of file" in said.out
     assert "--kind: study, tuning" in said.out
     said = labctl("lint", str(file), "--kind", "condition")
     assert said.code == 1

@@ -150,9 +150,9 @@ def test_an_interrupted_sweep_says_how_to_go_on(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = KeyboardInterrupt("SIGINT")
-    stopped.add_note("Go on with: labctl sweep --resume r1")
+    stopped.add_note("Continue with: labctl sweep --resume r1")
     fail_with(monkeypatch, stopped)
-    assert labctl("pins").err.splitlines()[-1].strip() == "Go on with: labctl sweep --resume r1"
+    assert labctl("pins").err.splitlines()[-1].strip() == "Continue with: labctl sweep --resume r1"
 
 
 def test_an_error_cannot_drive_the_terminal(
@@ -293,7 +293,7 @@ def test_no_line_of_a_groups_help_is_cut_off(labctl: Labctl, group: str) -> None
 @pytest.mark.parametrize(
     ("words", "says", "remedy"),
     [
-        (("sweep", "pinning", "--blocks", "x"), "'x' is not a whole number", "labctl sweep --help"),
+        (("sweep", "pinning", "--blocks", "x"), "expected a whole number", "labctl sweep --help"),
         (("report",), "missing argument 'RUN'", "'latest' is the newest"),
         (("report", "a", "b"), "unexpected extra argument (b)", "labctl report --help"),
         (("sweep", "--blok", "1"), "no such option '--blok'", "labctl sweep --help"),

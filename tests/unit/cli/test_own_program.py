@@ -74,7 +74,7 @@ def test_the_plan_shows_every_command_with_side_and_user(labctl: Labctl) -> None
     for side in ("native", "guest"):
         assert f"redis-benchmark, {side}, as uid " in said
     assert said.count("serve 1: redis-server --port 6379 --save ''") == 2
-    assert said.count("command, again and again: redis-benchmark -t get -n 100000 -q") == 2
+    assert said.count("command, repeated: redis-benchmark -t get -n 100000 -q") == 2
     assert planned(labctl, *REDIS)["commands"]["redis-benchmark"]["guest"]["commands"]
 
 
@@ -159,7 +159,7 @@ def test_a_guess_and_a_unit_that_is_nearly_one_are_noted(labctl: Labctl) -> None
     said = labctl("sweep", "pinning", *words)
     assert (said.code, "did you mean 'MB/s'?" in " ".join(said.err.split())) == (0, True)
     words = ("--command", "a", "--metric", "x=(1) per second", "--plan-only")
-    assert "higher is better, by the words of its reader" in labctl("sweep", "pinning", *words).err
+    assert "higher is better, guessed from its reader" in labctl("sweep", "pinning", *words).err
 
 
 def test_a_colon_after_a_word_is_no_file(labctl: Labctl) -> None:
@@ -176,31 +176,34 @@ def test_a_parameter_has_its_value_in_every_command(labctl: Labctl) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--command", "a | b"), "holds '|', and no shell reads it"),
-        (("--command", "a 'b"), "is no command"),
+        (("--command", "a | b"), "contains '|', but it is not run by a shell"),
+        (("--command", "a 'b"), "is not a command"),
         (("--command", " "), "--command is empty"),
         (("--metric", "x=(1)"), "Add --command"),
-        (("--command", "a", "--metric", "x"), "NAME=READER is needed"),
+        (("--command", "a", "--metric", "x"), "--metric: expected NAME=READER, got"),
         (("--command", "a", "--metric", "x=(1)"), "Add '--better x=higher'"),
         (("--command", "a", "--metric", "x=(1)", "--better", "x=up"), "higher, lower or neither"),
         (("--command", "a", "--metric", "x=(1)", "--better", "y=lower"), "no metric 'y'"),
-        (("--command", "a", "--metric", "x", "--better", "lower"), "NAME=READER is needed"),
+        (
+            ("--command", "a", "--metric", "x", "--better", "lower"),
+            "--metric: expected NAME=READER, got",
+        ),
         (
             ("--command", "a", "--metric", "x=(1)", "--metric", "y=(1)", "--better", "lower"),
             "expected one for each of the 2 --metric, in order, got 1",
         ),
-        (("--command", "a", "--better", "lower"), "there is none"),
+        (("--command", "a", "--better", "lower"), "needs a --metric"),
         (("--command", "a", "--metric", "x=1", "--better", "lower"), "no group around the number"),
-        (("--command", "a", "--metric", "x=(1", "--better", "lower"), "no regular expression"),
+        (("--command", "a", "--metric", "x=(1", "--better", "lower"), "not a regular expression"),
         (
             ("--command", "a", "--metric", "x=(1)", "--better", "lower", "--unit", "<b>"),
             "'metrics.x.unit' is '<b>': unit '<b>': a unit has printable characters only",
         ),
         (("--command", "a", "--serve", "b"), "exactly one of --port and --ready"),
-        (("--command", "a", "--serve", "b", "--ready", "soon"), "neither tcp:PORT"),
-        (("--command", "a", "--port", "1"), "add --serve"),
-        (("--command", "a {{ x }}"), "there is no 'x'"),
-        (("--command", "a", "--workload", "fio"), "--workload chooses from"),
+        (("--command", "a", "--serve", "b", "--ready", "soon"), "--ready: expected tcp:PORT"),
+        (("--command", "a", "--port", "1"), "needs --serve"),
+        (("--command", "a {{ x }}"), "no 'x'"),
+        (("--command", "a", "--workload", "fio"), "--workload exclude each other"),
         (
             ("--command", "a", "--setup", "b", "--metric", "x=(1)", "--better", "lower"),
             "Add --once",
@@ -255,4 +258,6 @@ def test_what_is_not_known_before_the_image_is_built_is_noted(
         *("--once", "--plan-only"),
     )
     assert said.code == 0
-    assert "note: 'nosuch': looked for in the image 'debian-13' once it is built" in said.err
+    assert (
+        "note: 'nosuch': checked in the image 'debian-13' after the sweep has built it" in said.err
+    )

@@ -61,7 +61,7 @@ def test_isolated_cpus_of_a_copy_get_the_vcpus(epyc: Path) -> None:
     [
         (["--cpus", "3-1"], UsageError, "--cpus: not a CPU list: '3-1'"),
         (["--cpus", "9000"], HostError, "this process may use 9000"),
-        (["--sysfs", "/proc"], UsageError, "/proc is not a copy of a machine's /sys"),
+        (["--sysfs", "/proc"], UsageError, "/proc is not a copy of /sys"),
         (["--strategy", "siblings", "--vcpus", "1"], UsageError, "strategy 'siblings'"),
     ],
 )
@@ -90,16 +90,16 @@ def test_several_guests_are_planned_together(epyc: Path) -> None:
 def test_what_is_said_of_all_guests_is_said_once(epyc: Path) -> None:
     output = words(plan("--sysfs", epyc, "--guests", 3, "--vcpus", 2))
     assert output.count("the first core, is for housekeeping") == 1
-    assert output.count("Why guest") == 3
+    assert output.count("Reasons for guest") == 3
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--guests", "0"], "'0' is not a whole number from 1 to 1024"),
-        (["--guests", "4,x"], "'x' is not a whole number"),
-        (["--guests", "2,,2"], "'' is not a whole number"),
-        (["--guests", "4,2", "--vcpus", "2"], "Leave one of the two out"),
+        (["--guests", "0"], "expected a whole number from 1 to 1024, got '0'"),
+        (["--guests", "4,x"], "expected a whole number"),
+        (["--guests", "2,,2"], "got ''"),
+        (["--guests", "4,2", "--vcpus", "2"], "Leave one of them out"),
     ],
 )
 def test_guests_that_cannot_be_read_are_refused(arguments: list[str], says: str) -> None:

@@ -197,7 +197,10 @@ def test_trials_that_nobody_says_were_interleaved_are_compared_unpaired(
         (math.exp(expected.low), math.exp(expected.high))
     )
     report = " ".join(labctl("report", "sched").out.split())
-    assert "Compared unpaired, as nothing says that the trials were interleaved" in report
+    assert (
+        "Compared unpaired, because the file does not say that the trials were interleaved"
+        in report
+    )
     shown = json.loads(labctl("report", "sched", "--json").out)
     assert {item["paired"] for item in shown["comparisons"]} == {False}
 
@@ -217,7 +220,7 @@ def test_of_unpaired_trials_neither_page_nor_comparison_speaks_as_if_blocks_held
     of_blocks = ("block by block", "single blocks", "Every block has each arm once")
     assert all(text in html("paired") for text in of_blocks)
     assert not any(text in html("loose") for text in of_blocks)
-    assert "is one of means of trials, unpaired" in html("loose")
+    assert "compares means of trials, unpaired" in html("loose")
     compared = " ".join(labctl("compare", "loose", "paired").out.split())
     assert "loose: its effects are unpaired" in compared
     assert "paired: its effects are unpaired" not in compared
@@ -359,7 +362,7 @@ def test_a_run_of_that_name_is_not_overwritten(labctl: Labctl, experiment: Exper
     assert labctl("run", "import", experiment("sched"), *words).code == 0
     again = labctl("run", "import", experiment("sched"), *words)
     assert again.code == 2
-    assert "there is a run 'sched'" in again.err
+    assert "run 'sched' already exists" in again.err
     assert labctl("report", "sched").code == 0
 
 
@@ -460,15 +463,15 @@ ALL = ("--factor", "number", "--factor", "kernel")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--factor", "polcy"), "column 'polcy': is missing, and named as a factor"),
+        (("--factor", "polcy"), "column 'polcy': is missing, but named as a factor"),
         ((*ALL, "--factor", "policy=fivo"), "'policy' has no level 'fivo' in the file"),
-        (("--factor", "block"), "column 'block': has a meaning of its own"),
+        (("--factor", "block"), "column 'block': is a reserved column"),
         (
             (*ALL, "--factor", "policy", "--own-boot", "kernl"),
             "--own-boot: no --factor names 'kernl'",
         ),
-        ((*ALL, "--factor", "policy", "--interaction", "policy"), "is no pair of factors"),
-        (("--factor", "policy"), "ops of this trial appears twice"),
+        ((*ALL, "--factor", "policy", "--interaction", "policy"), "expected two factors"),
+        (("--factor", "policy"), "ops of this trial appears twice (also in"),
     ],
 )
 def test_a_factor_that_is_not_in_the_file_is_refused(

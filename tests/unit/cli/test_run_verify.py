@@ -37,8 +37,8 @@ def test_a_whole_run_ends_with_0(run: RunFolder, labctl: Labctl) -> None:
     ("words", "code", "said"),
     [
         (("--study-digest", "a" * 64, "--seed", "7"), 0, ""),
-        (("--study-digest", "b" * 64), 4, "measured another study: digest aaaaaaaaaaaa…"),
-        (("--seed", "8"), 4, "measured with seed 7, not 8"),
+        (("--study-digest", "b" * 64), 4, "measured another study: expected digest…"),
+        (("--seed", "8"), 4, "measured with another seed: expected 8, got 7"),
     ],
 )
 def test_a_run_of_another_study_or_seed_is_refused(
@@ -85,4 +85,4 @@ def test_an_archive_is_checked_as_its_folder_is_and_nothing_is_unpacked(
     assert labctl("run", "verify", str(packed), "--digest", folder_digest(run.path)).code == 1
     refusal = labctl("run", "verify", str(packed), "--digest", whole)
     assert refusal.code == 4
-    assert "packed isn't the run that its host had" in refusal.err
+    assert "packed differs from the run on its host: expected the" in refusal.err

@@ -26,7 +26,7 @@ KVM = SelftestResult(
 )
 TCG = replace(
     KVM,
-    accelerator=Accelerator(name="tcg", reason="Guests are emulated (TCG), as asked for."),
+    accelerator=Accelerator(name="tcg", reason="Guests are emulated (TCG), as requested."),
     claims=(Claim(name="kvm", what="guests under KVM", shown=False, why="emulated"),),
 )
 FAILING = replace(KVM, tunings=(TuningResult(name="pinned", state=FAILED, why="it broke [x]"),))
@@ -62,7 +62,9 @@ def test_the_exit_code_tells_what_was_shown(
 def test_emulation_is_said_in_the_first_line(labctl: Labctl, found: list[SelftestResult]) -> None:
     found.append(TCG)
     said = labctl("selftest", "--quiet", "--out", "x.tar.xz")
-    assert said.out.startswith("Guests were emulated (accelerator tcg): this can't show guests")
+    assert said.out.startswith(
+        "Guests were emulated (accelerator tcg), so this does not test guests"
+    )
     assert "NO     guests under KVM" in said.out
     assert "unverified on hardware" in said.out
     assert "Wrote x.tar.xz: 7 files, 61 s." in said.out
@@ -106,4 +108,4 @@ def test_a_tuning_that_boots_for_itself_is_refused(
     monkeypatch.setenv("LABCTL_STATE_DIR", str(tmp_path / "state"))
     said = labctl("selftest", "--tuning", "cache-directsync")
     assert said.code == 2
-    assert "'cache-directsync' is not a tuning that a saved guest is restored with" in said.err
+    assert "'cache-directsync' is not a tuning that can be restored from a snapshot" in said.err

@@ -76,10 +76,10 @@ def test_the_plan_says_up_to_which_noise_it_can_exclude_harm(
     asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
     asked += ("--results", str(tmp_path))
     said = " ".join(labctl(*asked).out.split())
-    assert "A loss that a recommendation must exclude" in said
+    assert "Losses that a recommendation must exclude" in said
     assert re.search(r"cyclictest 50 % [0-9.]+ % Spread: ", said)
     short = " ".join(labctl(*asked, "--blocks", "9").out.split())
-    assert "No recommendation can come of this plan: it takes ten blocks" in short
+    assert "This plan cannot give a recommendation, which needs ten blocks" in short
 
 
 def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
@@ -111,7 +111,7 @@ def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
 
 def test_the_plan_shows_its_spares_where_it_has_any(labctl: Labctl) -> None:
     asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
-    said = "up to 3 spare blocks, each with a boot of its own, where one of those loses a value"
+    said = "up to 3 spare blocks, each with its own boot, if a block loses a value"
     assert said in " ".join(labctl(*asked).out.split())
     one_boot = labctl(*asked, "--blocks-per-boot", "10").out
     assert "up to 3 spare blocks, from the same boot," in " ".join(one_boot.split())
@@ -159,10 +159,10 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         (["--workload", "fio"], "no workload 'fio'", "fio-randread"),
         (["--condition", "loud"], "no condition 'loud'", "neighbour, noisy-guests, quiet"),
         (["--vcpus", "3"], "cannot place 3 vCPUs: the host has CPUs 0-1", "--vcpus 2"),
-        (["--vcpus", "0"], "--vcpus is 0", "from 1"),
-        (["--blocks", "0"], "--blocks is 0", "from 1"),
-        (["--spare-blocks", "-1"], "--spare-blocks is -1", "from 0"),
-        (["--duration", "0"], "--duration is 0", "from 0.1"),
+        (["--vcpus", "0"], "--vcpus: expected a number", "from 1"),
+        (["--blocks", "0"], "--blocks: expected a number", "from 1"),
+        (["--spare-blocks", "-1"], "--spare-blocks: expected a number", "from 0"),
+        (["--duration", "0"], "--duration: expected a number", "from 0.1"),
         (["--duration", "nan"], "invalid value for '--duration': expected a time such as", "10m"),
         (
             ["--duration", "10x"],
@@ -171,20 +171,28 @@ def test_options_change_what_is_planned(labctl: Labctl) -> None:
         ),
         (["--memory", "2Q"], "invalid value for '--memory': expected a size such as 2G", "MiB"),
         (["--memory", "2GB"], "invalid value for '--memory': expected whole MiB", "1907.35"),
-        (["--memory", "-4"], "--memory is -4", "from 256"),
+        (["--memory", "-4"], "--memory: expected a number", "from 256"),
         (["--until-width", "wide"], "--until-width: expected a percentage", "got 'wide'"),
         (["--wait-quiet", "soon"], "--wait-quiet: expected a time", "10m"),
-        (["--until-width", "0"], "a width of 0 %", "2 % is narrow"),
+        (["--until-width", "0"], "expected a width", "2 % is narrow"),
         (["--until-width", "2%", "--max-blocks", "9"], "a run until a width has at most 9", "10"),
-        (["--max-blocks", "30"], "--max-blocks is the cap of a run until a width", "--blocks"),
-        (["--looks", "10;15"], "--looks is '10;15'", "10,15,20"),
+        (["--max-blocks", "30"], "--max-blocks needs --until-width", "--blocks"),
+        (["--looks", "10;15"], "--looks: expected numbers of blocks", "10,15,20"),
         (["--looks", "5,10"], "looks after 5, 10 blocks: they must be from 10", "judged"),
         (["--looks", "10,20,15"], "looks after 10, 20, 15 blocks: each must", "10, 15, 20"),
-        (["--looks", "10"], "looks after 10 blocks: it takes at least two", "fixed number"),
-        (["--looks", "10,15", "--until-width", "2%"], "--until-width and --looks each", "one of"),
-        (["--looks", "10,15", "--blocks", "15"], "--looks and --blocks each say", "one of"),
-        (["--extend", "r1"], "--extend adds blocks to a finished run, and --blocks", "--blocks 5"),
-        (["--extend", "r1", "--blocks", "0"], "--extend adds blocks", "--blocks 5"),
+        (["--looks", "10"], "looks after 10 blocks: at least two", "fixed number"),
+        (
+            ["--looks", "10,15", "--until-width", "2%"],
+            "--until-width and --looks exclude",
+            "one of",
+        ),
+        (["--looks", "10,15", "--blocks", "15"], "--looks and --blocks exclude", "one of"),
+        (["--extend", "r1"], "--extend needs --blocks, the number of blocks to add", "--blocks 5"),
+        (
+            ["--extend", "r1", "--blocks", "0"],
+            "--extend needs --blocks, the number of blocks",
+            "--blocks 5",
+        ),
     ],
 )
 def test_bad_input_is_exit_code_2_and_starts_nothing(
@@ -352,7 +360,7 @@ def test_factors_are_shown_and_picked_before_anything_runs(labctl: Labctl, tmp_p
     assert shown.code == 0, shown.err
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
     assert "iodepth 1, 16 per block" in lines
-    assert "kernel new, bare per boot: it takes one of its own" in lines
+    assert "kernel new, bare per boot (each level has its own boot)" in lines
     # Native, control and known loss have no tuning of a factor's.
     assert "14 cells in each block, over all arms" in lines
     plan = json.loads(labctl(*asked, "--json").out)
@@ -360,7 +368,7 @@ def test_factors_are_shown_and_picked_before_anything_runs(labctl: Labctl, tmp_p
     for words, said in (
         ("iodepth=2", "factor 'iodepth' has no level '2'"),
         ("iodepht=1", "no factor 'iodepht'"),
-        ("iodepth", "--factor is 'iodepth', not a factor with its levels"),
+        ("iodepth", "--factor: expected NAME=LEVEL,LEVEL, got 'iodepth'"),
     ):
         refused = labctl("sweep", str(study), "--plan-only", "--factor", words)
         assert refused.code == 2

@@ -105,9 +105,9 @@ def test_without_a_trial_those_with_a_trace_are_listed_and_one_is_proposed(
     heading, _, *lines = said.out.splitlines()
     assert heading.startswith("trial")
     assert {line[:1] for line in lines[: lines.index("")]} - {" "} == {"2", "5"}
-    assert "Have a look: labctl timeline r1 5" in said.out, "the one with a guest's side"
+    assert "For example: labctl timeline r1 5" in said.out, "the one with a guest's side"
     elsewhere = labctl("timeline", str(results / "r1")).out
-    assert f"Have a look: labctl timeline {results / 'r1'} " in elsewhere
+    assert f"For example: labctl timeline {results / 'r1'} " in elsewhere
     listed = json.loads(labctl("timeline", "r1", "--json").out)
     assert {one["trial"] for one in listed["trials"]} == {2, 5}
     worst = [one["latency_max_s"] or 0 for one in listed["trials"]]
@@ -122,7 +122,7 @@ def test_the_list_of_traced_trials_folds_into_80_columns(
     piped = labctl("timeline", "r1").out
     assert "sysbench-cpu with a noisy neighbour" in piped, "a listing has the width that it takes"
     monkeypatch.setenv("COLUMNS", "80")
-    folded, _, _ = labctl("timeline", "r1").out.partition("Have a look")
+    folded, _, _ = labctl("timeline", "r1").out.partition("For example")
     assert "worst latency" in folded
     assert max(map(len, folded.splitlines())) <= 80 < max(map(len, piped.splitlines()))
 
@@ -159,8 +159,8 @@ def test_a_run_whose_traces_were_removed_says_so_and_which_runs_have_some(
     run = _traced(results, "r2")
     _told_by_its_trace(run.trial(3))
     said = labctl("timeline", "r2")
-    assert "The traces of r2 were removed" in said.out
-    assert "Runs beside it that have traces: r1." in said.out
+    assert "The traces of r2 were removed; only" in said.out
+    assert "Other runs with traces: r1." in said.out
     assert "--collect trace" not in said.out
     said = labctl("timeline", "r2", "3")
     assert said.code == 2
@@ -215,7 +215,7 @@ def test_that_exits_were_not_counted_is_no_reason_for_a_missing_trace(
     ("name", "told"),
     [
         ("99", "r1 has no trial 99"),
-        ("2.2", "has 1 attempt, and no attempt 2"),
+        ("2.2", "has 1 attempt, but no attempt 2"),
         ("two", "'two' is not a trial"),
         ("2.0", "'2.0' is not a trial"),
     ],
@@ -270,7 +270,7 @@ def test_files_without_a_trial_are_refused(labctl: Labctl, results: Path, tmp_pa
     for option in ("--perfetto", "--trace-dat"):
         said = labctl("timeline", "r1", option, str(tmp_path / "t"))
         assert said.code == 2
-        assert "which TRIAL?" in said.err
+        assert "missing argument TRIAL. Run without other options to list" in said.err
 
 
 def test_a_trace_that_no_reader_can_read_is_refused_with_its_name(

@@ -146,7 +146,7 @@ def test_the_domains_file_is_only_read(tmp_path: Path) -> None:
 
 
 def test_wrong_usage_is_told() -> None:
-    assert "1 tuning named, and it takes two" in refusal("pinned")
+    assert "1 tuning named; two are needed" in refusal("pinned")
     assert "3 tunings named" in refusal("a", "b", "c")
     assert "--memory-mib is for labctl's own guests" in refusal(
         "pinned", f"--domain={DIRECT}", "--memory-mib=512"

@@ -117,7 +117,7 @@ def test_what_does_not_improve_again_is_not_confirmed_and_exits_with_1(
     monkeypatch.setattr(sweep_command, "swept", nothing_gained)
     said = labctl("advise", "r1", "--verify")
     assert said.code == 1
-    assert "Not confirmed: 'pinned+fifo' does not do it again in sysbench-cpu" in said.out
+    assert "Not confirmed: 'pinned+fifo' does not repeat its result in sysbench-cpu" in said.out
 
 
 def test_a_host_that_changed_meanwhile_is_named(
@@ -148,7 +148,7 @@ def test_another_question_than_the_runs_is_refused(
     assert said.code == 2
     assert swept == [], "nothing was started"
     # Of a run whose workloads or conditions are gone nothing is advised to begin with.
-    assert f"is not what it was: {key}" in said.err or "nothing to verify" in said.err
+    assert f"has changed: {key}" in said.err or "nothing to verify" in said.err
 
 
 def test_limits_that_an_older_run_does_not_know_are_no_difference(
@@ -175,7 +175,7 @@ def test_the_runs_own_seed_is_no_new_sample(
     write_run(results / "r1", run_of(1.6, plan))
     said = labctl("advise", "r1", "--verify", "--seed", "1")
     assert said.code == 2
-    assert "seed 1 is that of run 'r1'" in said.err
+    assert "seed 1 is the seed of run 'r1'" in said.err
 
 
 @pytest.mark.parametrize("command", ["", "labctl sweep --resume r0", "labctl run rm r1"])
@@ -189,7 +189,7 @@ def test_a_run_that_does_not_say_which_study_made_it_cannot_be_verified(
     write_run(results / "r1", with_run(run_of(1.6, plan), command=command))
     said = labctl("advise", "r1", "--verify")
     assert said.code == 2
-    assert "does not say which study made it" in said.err
+    assert "does not name its study" in said.err
     assert swept == []
 
 
@@ -267,13 +267,13 @@ def test_fewer_boots_than_a_report_asks_for_confirm_nothing(
     fresh_run(results, plan, 1.5, boots=2)
     said = labctl("advise", "r1", "--verify", "--fresh", "again")
     assert said.code == 1
-    assert "was measured again with 2 boots, and it takes 5" in " ".join(said.out.split())
+    assert "was measured again with 2 boots; 5 are needed" in " ".join(said.out.split())
 
 
 @pytest.mark.parametrize(
     ("verifies", "why"),
     [
-        ({"evidence": "0" * 64}, "it names another state of run r1"),
+        ({"evidence": "0" * 64}, "it names a different state of run r1"),
         ({"tuning": "pinned"}, "it measured 'pinned'"),
     ],
 )
@@ -298,13 +298,13 @@ def test_another_tuning_than_the_advised_one_is_measured_where_it_is_named(
     labctl("advise", "r1", "--verify", "--tuning", "pinned")
     assert swept[0].overrides.tunings == ("pinned",)
     said = labctl("advise", "r1", "--verify", "--tuning", "native")
-    assert (said.code, "no tuning 'native' on trial" in said.err) == (2, True)
+    assert (said.code, "did not measure tuning 'native'" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--verify", "--apply"), "--verify and --apply are two things"),
+        (("--verify", "--apply"), "--verify and --apply exclude each other"),
         (("--check",), "--check goes with --apply"),
         (("--restore-after", "1h"), "--restore-after goes with --apply"),
         (("--fresh", "r2"), "--fresh goes with --verify"),

@@ -108,13 +108,15 @@ def test_doctor_says_of_each_step_what_this_user_may_do(home: Path) -> None:
     rows = {row["name"]: row for row in json.loads(done.stdout)["findings"]}
     assert rows["rights"]["status"] == "block"
     for step, found in {
-        "cgroup-right": "this user can make no cgroup in /sys/fs/cgroup",
+        "cgroup-right": "this user cannot create cgroups in /sys/fs/cgroup",
         "native-right": "no mount namespace, no chroot: CAP_SYS_CHROOT and CAP_SYS_ADMIN missing",
         "settings-right": "this user can't write /",
         "rt-right": "CAP_SYS_NICE is missing",
-        "network-namespaces": "no right to make them: CAP_NET_ADMIN",
+        "network-namespaces": "no permission to create them: CAP_NET_ADMIN",
     }.items():
         assert rows[step]["status"] == "warn"
         assert rows[step]["found"].startswith(found)
         assert rows[step]["remedy"]
-    assert not [row for row in rows.values() if "can't be read: [Errno" in row["found"]]
+    assert not [
+        row for row in rows.values() if "unexpected output on this host: [Errno" in row["found"]
+    ]

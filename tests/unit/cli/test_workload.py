@@ -80,7 +80,7 @@ def test_show_has_limits_servers_user_and_what_a_loop_repeats(labctl: Labctl) ->
     said = labctl("workload", "show", "redis-get").out
     assert "1,000 to 100,000,000" in said
     assert "serve 1 (as uid " in said
-    assert "command, again and again (as uid " in said
+    assert "command, repeated (as uid " in said
     assert "packages: redis-server, redis-tools" in said
     assert "/proc/uptime" not in said
 
@@ -88,7 +88,7 @@ def test_show_has_limits_servers_user_and_what_a_loop_repeats(labctl: Labctl) ->
 def test_a_file_without_a_fault_is_said_to_be_right(labctl: Labctl, counter: Path) -> None:
     said = labctl("workload", "validate", str(counter))
     assert (said.code, said.err) == (0, "")
-    assert "nothing wrong; its primary metric is last" in said.out
+    assert "valid; its primary metric is last" in said.out
 
 
 def test_a_unit_that_is_nearly_one_of_labctl_s_is_noted(labctl: Labctl, counter: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_unit_that_is_nearly_one_of_labctl_s_is_noted(labctl: Labctl, counter:
         ("description: counts", "descripton: counts", 1, "Did you mean 'description'?"),
         ("{{ most }}", "{{ mots }}", 5, "Did you mean 'most'?"),
         ("unit: count", "unit: <b>", 7, "printable characters"),
-        ("(\\d+)", "(\\d+", 7, "no regular expression"),
+        ("(\\d+)", "(\\d+", 7, "not a regular expression"),
     ],
 )
 def test_a_fault_is_named_with_file_line_and_nearest(
@@ -224,5 +224,5 @@ def test_a_program_that_was_killed_is_told_with_its_command(
     monkeypatch.setattr(module, "try_workload", lambda *_: killed)
     said = labctl("workload", "try", str(counter), "--quiet")
     assert said.code == 1
-    assert said.out.splitlines()[:2] == ["command: seq 5", "native: it did not come to its end"]
+    assert said.out.splitlines()[:2] == ["command: seq 5", "native: it did not finish"]
     assert "failed: 'seq' was killed" in said.out

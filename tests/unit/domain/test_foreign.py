@@ -273,7 +273,7 @@ def test_a_password_gets_nowhere() -> None:
         ),
         (
             "<disk><source file='/x'><encryption format='luks'/></source><target dev='e'/></disk>",
-            "no secrets",
+            "does not support secrets",
         ),
         ("<disk><source file='/x'/><mirror/><target dev='vde'/></disk>", "a block job"),
     ],

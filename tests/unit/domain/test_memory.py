@@ -34,7 +34,7 @@ def test_a_text_without_them_has_none(text: str) -> None:
 def test_memory_that_is_not_in_huge_pages_is_a_problem() -> None:
     asked = [Pages("2M", 0, 32 * MIB), Pages("2M", 1, 32 * MIB)]
     assert memory_problems(asked, os.getpid()) == [
-        "0 MiB of the guest's memory are in huge pages of 2M, asked were 64"
+        "0 MiB of the guest's memory are in huge pages of 2M, expected 64"
     ]
     assert memory_problems([], os.getpid()) == []
 

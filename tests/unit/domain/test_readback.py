@@ -115,7 +115,7 @@ def test_a_helper_thread_may_have_inherited_the_emulators_policy(proc: Path) -> 
 
 def test_a_missing_vcpu_is_a_mismatch(proc: Path) -> None:
     states = [state for state in threads(proc) if state.role != "vcpu"]
-    assert wrong(states) == ["vCPU 0: there is no such thread"]
+    assert wrong(states) == ["vCPU 0: no such thread"]
 
 
 def test_a_free_thread_must_have_all_cpus_that_labctl_has() -> None:
@@ -167,9 +167,7 @@ def test_a_native_workload_is_held_to_its_twins_cpus_and_policy(tmp_path: Path) 
     (said,) = native_mismatches(10, frozenset({1}), fifo, tmp_path)
     assert "the workload ('sysbench', thread 11) may run on CPU 0-1, asked was 1" in said
     assert len(native_mismatches(10, frozenset({1}), None, tmp_path)) == 3
-    assert native_mismatches(12, frozenset({1}), None, tmp_path) == [
-        "the workload: there is no such thread"
-    ]
+    assert native_mismatches(12, frozenset({1}), None, tmp_path) == ["the workload: no such thread"]
 
 
 def test_what_libvirt_fills_in_is_no_mismatch() -> None:
@@ -183,7 +181,7 @@ def test_what_libvirt_fills_in_is_no_mismatch() -> None:
         ("<emulatorpin cpuset='0'/>", "<emulatorpin cpuset='0-1'/>", "emulatorpin: asked was 0, "),
         ("iothread='1' cpuset='0'", "iothread='1' cpuset='1'", "iothreadpin of iothread 1"),
         ("scheduler='fifo'", "scheduler='rr'", "vcpusched of vCPU 0: asked was fifo 1"),
-        ("<iothreads>1</iothreads>", "", "iothreads: asked was 1, the domain has none"),
+        ("<iothreads>1</iothreads>", "", "iothreads: expected 1, the domain has none"),
         ("discard='unmap' iothread='1'", "discard='unmap'", "disk vda iothread: asked was 1"),
         ("type='raw'", "type='raw' cache='none'", "disk vdb cache: asked was none, the domain has"),
         ("running/data.raw", "running/other.raw", "disk vdb file"),

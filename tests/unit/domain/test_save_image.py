@@ -88,18 +88,18 @@ def test_one_copy_serves_guest_after_guest_and_the_saved_file_stays_as_it_is(
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "not a whole save file of libvirt's: 0 bytes"),
+        (b"", "not a complete save file of libvirt: 0 bytes"),
         (b"LibvirtQemudPart" + header()[16:], "b'LibvirtQemudPart' where b'LibvirtQemudSave'"),
         (b"QFI\xfb" + bytes(200), "where b'LibvirtQemudSave' is expected"),
-        (altered(VERSION, 3), "a save file of version 3, known is 2"),
+        (altered(VERSION, 3), "a save file of version 2, got 3"),
         # Of a host of the other byte order.
-        (altered(VERSION, 0x02000000), "version 33554432, known is 2"),
+        (altered(VERSION, 0x02000000), "version 2, got 33554432"),
         (altered(LENGTH, 2**31), "a header of 2147483648 bytes"),
         (header()[:5000], "5000 bytes of a header of 73068"),
         (altered(FORMAT, 2), "saved in libvirt's format 2"),
         (altered(COOKIE, 2**20), "a cookie at 1048576 of 72976 bytes"),
         (altered(COOKIE, 100), "text without an end"),
-        (header()[:92] + b"\xff\0" + header()[94:], "XML that is no UTF-8"),
+        (header()[:92] + b"\xff\0" + header()[94:], "XML that is not UTF-8"),
     ],
 )
 def test_what_is_no_whole_save_file_is_refused_with_what_was_found(data: bytes, said: str) -> None:
@@ -127,7 +127,10 @@ def test_a_header_without_room_for_the_name_is_not_written(tmp_path: Path) -> No
     [
         ("<domain><name>a</name>", "line 1"),
         ("<domain><name>a</name></domain>", "without a name or a UUID"),
-        ("<domain><name>a</name><uuid>b</uuid></domain>", "has 0 network cards, and its copy 1"),
+        (
+            "<domain><name>a</name><uuid>b</uuid></domain>",
+            "has 0 network cards, but its copy has 1",
+        ),
     ],
 )
 def test_xml_that_is_not_the_guests_is_refused(xml: str, said: str) -> None:

@@ -133,7 +133,7 @@ def test_a_name_that_is_unknown_is_told_those_that_are_known() -> None:
 )
 def test_guests_of_another_host_or_hypervisor_are_refused(uri: str, kind: str) -> None:
     elsewhere = Session(SimpleNamespace(getURI=lambda: uri, getType=lambda: kind), uri)
-    with pytest.raises(UsageError, match="doesn't start QEMU on this host"):
+    with pytest.raises(UsageError, match="does not start QEMU on this host"):
         elsewhere.check_here()
 
 

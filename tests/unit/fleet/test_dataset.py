@@ -148,7 +148,7 @@ def test_a_broken_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     _land(tmp_path, "a", 1.0)
     path = next((tmp_path / EFFECTS / f"day={DAY}").iterdir())
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(BrokenError, match="is not whole") as error:
+    with pytest.raises(BrokenError, match="is incomplete") as error:
         pieces(tmp_path, EFFECTS)
     assert "Remove it" in (error.value.hint or "")
 

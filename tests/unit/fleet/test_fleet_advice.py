@@ -95,7 +95,7 @@ def test_settings_that_are_none_give_no_steps(copy: Path) -> None:
 def test_a_name_that_no_tuning_has_ends_the_advice(fleet: Path) -> None:
     opened = FleetFolder.open(fleet)
     judged = judge_fleet(taken(opened).rows)
-    with pytest.raises(UsageError, match="cannot be the name of a tuning"):
+    with pytest.raises(UsageError, match="is not a valid name for a tuning"):
         advise_fleet(opened, judged, "../../etc/cron.d/x")
 
 

@@ -79,7 +79,7 @@ def test_a_wrong_key_is_named_as_such() -> None:
     said = news_of(event("runner_on_unreachable", "Ask for the version", res))
     assert said is not None
     assert said.what is What.UNREACHABLE
-    assert said.reason == "ssh refuses its host key, which isn't the one in known_hosts"
+    assert said.reason == "ssh rejects its host key, which differs from known_hosts"
 
 
 def test_the_guard_leaves_a_host_untouched() -> None:

@@ -82,7 +82,7 @@ def test_every_key_of_the_json_is_documented(fleet: Path) -> None:
 def test_the_terminal_says_the_same(fleet: Path) -> None:
     text = run("report", fleet).stdout
     assert "All hosts may take 'pinned'" in text
-    assert "h5" in text.partition("Hosts that stand apart")[2]
+    assert "h5" in text.partition("Outlier hosts")[2]
     assert "no route to host" in text
 
 

@@ -94,7 +94,7 @@ def rolled(
         ([TURNING, CHANGED], Stand.CHANGED, ENDED),
         ([TURNING, CHANGED, KEPT], Stand.KEPT, ""),
         ([TURNING, PARTLY, KEPT], Stand.KEPT, "left to do inside the guest: Set the elevator"),
-        ([KEPT], Stand.KEPT, "it was so already"),
+        ([KEPT], Stand.KEPT, "it was already set"),
         (
             [failed("Stop the batch where one did not pass", "not changed: no gain")],
             Stand.NOT_CHANGED,
@@ -238,9 +238,9 @@ def test_a_host_can_not_name_its_run_as_a_template(tmp_path: Path) -> None:
     )  # fmt: skip
     inventory = tmp_path / "hosts.ini"
     inventory.write_text("h1\nh2\nh3\nh4\n")
-    with pytest.raises(UsageError, match="h1 says that its run is .*, which is no run's name"):
+    with pytest.raises(UsageError, match="h1 reported the run .*, which is not a run's name"):
         planned_rollout(FleetFolder.open(fleet), [str(inventory)], asked)
-    with pytest.raises(UsageError, match="cannot be the name of a tuning"):
+    with pytest.raises(UsageError, match="is not a valid name for a tuning"):
         planned_rollout(FleetFolder.open(fleet), [str(inventory)], replace(asked, tuning=hostile))
 
 

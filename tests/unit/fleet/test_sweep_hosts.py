@@ -47,7 +47,10 @@ def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
     fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the host is out of the play before the gate, and no guard counts it as passed."""
-    refused = {"rc": 4, "stderr": "labctl: run-1 measured another study: digest 1…, not 0…"}
+    refused = {
+        "rc": 4,
+        "stderr": "labctl: run-1 measured another study: expected digest 0…, got 1…",
+    }
     start, failed = event("runner_on_start", "Verify"), event("runner_on_failed", "Verify", refused)
     [variables] = swept(fleet, monkeypatch, start, failed)
     assert variables["labctl_sweep_study_digest"] == fleet.record.study_digest

@@ -170,7 +170,7 @@ def test_a_full_disk_is_told_before_anything_is_started(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 100 * 2**20))
-    with pytest.raises(HostError, match="takes 2048 MiB, and .* has 100 MiB free"):
+    with pytest.raises(HostError, match="needs 2048 MiB, but .* has 100 MiB free"):
         build.build(RECIPE, places, silent)
     assert not (log / "mmdebstrap").exists()
 

@@ -104,7 +104,7 @@ def test_another_file_than_the_signed_one_is_refused(
     published: Server, keyring: Path, places: StatePaths
 ) -> None:
     published.files[PATH] = IMAGE[:-1] + b"x"
-    error = refused(places, cloud_image(published, keyring), BrokenError, "not the file that was")
+    error = refused(places, cloud_image(published, keyring), BrokenError, "not the published file")
     assert hashlib.sha512(IMAGE).hexdigest()[:16] in error.message
 
 
@@ -124,7 +124,7 @@ def test_checksums_that_someone_changed_are_refused(
         PATH: evil,
         "/SUMS": f"{hashlib.sha512(evil).hexdigest()}  {NAME}\n".encode(),
     }
-    refused(places, cloud_image(published, keyring), BrokenError, "not the text that was signed")
+    refused(places, cloud_image(published, keyring), BrokenError, "the text was changed")
 
 
 def test_an_image_that_the_checksums_do_not_name_is_refused(
@@ -201,7 +201,7 @@ def test_a_file_that_the_disk_has_no_room_for_is_refused(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
-    refused(places, cloud_image(published, keyring), HostError, "has 4 MiB, and .* has 1 MiB free")
+    refused(places, cloud_image(published, keyring), HostError, "has 4 MiB, but .* has 1 MiB free")
 
 
 def test_a_checksum_file_without_end_is_refused(
@@ -215,7 +215,7 @@ def test_what_is_not_there_is_told_with_the_servers_words(
     published: Server, keyring: Path, places: StatePaths
 ) -> None:
     del published.files["/SUMS.sign"]
-    refused(places, cloud_image(published, keyring), HostError, "the server says 404")
+    refused(places, cloud_image(published, keyring), HostError, "the server answered 404")
 
 
 def test_a_server_that_does_not_answer_is_told(

@@ -88,7 +88,7 @@ def test_a_layer_is_listed_with_what_it_adds_to_which_image(state: Path) -> None
     assert "debian-13-0123456789ab: redis-tools, wheel java21, files of frames" in shown
     assert "redis.service" in shown
     (folder / "disk.qcow2").write_bytes(b"other")
-    assert "the next run that needs it makes it" in image(state, "verify", folder.name).stdout
+    assert "the next run that needs it builds it" in image(state, "verify", folder.name).stdout
     image(state, "rm", folder.name, "--yes")
     assert not folder.exists()
     assert (state / "images/debian-13-0123456789ab").is_dir()

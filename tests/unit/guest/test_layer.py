@@ -232,7 +232,7 @@ def test_an_unknown_package_is_told_with_the_nearest(places: StatePaths, base: I
             "ended with status 2: y; y; y; y; \N{REPLACEMENT CHARACTER}[2Jall\tgone",
         ),
         (failing("no-such-program"), "build: no-such-program ended with status 127: "),
-        (failing("true"), "workload 'frames': build: it made no 'a'"),
+        (failing("true"), "workload 'frames': build: it did not create 'a'"),
         (failing("ln", "-s", "/etc/passwd", "a"), "build: 'a' is a link"),
         (failing("sh", "-c", "ln -s /etc a", outputs=("a/passwd",)), "is a link"),
         (failing("mkfifo", "a"), "build: 'a' can't be copied"),
@@ -261,7 +261,7 @@ def test_files_belong_into_their_workloads_folder() -> None:
             Brought(workload="a", files={name: b""}),
             Brought(workload="a", files={}, build=Build(argv=(), outputs=(name,))),
         ):
-            with pytest.raises(UsageError, match="does not lie in"):
+            with pytest.raises(UsageError, match="is not in"):
                 refuse_what_cannot_be_layered(RECIPE, Layer(brought=(one,)))
 
 

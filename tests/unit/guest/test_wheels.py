@@ -139,8 +139,8 @@ def test_files_lie_in_their_folder_and_gain_no_rights(tmp_path: Path) -> None:
         ([("/etc/passwd", b"", 0)], "lies outside"),
         ([("a/../../b", b"", 0)], "lies outside"),
         ([("a//b", b"", 0)], "lies outside"),
-        ([("link", b"/etc", stat.S_IFLNK | 0o777)], "is no regular file"),
-        ([("pipe", b"", stat.S_IFIFO | 0o666)], "is no regular file"),
+        ([("link", b"/etc", stat.S_IFLNK | 0o777)], "is not a regular file"),
+        ([("pipe", b"", stat.S_IFIFO | 0o666)], "is not a regular file"),
     ],
 )
 def test_a_wheel_that_would_write_elsewhere_is_refused_before_anything_is_written(

@@ -57,7 +57,7 @@ def test_a_device_that_opens_is_not_enough(
     qemu = fake_tool(QEMU, SILENT)
     chosen = accelerator("auto", kernel, places)
     assert chosen.name == "tcg"
-    assert "opens but a kernel that is booted with it prints no line within 0.3 s" in chosen.reason
+    assert "opens, but a kernel booted with it prints nothing within 0.3 s" in chosen.reason
     assert "emulation, not virtualization" in chosen.reason
     assert len(boots(qemu)) == 1
 

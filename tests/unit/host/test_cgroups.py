@@ -89,9 +89,9 @@ def test_libvirt_makes_no_groups_on_a_unified_host_whose_cpu_groups_refuse_real_
 @pytest.mark.parametrize(
     ("version", "refuses", "enabled", "is_root", "says"),
     [
-        (2, True, "cpu memory", True, "every group below the root is in one"),
+        (2, True, "cpu memory", True, "every group below the root has one"),
         (2, True, "cpuset memory", True, None),
-        (2, True, "cpuset memory", False, "labctl is in one of the host's"),
+        (2, True, "cpuset memory", False, "labctl runs in such a cgroup"),
         (2, False, "cpu memory", False, None),
         (1, True, "cpu memory", True, None),
     ],
@@ -118,7 +118,10 @@ def test_competitors_are_equal_by_cgroup_where_cgroups_allow_it() -> None:
 
 @pytest.mark.parametrize(
     ("autogroup", "words"),
-    [(True, "autogrouping gives each session one weight"), (False, "Every thread weighs the same")],
+    [
+        (True, "autogrouping gives sessions equal weights"),
+        (False, "All threads have the same weight"),
+    ],
 )
 def test_competitors_are_equal_by_session_where_the_kernel_refuses_cpu_groups(
     autogroup: bool, words: str
@@ -205,8 +208,8 @@ def test_a_process_that_is_gone_has_no_placement(tmp_path: Path) -> None:
     ("refuses", "has_cpu", "problem"),
     [
         (True, False, None),
-        (True, True, "it is in the cpu cgroup /labctl-native and not in the root"),
-        (False, False, "it is in the root cpu cgroup and not in one of its own"),
+        (True, True, "it is in the cpu cgroup /labctl-native, not in the root"),
+        (False, False, "it is in the root cpu cgroup, not in its own"),
         (False, True, None),
     ],
 )
@@ -227,9 +230,9 @@ def test_on_a_unified_host_the_cpu_group_is_the_nearest_that_has_the_controller(
     ("path", "refuses", "problem"),
     [
         ("/", True, None),
-        ("/", False, "it is in the root cpu cgroup and not in one of its own"),
+        ("/", False, "it is in the root cpu cgroup, not in its own"),
         ("/machine/guest", False, None),
-        ("/machine/guest", True, "it is in the cpu cgroup /machine/guest and not in the root"),
+        ("/machine/guest", True, "it is in the cpu cgroup /machine/guest, not in the root"),
     ],
 )
 def test_on_a_v1_host_the_cpu_group_is_that_of_its_hierarchy(
@@ -241,4 +244,4 @@ def test_on_a_v1_host_the_cpu_group_is_that_of_its_hierarchy(
     if refuses and problem is None:
         found["autogroup"] = "/autogroup-13 nice 19"
         said = cgroups.placement_problems(layout, found)
-        assert said == ["its autogroup is '/autogroup-13 nice 19' and not at nice 0"]
+        assert said == ["its autogroup is '/autogroup-13 nice 19', not at nice 0"]

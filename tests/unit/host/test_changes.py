@@ -250,7 +250,7 @@ def test_a_file_system_that_has_become_read_only_keeps_no_setting_from_being_put
     tune(journal, knobs)
     with monkeypatch.context() as patched:
         read_only(patched)
-        with pytest.raises(HostError, match="put back as far as they could be"):
+        with pytest.raises(HostError, match="were restored as far as possible"):
             journal.restore_all(kept=True)
         assert all_values(knobs) == BEFORE
         assert len(journal.pending()) == 3

@@ -61,7 +61,7 @@ def test_a_host_that_has_everything_has_no_problems(problems: Ask) -> None:
 
 def test_memory_that_is_not_there_is_told_with_both_sizes(problems: Ask) -> None:
     [problem] = problems(memory=4 * GIB)
-    assert "2048 MiB of memory available, the sweep needs 4096 MiB" in problem.message
+    assert "2048 MiB of memory available, but the sweep needs 4096 MiB" in problem.message
     assert "less memory" in (problem.hint or "")
 
 
@@ -71,7 +71,7 @@ def test_a_guest_may_not_have_the_very_last_of_the_memory(problems: Ask) -> None
 
 def test_a_full_disk_is_told_for_the_folder_that_exists(problems: Ask, host: Path) -> None:
     [problem] = problems(disk=11 * GIB)
-    assert problem.message.startswith(f"{host} has 10240 MiB free, the sweep needs 11264 MiB")
+    assert problem.message.startswith(f"{host} has 10240 MiB free, but the sweep needs 11264 MiB")
     assert "--state-dir" in (problem.hint or "")
 
 
@@ -89,9 +89,9 @@ def test_a_tool_that_is_not_installed_is_named(
 
 def test_without_root_nothing_is_started(problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    (problem,) = problems(needs_root=("'a' turns a setting", "every guest gets cgroups"))
+    (problem,) = problems(needs_root=("'a' turns a setting", "every guest needs cgroups"))
     assert problem.message == "this needs root: 'a' turns a setting; every guest gets cgroups"
-    assert "Without root '--plan-only'" in (problem.hint or "")
+    assert "Without root, '--plan-only'" in (problem.hint or "")
     assert problems() == []
 
 
@@ -117,7 +117,7 @@ def test_a_host_on_which_no_run_could_have_its_policies_is_refused(
     assert problems() == []
     (mount / "cgroup.subtree_control").write_text("cpu memory\n")
     [problem] = problems()
-    assert "every group below the root is in one" in problem.message
+    assert "every group below the root has one" in problem.message
 
 
 def test_several_problems_are_told_at_once(problems: Ask) -> None:

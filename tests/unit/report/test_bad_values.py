@@ -61,13 +61,13 @@ def everything_invalid(tmp_path: Path) -> RunFolder:
 
 
 CASES: dict[str, tuple[Callable[[Path], RunFolder], str]] = {
-    "NaN": (with_primary(math.nan), "is no finite number: 1 values left out"),
-    "infinite": (with_primary(math.inf), "is no finite number: 1 values left out"),
+    "NaN": (with_primary(math.nan), "is not a finite number: 1 values left out"),
+    "infinite": (with_primary(math.inf), "is not a finite number: 1 values left out"),
     "zero": (with_primary(0.0), "is 0 or less in some block"),
     "negative": (with_primary(-5.0), "is 0 or less in some block"),
     "largest": (with_primary(1.7e308), ""),
     "smallest": (with_primary(5e-324), ""),
-    "one block": (lambda path: made(path, blocks=1), "1 block where a verdict takes 10"),
+    "one block": (lambda path: made(path, blocks=1), "1 block; a verdict needs 10"),
     "no baseline": (
         lambda path: made(path, tunings=["native", "pinned"]),
         "The run has no baseline, so no tuning can be judged.",

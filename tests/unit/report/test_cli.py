@@ -92,7 +92,7 @@ def test_what_is_whole_is_reported_and_what_is_not_is_named(
     report = json.loads(call(report_command, "example", "--results", results, "--json").output)
     assert "Typical values" in output
     assert any("0007/trial.json cannot be read" in text for text in report["problems"])
-    assert any("0008/samples.json is not whole" in text for text in report["problems"])
+    assert any("0008/samples.json is incomplete" in text for text in report["problems"])
     assert "0007/trial.jsoncannotberead" in "".join(output.split())
 
 
@@ -202,7 +202,7 @@ def test_rm_refuses_a_run_that_is_being_measured(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--csv", "--parquet"], "give one --format"),
+        (["--csv", "--parquet"], "expected one --format"),
         (["--out", "x"], "--out needs a format"),
         (["--csv", "--html", "x", "--out", "/no/such/folder/x"], "there is no folder"),
     ],

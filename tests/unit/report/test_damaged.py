@@ -160,6 +160,6 @@ def test_names_and_kinds_that_the_plan_does_not_know_are_said(folder: RunFolder)
     del tunings["handicap"]
     tunings["pinned"]["kind"] = "gast"
     warnings = " ".join(edited_plan(folder, tunings=tunings, control="contrl").warnings)
-    assert "The plan's control is 'contrl', which is none of its tunings." in warnings
+    assert "The plan's control is 'contrl', which is not one of its tunings." in warnings
     assert "Tuning 'pinned' is of kind 'gast' where guest or native belongs" in warnings
     assert "Trials of 'handicap' are not judged: the plan has no such tuning." in warnings

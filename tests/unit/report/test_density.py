@@ -51,7 +51,7 @@ def test_each_step_of_the_curve_is_a_row() -> None:
 def test_one_block_shows_its_number_and_no_interval() -> None:
     text = shown(record({"baseline": [2], "vcpupin": [3]}))
     assert "no interval: 1 block, and 6 blocks are the fewest that show one" in text
-    assert "no difference shown: 1 block differed, and 6 are the fewest" in text
+    assert "no difference shown: 1 block differed; at least 6 are needed to" in text
 
 
 def test_a_bounded_number_is_never_said_alone() -> None:
@@ -82,7 +82,9 @@ def test_others_that_took_the_host_are_said() -> None:
     of = record({"baseline": [2]})
     busy = of.steps[0].model_copy(update={"other_cpus": 0.75})
     of = of.model_copy(update={"steps": (busy, *of.steps[1:])})
-    assert "Others kept up to 0.75 CPUs busy in 1 of 3 steps" in " ".join(remarks(of, judged(of)))
+    assert "Other processes kept up to 0.75 CPUs busy in 1 of 3 steps" in " ".join(
+        remarks(of, judged(of))
+    )
 
 
 def test_a_reason_that_quotes_a_command_line_is_cut() -> None:

@@ -118,7 +118,7 @@ def test_a_loss_that_was_not_measured_says_why() -> None:
 def test_a_list_without_a_price_for_any_exit_is_not_called_missing(tmp_path: Path) -> None:
     run = priced_run([NEVER])
     text = page(run, judge(run), tmp_path)
-    assert "none of them has a price" in text
+    assert "none of the exits has a price" in text
     assert "no price list was made" not in text
 
 

@@ -71,7 +71,7 @@ def test_the_page_is_a_format_for_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--format", "html"), "give '--out FILE'"),
+        (("--format", "html"), "needs '--out FILE'"),
         (("--format", "html", "--html", "x", "--out", "y"), "not '--html'"),
         (("--format", "json", "--csv"), "one format"),
         (("--format", "html", "--csv", "--out", "y"), "one format"),

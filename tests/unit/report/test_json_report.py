@@ -590,7 +590,7 @@ def test_what_is_inconclusive_says_why_and_what_settles_it(judged: Judged) -> No
     assert none is None
     assert why is not None
     assert why.reason == "too few blocks"
-    assert why.found.startswith("−50…+100 %")
+    assert why.found.startswith("−50 to +100 %")
     assert why.remedy.startswith("Plan a run of ")
 
 

@@ -53,7 +53,7 @@ def test_both_sides_are_at_the_hosts_times_and_know_each_other(
     folder = tmp_path / "dat"
     said = write_trace_dat(trial, folder)
     assert said == [
-        f"Wrote {folder / GUEST}, at the host's times, which are right to 1.00 µs",
+        f"Wrote {folder / GUEST}, in the host's times (error ± 1.00 µs)",
         f"Wrote {folder / HOST}",
     ]
     host, guest = read(folder / HOST), read(folder / GUEST)
@@ -79,7 +79,7 @@ def test_a_guest_without_a_host_is_at_the_hosts_times_too(
 ) -> None:
     (trial.path / files.HOST).unlink()
     (said,) = write_trace_dat(trial, tmp_path)
-    assert said.startswith(f"Wrote {tmp_path / GUEST}, at the host's times")
+    assert said.startswith(f"Wrote {tmp_path / GUEST}, in the host's times")
     first = min(entry.time_ns for entry in read(tmp_path / GUEST).entries)
     assert first == read_trace(RECORDED, {}).start_ns - AHEAD_NS
 
@@ -89,7 +89,7 @@ def test_a_guest_whose_clock_is_unknown_is_left_out_with_the_reason(
 ) -> None:
     (trial.path / files.CLOCKS).unlink()
     said = write_trace_dat(trial, tmp_path)
-    assert said[0].startswith(f"No {GUEST}, as its times can't be put on the host's clock: ")
+    assert said[0].startswith(f"No {GUEST}: its times cannot be mapped to the host's clock: ")
     assert said[1] == f"Wrote {tmp_path / HOST}"
     assert not (tmp_path / GUEST).exists()
     assert HOSTS_GUEST not in read(tmp_path / HOST).options

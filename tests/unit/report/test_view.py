@@ -115,7 +115,7 @@ def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
     view = View(*judged)
     exits = view.columns("fio-randread")[-1]
     assert view.reason("pinned", PLACE, exits) == "VM exits: emulated: no VM exits"
-    assert "by definition" in view.reason("native", PLACE, exits)
+    assert "a native run has none" in view.reason("native", PLACE, exits)
 
 
 def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(

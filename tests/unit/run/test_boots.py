@@ -151,7 +151,7 @@ def test_two_boots_are_made_at_once_and_kept_until_their_blocks_are_over(
     boots = guests.boots(1, 2, 3)
     first = boots.saved(1)
     assert guests.did == ["start 1", "start 2", "save 1", "save 2"]
-    assert guests.said() == ["Boots 1 and 2: two guests start and are set up."]
+    assert guests.said() == ["Booting two guests (1, 2)."]
     assert boots.saved(1) is first
     second = boots.saved(2)
     assert len(guests.did) == 4
@@ -195,7 +195,7 @@ def test_a_host_without_room_for_two_boots_one_at_a_time(
     boots = alone.boots(1, 2)
     boots.saved(1)
     assert alone.did == ["start 1", "save 1"]
-    assert alone.said() == ["Boot 1: the guest starts and is set up."]
+    assert alone.said() == ["Booting a guest (1)."]
     boots.saved(2)
     assert alone.did[2:] == ["start 1", "save 1"]
 
@@ -223,7 +223,7 @@ def test_where_two_cannot_start_at_once_one_boots_at_a_time_from_then_on(guests:
     boots.saved(1)
     assert guests.did == ["start 1", "start 1", "save 1"]
     assert guests.said()[1] == (
-        "two guests can't start at once, so one boots at a time: libvirt does not start the guest 2"
+        "cannot boot two guests at once, so one boots at a time: libvirt does not start the guest 2"
     )
     boots.saved(2)
     assert guests.did[3:] == ["start 1", "save 1"]
@@ -238,7 +238,7 @@ def test_a_first_guest_that_fails_is_a_failed_boot(guests: Guests) -> None:
 def test_an_answer_that_nobody_foresaw_is_a_failed_boot(guests: Guests) -> None:
     boots = replace(guests, lying=("labctl-guest",)).boots(1)
     with pytest.raises(
-        module.BootError, match="a fault in labctl, while the guest of boot 1 was set up"
+        module.BootError, match="a fault in labctl, while the guest of boot 1 was ready"
     ):
         boots.saved(1)
 

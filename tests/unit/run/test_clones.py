@@ -164,9 +164,9 @@ def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatc
     expected = clones.confined_threads(running, frozenset({4096}))
     with pytest.raises(BrokenError) as caught:
         clones.check_place(layout, running, expected)
-    assert caught.value.message.startswith("the guest labctl-noisy-1 is not as asked: ")
+    assert caught.value.message.startswith("the guest labctl-noisy-1 differs from its tuning:")
     assert "vCPU 0 " in caught.value.message
-    assert "asked was 4096" in caught.value.message
+    assert "expected CPU 4096" in caught.value.message
 
 
 def test_the_cpu_time_of_a_guest_is_all_of_its_process() -> None:

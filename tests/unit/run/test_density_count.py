@@ -139,7 +139,7 @@ def test_one_guest_that_others_disturb_gives_no_number(counting: Counting) -> No
     """At least none says nothing, and would be a number in the median."""
     count = counting.of(Guests(value=lambda count, number: 0.02, others=[0.5] * 20))
     assert count.number is None
-    assert "others at work" in (count.why or "")
+    assert "other processes" in (count.why or "")
 
 
 def test_bisect_ends_guests_and_makes_some_anew(counting: Counting) -> None:
@@ -197,7 +197,7 @@ def test_a_step_that_holds_beside_others_is_believed(counting: Counting) -> None
 def test_others_that_stay_make_the_number_a_lower_bound(counting: Counting, search: Search) -> None:
     count = counting.of(Guests(others=[0.0, 0.0, *[0.5] * 9]), search=search)
     assert count.number == (3 if search is Search.UP else 2)
-    assert (count.bounded or "").startswith("others at work on this host beside 4 guests")
+    assert (count.bounded or "").startswith("other processes on this host beside 4 guests")
 
 
 def test_memory_that_ends_a_bisection_leaves_a_lower_bound(counting: Counting) -> None:

@@ -53,7 +53,7 @@ def test_what_was_counted_stays_and_ctrl_c_says_how_to_see_it(
         interrupted()
     written = DensityFolder(path).read()
     assert (written.status, written.counts[0].number) == ("interrupted", 3)
-    assert caught.value.__notes__ == [f"What was counted: labctl density --show {path}"]
+    assert caught.value.__notes__ == [f"Show the result with: labctl density --show {path}"]
 
 
 def test_a_run_that_fails_says_why(plan: DensityPlan, tmp_path: Path) -> None:

@@ -57,16 +57,16 @@ def test_memory_says_how_many_guests_are_tried(tmp_path: Path) -> None:
 def test_more_than_memory_has_is_refused_with_both_numbers(tmp_path: Path) -> None:
     with pytest.raises(HostError) as caught:
         plan_density(request(tmp_path, most=4))
-    assert "4 × 1024 MiB of guests take 4352 MiB" in caught.value.message
+    assert "4 guests of 1024 MiB: 4352 MiB needed" in caught.value.message
     assert f"the host has {3 * 1088 + 256} MiB" in caught.value.message
-    assert caught.value.hint == "Give --most 3 or less, or smaller guests: --memory."
+    assert caught.value.hint == "Use --most 3 or less, or smaller guests (--memory)."
 
 
 def test_a_host_without_memory_for_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     available(monkeypatch, 1200)
-    with pytest.raises(HostError, match="1 × 1024 MiB of guests take 1088 MiB"):
+    with pytest.raises(HostError, match="1 guest of 1024 MiB: 1088 MiB needed"):
         plan_density(request(tmp_path))
 
 
@@ -102,11 +102,13 @@ def test_a_workload_of_fixed_work_is_refused(tmp_path: Path) -> None:
     )
     counter = load_declaration(path, "counter")
     one = asked_for(counter, counter.check_parameters({}), 10.0)
-    with pytest.raises(UsageError, match="no window in common"):
+    with pytest.raises(UsageError, match="no common window"):
         plan_density(request(tmp_path, workload=one))
 
 
-@pytest.mark.parametrize(("name", "why"), [("native", "no guest"), ("hugepages-2M", "boot for")])
+@pytest.mark.parametrize(
+    ("name", "why"), [("native", "not a guest"), ("hugepages-2M", "must boot")]
+)
 def test_a_tuning_without_clones_is_refused(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' has no density: .*{why}"):
         plan_density(request(tmp_path, tunings=("baseline", name)))

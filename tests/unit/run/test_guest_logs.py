@@ -37,7 +37,7 @@ def test_a_guest_that_is_gone_leaves_its_console_and_qemu_s_words_of_it_alone(
 def test_a_log_without_a_word_on_the_last_guest_says_nothing(tmp_path: Path, console: Path) -> None:
     log = tmp_path / "qemu.log"
     log.write_text(STARTED + ENDED + STARTED)
-    assert how_it_ended(log, console).startswith("\nQEMU's log says nothing.\nIts console ends")
+    assert how_it_ended(log, console).startswith("\nQEMU's log is empty.\nIts console ends")
 
 
 def test_a_log_whose_command_is_no_longer_in_reach_is_read_from_where_it_is(
@@ -54,7 +54,7 @@ def test_a_log_whose_command_is_no_longer_in_reach_is_read_from_where_it_is(
 def test_logs_that_are_not_there_or_empty(tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_bytes(b"\n \n")
     none = tmp_path / "none.log"
-    assert console_end(tmp_path / "empty.log") == "\nIts console says nothing."
+    assert console_end(tmp_path / "empty.log") == "\nIts console is empty."
     said = how_it_ended(none, none)
     assert said == "\nQEMU's log can't be read.\nIts console can't be read."
 

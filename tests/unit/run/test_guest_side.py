@@ -71,13 +71,13 @@ def test_what_is_so_already_is_not_written() -> None:
 def test_what_the_kernel_refuses_shows_in_what_is_read_back() -> None:
     guest = Guest({ELEVATOR: "[mq-deadline] none\n"}, fixed=[ELEVATOR])
     problems, _ = asked(guest, elevator="bfq")
-    assert problems == [f"in the guest {ELEVATOR} reads 'mq-deadline', asked was 'bfq'"]
+    assert problems == [f"in the guest {ELEVATOR} reads 'mq-deadline', expected 'bfq'"]
 
 
 def test_a_file_that_the_guest_has_not_is_not_made() -> None:
     guest = Guest({})
     problems, _ = asked(guest, sysfs={"/sys/no/such": "1"})
-    assert problems == ["in the guest /sys/no/such is not there, asked was '1'"]
+    assert problems == ["in the guest /sys/no/such is not there, expected '1'"]
     assert guest.files == {}
 
 

@@ -89,8 +89,8 @@ def test_threads_that_stayed_as_asked_are_stored_and_invalidate_nothing() -> Non
 def test_a_vcpu_that_lost_its_policy_meanwhile_is_named_with_what_was_asked() -> None:
     (reason,) = guest([QEMU_ROW, row(7, "vcpu", "1", "other", comm="CPU 0/KVM")])
     assert reason == (
-        "after the measured window vCPU 0 ('CPU 0/KVM', thread 7) runs under SCHED_OTHER, asked "
-        "was SCHED_FIFO at priority 1"
+        "after the measured window vCPU 0 ('CPU 0/KVM', thread 7): expected policy SCHED_FIFO at "
+        "priority 1, got SCHED_OTHER"
     )
 
 
@@ -98,11 +98,13 @@ def test_a_vcpu_that_had_lost_its_cpu_before_is_told_too() -> None:
     moved = row(7, "vcpu", "0-1", "fifo", priority=1)
     reasons = guest([QEMU_ROW, VCPU_ROW], before=[QEMU_ROW, moved])
     assert len(reasons) == 2
-    assert reasons[0].startswith("before the measured window vCPU 0 ('vcpu', thread 7) may run on")
+    assert reasons[0].startswith(
+        "before the measured window vCPU 0 ('vcpu', thread 7): expected CPU"
+    )
 
 
 def test_a_vcpu_that_is_gone_is_told() -> None:
-    assert guest([QEMU_ROW]) == ["after the measured window vCPU 0: there is no such thread"]
+    assert guest([QEMU_ROW]) == ["after the measured window vCPU 0: no such thread"]
 
 
 @pytest.mark.parametrize("role", ["vhost", "neighbour", "peer"])
@@ -119,7 +121,7 @@ def test_of_threads_that_nothing_is_asked_of_a_change_invalidates(
 
 def test_another_nice_value_invalidates() -> None:
     (reason,) = guest([QEMU_ROW, row(7, "vcpu", "1", "fifo", priority=1, nice=-5)])
-    assert "nice 0, CPU 1 before, and has SCHED_FIFO at priority 1, nice -5, CPU 1" in reason
+    assert "nice 0, CPU 1, now SCHED_FIFO at priority 1, nice -5, CPU 1" in reason
 
 
 def test_threads_that_came_or_went_meanwhile_invalidate_nothing() -> None:
@@ -150,28 +152,30 @@ def test_a_command_in_a_guest_is_held_to_how_it_was_started() -> None:
     other = {"before": IDLE["before"], "after": [told(9, "0-1", "batch", comm="fio")]}
     (reason,) = guest([QEMU_ROW, VCPU_ROW], workload=other)
     assert reason == (
-        "after the measured window the workload ('fio', thread 9) runs under SCHED_BATCH, asked "
-        "was SCHED_OTHER"
+        "after the measured window the workload ('fio', thread 9): expected policy SCHED_OTHER, "
+        "got SCHED_BATCH"
     )
 
 
 def test_a_native_command_is_held_to_its_twin_at_its_end() -> None:
     assert native(told(9, "1", "fifo", 1)) == []
     (policy,) = native(told(9, "1", "other"))
-    assert policy.startswith("after the measured window the workload ('it', thread 9) runs under")
+    assert policy.startswith(
+        "after the measured window the workload ('it', thread 9): expected policy"
+    )
     (cpus,) = native(told(9, "0-1", "fifo", 1))
-    assert cpus.endswith("may run on CPU 0-1, asked was 1")
+    assert cpus.endswith("expected CPU 1, got 0-1")
 
 
 def test_what_a_native_command_left_running_is_held_to_its_twin_as_well() -> None:
     (reason,) = native(told(9, "1", "fifo", 1), told(10, "1", "other", comm="child"))
-    assert "('child', thread 10) runs under SCHED_OTHER" in reason
+    assert "('child', thread 10): expected policy" in reason
 
 
 def test_a_command_that_places_itself_is_held_to_its_policy_alone() -> None:
     assert native(told(9, "0", "fifo", 1), places_itself=True) == []
     (reason,) = native(told(9, "0", "other"), places_itself=True)
-    assert "runs under SCHED_OTHER" in reason
+    assert "got SCHED_OTHER" in reason
 
 
 @pytest.mark.parametrize(

@@ -102,5 +102,5 @@ def test_tunings_of_the_host_combine_and_contradict_like_others() -> None:
     assert both.twin == "native+pinned"
     with pytest.raises(UsageError, match=r"'host\.thp' is never in 'thp-never' and always"):
         load_tuning("thp-never+thp-always")
-    with pytest.raises(UsageError, match=r"'host\.smt' takes hardware threads away"):
+    with pytest.raises(UsageError, match=r"'host\.smt' disables hardware threads"):
         load_tuning("vcpupin+smt-off")

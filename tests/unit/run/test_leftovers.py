@@ -70,7 +70,7 @@ def test_a_guest_without_an_owner_is_ended_and_named(
     assert Path(f"/proc/{guest.pid}/cmdline").read_bytes() == b""
     assert guest.wait(10) == -9
     assert [event.text for event in said if isinstance(event, Note)] == [
-        "Ended the guest 'labctl-guest', which an interrupted labctl had left."
+        "Stopped the guest 'labctl-guest' of an interrupted labctl."
     ]
 
 

@@ -147,7 +147,8 @@ def test_all_are_checked_for_memory_before_the_first_is_made() -> None:
     [
         (
             {"too_early": True, "output": b"waits\nstatus 9: no such file\n"},
-            "the neighbour cpu-hog in labctl-noisy-2 ended by itself with status 9: no such file",
+            "the neighbour cpu-hog in labctl-noisy-2 ended unexpectedly with status 9: no "
+            "such file",
         ),
         ({"is_gone": True}, "the neighbour cpu-hog in labctl-noisy-2 no longer answers"),
     ],

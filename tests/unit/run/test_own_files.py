@@ -53,7 +53,7 @@ def test_a_kernel_that_nobody_else_can_change_is_booted(file: Path) -> None:
 @pytest.mark.parametrize("tag", ["kernel", "initrd"])
 def test_a_kernel_that_others_can_change_is_refused(file: Path, tag: str) -> None:
     file.chmod(0o666)
-    assert f"'web' boots {file}, and {file} can be written to by everybody" in refused(
+    assert f"'web' boots {file}, and {file} is writable by everybody" in refused(
         f"<{tag}>{file}</{tag}>"
     )
 
@@ -115,7 +115,7 @@ def test_a_disk_based_on_what_is_no_file_is_refused_before_that_is_opened(
 ) -> None:
     path = tmp_path / "disk.qcow2"
     make("create", "-q", "-u", "-f", "qcow2", "-F", "raw", "-b", base, path, "4K")
-    assert f"is based on {base}, which is no file by an absolute path" in refused(
+    assert f"is based on {base}, which is not an absolute path of a file" in refused(
         devices=disk(path, more=more)
     )
 

@@ -18,7 +18,7 @@ from labctl.run.guests.base_guest import prepared_disk
 from labctl.study.tunings import load_tuning
 
 BASELINE = load_tuning("baseline")
-WAITING = "Another labctl boots this image for the first time: waiting."
+WAITING = "Another labctl is booting this image for the first time: waiting."
 
 
 class Host:
@@ -73,7 +73,7 @@ def test_who_waits_for_a_first_boot_does_not_wait_for_ever(
     with ThreadPoolExecutor() as threads:
         first = threads.submit(host.prepared)
         assert host.begun.wait(30)
-        with pytest.raises(BusyError, match="has not ended within"):
+        with pytest.raises(BusyError, match="has not finished within"):
             host.prepared()
         host.over.set()
         first.result()

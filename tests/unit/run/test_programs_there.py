@@ -131,7 +131,7 @@ def apt(tmp_path: Path, places: StatePaths, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("apt")
 def test_a_package_that_apt_does_not_know_is_refused_with_the_nearest(places: StatePaths) -> None:
     mine = program("redis-benchmark", packages=("redis-tols", "gcc"))
-    with pytest.raises(UsageError, match="there is no package 'redis-tols'") as why:
+    with pytest.raises(UsageError, match="no package 'redis-tols'") as why:
         check_programs({"mine": mine}, RECIPE, places)
     assert why.value.hint == "Did you mean 'redis-tools'?"
     known = program("redis-benchmark", packages=("redis-tools",))

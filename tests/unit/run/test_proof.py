@@ -126,7 +126,7 @@ def test_a_byte_appended_on_one_side_ends_the_run(
     proof = make(str(real["program"]))
     proof.check(Kind.NATIVE, runner)
     append_a_byte(real[which])
-    with pytest.raises(HostError, match="is not the same on both sides") as caught:
+    with pytest.raises(HostError, match="differs between the two sides") as caught:
         proof.check(Kind.GUEST, runner)
     (one, other) = re.findall(r"SHA-256 ([0-9a-f]{12})", caught.value.message)
     assert one != other
@@ -184,7 +184,7 @@ def test_what_a_script_starts_is_said_to_be_unknown(make: Any, said: list[Event]
 
 
 def test_a_program_that_cannot_be_hashed_ends_a_run_that_compares_two_sides(make: Any) -> None:
-    with pytest.raises(HostError, match="can't be hashed: no loader"):
+    with pytest.raises(HostError, match="no loader"):
         make().check(Kind.GUEST, machine({}, problem="no loader"))
 
 
@@ -199,7 +199,7 @@ def test_of_a_vm_of_ones_own_what_cannot_be_proven_is_said(make: Any) -> None:
 def test_a_vm_of_ones_own_is_held_to_its_earlier_boots(make: Any) -> None:
     proof = make(own_vm=True)
     proof.check(Kind.GUEST, machine())
-    with pytest.raises(HostError, match="is not what it was") as caught:
+    with pytest.raises(HostError, match="changed") as caught:
         proof.check(Kind.GUEST, machine({**SAME, LIBRARY: "d" * 64}))
     assert "start a new run" in str(caught.value.hint).lower()
 

@@ -44,7 +44,7 @@ def asked(accelerator: Accelerator = TCG, *folders: Path, **more: Any) -> QemuUs
 
 def test_qemu_runs_as_the_account_where_nothing_forces_root() -> None:
     assert asked() == NOBODY
-    assert asked().sentence == "QEMU runs as nobody, without root's rights."
+    assert asked().sentence == "QEMU runs as nobody, without root privileges."
     assert asked().to_json() == {"name": "nobody", "why_root": []}
 
 
@@ -59,7 +59,7 @@ def test_a_missing_account_forces_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_account_that_nobody_can_become_forces_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_as", lambda account, *argv: ["sh", "-c", "echo no >&2; exit 1"])
-    assert asked().why_root == ("labctl can start no process as nobody: no",)
+    assert asked().why_root == ("labctl cannot start processes as nobody: no",)
 
 
 def test_a_folder_on_the_way_that_is_closed_forces_root(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_emulated_guests_need_no_kvm(account: Path) -> None:
     ("disabled", "group", "why"),
     [
         ("0", "-1", ()),
-        ("1", "-1", ("'io-uring' needs io_uring, which this kernel leaves to root",)),
+        ("1", "-1", ("'io-uring' needs io_uring, which this kernel allows only for root",)),
         ("1", "65534", ()),
     ],
 )
@@ -129,5 +129,5 @@ def test_a_disk_that_the_account_cannot_read_forces_root(tmp_path: Path) -> None
 
 
 def test_run_json_may_hold_what_it_says() -> None:
-    record = {"qemu_user": module.root("there is no account").to_json()}
+    record = {"qemu_user": module.root("no account").to_json()}
     assert as_far_as_whole(RunRecord, record)[1] == []

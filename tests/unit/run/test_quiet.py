@@ -50,8 +50,10 @@ def test_a_run_waits_no_longer_than_it_may_altogether() -> None:
     assert quiet.waited_s == 3.0
     said = [event.text for event in events if isinstance(event, Note)]
     assert said == [
-        "Others have kept this host busy for 3 s, which is as long as --wait-quiet lets a run "
-        "wait: it goes on, and may lose attempts."
+        (
+            "Other processes have kept this host busy for 3 s, the limit of --wait-quiet: the "
+            "run continues and may lose attempts."
+        )
     ]
 
 
@@ -67,7 +69,7 @@ def test_at_the_end_it_says_what_others_cost() -> None:
     quiet.blame(BUSY)
     quiet.wait()
     assert quiet.summary(100.0) == (
-        "Others disturbed 1 attempt, and the run waited 3 s for them, 3 % of its time."
+        "Other processes disturbed 1 attempt, and the run waited 3 s for them, 3 % of its time."
     )
 
 
@@ -131,7 +133,7 @@ def test_after_a_disturbed_attempt_the_machine_is_left_and_the_host_waited_for(
     assert world.trials[:3] == [(1, 1, 1), (1, 2, 2), (2, 1, 2)]
     assert waited_before == [1, 1]
     assert engine.quiet.disturbed == 1
-    assert any(note.text.startswith("Beside it ran") for note in notes(world))
+    assert any(note.text.startswith("Also running") for note in notes(world))
 
 
 def test_a_run_that_may_wait_no_more_keeps_the_machine_as_before(

@@ -279,7 +279,7 @@ def test_recordings_are_left_out_and_named_and_the_digests_say_so(run: RunFolder
     run.trial(1).write_raw("trace/perf.data", b"PERFILE2\0\xff bastion-db7")
     redigested(run.trial(1))
     copy, done = copied(run)
-    assert done.left_out == {"trials/0001/trace/perf.data": "it is no text"}
+    assert done.left_out == {"trials/0001/trace/perf.data": "it is not text"}
     record = copy.trial(1).read_record()
     assert record.redacted is not None
     assert record.redacted.left_out == ("trace/perf.data",)
@@ -303,7 +303,7 @@ def test_what_was_edited_before_is_found_edited_in_the_copy(run: RunFolder) -> N
     copy, _ = copied(run)
     named = {(one.trial, one.file, one.what) for one in verify(copy).differences}
     assert ("0001", "stdout.txt", "was changed") in named
-    assert ("0001", "new.txt", "was not there when the trial ended") in named
+    assert ("0001", "new.txt", "did not exist at the end of the trial") in named
     assert len(copy.load().trials) == len(run.load().trials) == 1
 
 
@@ -575,7 +575,7 @@ def test_words_that_only_the_caller_knows_are_taken_out_too(run: RunFolder, tmp_
     run.trial(2).write_raw_json("tool.json", {"title": "M\u00fcller & Co", "n": 7})
     words = ["run", "export", f"{run.path}", "--out", f"{tmp_path / 'x'}", "--hide", "Müller & Co"]
     refused = CliRunner().invoke(cli, words)
-    assert "'--hide' goes with '--redact'" in str(refused.exception)
+    assert "'--hide' needs '--redact'" in str(refused.exception)
     CliRunner().invoke(cli, [*words, "--hide", "billing", "--redact"], catch_exceptions=False)
     left = everything(RunFolder(tmp_path / "x"))
     assert not re.search("müller|billing", left, re.IGNORECASE)
@@ -586,7 +586,7 @@ def test_words_that_only_the_caller_knows_are_taken_out_too(run: RunFolder, tmp_
 def test_no_number_and_no_letter_is_hidden(run: RunFolder, tmp_path: Path, text: str) -> None:
     words = ["run", "export", f"{run.path}", "--out", f"{tmp_path / 'x'}", "--redact"]
     refused = CliRunner().invoke(cli, [*words, "--hide", text])
-    assert "may be a number" in str(refused.exception)
+    assert "may also match measurements" in str(refused.exception)
     assert not (tmp_path / "x").exists()
 
 

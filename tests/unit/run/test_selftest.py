@@ -18,7 +18,7 @@ from labctl.store.trial import TrialStatus
 from tests.unit.synthetic import synthetic_run
 
 KVM = Accelerator(name="kvm", reason="Guests run under KVM: a kernel boots with it here.")
-TCG = Accelerator(name="tcg", reason="Guests are emulated (TCG), as asked for.")
+TCG = Accelerator(name="tcg", reason="Guests are emulated (TCG), as requested.")
 NAMES = ("baseline", "control", "handicap", "pinned", "pinned+fifo")
 
 
@@ -59,14 +59,16 @@ def test_a_host_with_kvm_and_a_pmu_verifies_both() -> None:
     assert [claim.name for claim in found.claims if claim.shown] == [
         *("kvm", "native-pmu", "guest-pmu", "exits", "halt-poll", "steal")
     ]
-    assert found.label == "KVM and a PMU work here, and all of labctl that needs them ran."
+    assert found.label == "KVM and a PMU work here, and everything in labctl that needs them ran."
 
 
 def test_emulation_shows_nothing_of_kvm_and_says_so_first() -> None:
     found = told(TCG, run("tcg"))
     assert (found.verifies_kvm, found.verifies_pmu) == (False, False)
     assert not found.failed
-    assert found.label.startswith("Guests were emulated (accelerator tcg): this can't show guests")
+    assert found.label.startswith(
+        "Guests were emulated (accelerator tcg), so this does not test guests"
+    )
     whys = {claim.name: claim.why for claim in found.claims if not claim.shown}
     assert whys["exits"] == "emulated: no VM exits"
     assert whys["steal"] == "the guest's steal stays 0 under emulation"
@@ -139,5 +141,7 @@ def test_every_restorable_guest_tuning_is_tried_and_no_other() -> None:
 
 
 def test_a_tuning_that_boots_for_itself_is_refused_by_name() -> None:
-    with pytest.raises(UsageError, match="'cache-directsync' is not a tuning that a saved guest"):
+    with pytest.raises(
+        UsageError, match="'cache-directsync' is not a tuning that can be restored from a snapshot"
+    ):
         restorable(["cache-directsync"])

@@ -120,7 +120,7 @@ def test_a_spare_runs_for_a_lost_value_and_the_comparison_has_its_verdict(world:
     assert engine.counts() == {"planned": 55, "done": 54, "invalid": 3}
     (note,) = notes(world)
     assert note.startswith("Block 11 is a spare: it runs because trial ")
-    assert "(pinned, sysbench-cpu, quiet) of block 4 stayed without a valid attempt" in note
+    assert "(pinned, sysbench-cpu, quiet) of block 4 has no valid attempt" in note
 
 
 def test_a_spare_has_a_boot_of_its_own(world: World) -> None:
@@ -233,8 +233,8 @@ def test_an_interrupted_spare_is_gone_on_with(world: World) -> None:
     spares = judged(world).spares
     assert spares is not None
     assert spares.sentence == (
-        "Block 11 is a spare: it ran because a planned block had lost a value then, which a later "
-        "attempt has measured."
+        "Block 11 is a spare: it ran because a planned block had lost a value, which a "
+        "later attempt measured."
     )
 
 

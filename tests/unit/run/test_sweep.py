@@ -92,7 +92,7 @@ def test_a_run_that_ends_early_says_how_and_can_be_resumed(
     run = folder.read_run().to_json()
     assert run["status"] == status
     if status == "interrupted":
-        assert caught.value.__notes__ == [f"Go on with: labctl sweep --resume {folder.path}"]
+        assert caught.value.__notes__ == [f"Continue with: labctl sweep --resume {folder.path}"]
     assert run["ended_at"]
     assert run.get("failure") == ("it broke" if status == "failed" else None)
     carried_out(monkeypatch, lambda folder, record: None)
@@ -376,7 +376,7 @@ def test_an_interrupted_extension_is_resumed_and_not_extended(
     assert folder.read_run().to_json()["status"] == "interrupted"
     with pytest.raises(UsageError, match=r"is not finished \(status: interrupted\)") as caught:
         sweep(more(tmp_path, folder, 2), lambda event: None)
-    assert caught.value.hint == f"First: labctl sweep --resume {folder.name}"
+    assert caught.value.hint == f"First run: labctl sweep --resume {folder.name}"
     extending(monkeypatch, seen)
     sweep(request(tmp_path, resume=folder.name), lambda event: None)
     assert [plan.blocks for plan in seen] == [4, 4]
@@ -392,7 +392,7 @@ def test_a_run_that_could_not_be_extended_is_what_it_was(
     before = folder.read_run()
 
     def refused(*others: Any) -> None:
-        raise UsageError("begun on another host than this one is now")
+        raise UsageError("started")
 
     monkeypatch.setattr(module, "measure", refused)
     with pytest.raises(UsageError, match="another host"):
@@ -439,7 +439,7 @@ def test_a_run_that_a_rule_ended_is_over_and_its_extension_goes_on_from_there(
     assert folder.read_plan().blocks == 20
     told: list[Any] = []
     sweep(request(tmp_path, resume=folder.name), told.append)
-    assert "nothing is left to do" in told[-1].text
+    assert "nothing to do" in told[-1].text
     seen: list[Plan] = []
     extending(monkeypatch, seen)
     sweep(more(tmp_path, folder, 2), lambda event: None)

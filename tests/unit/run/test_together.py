@@ -118,7 +118,7 @@ def test_each_guest_is_read_from_what_it_printed_itself(tmp_path: Path) -> None:
 def test_a_server_that_left_before_makes_it_no_number(tmp_path: Path) -> None:
     left = EndedServer(name="stress-ng", status=3, too_early=True, output=b"no room\n")
     found = ran(Host([printed(frames(5))], servers=[left]), tmp_path)
-    assert found.values == ["the server stress-ng ended by itself with status 3: no room"]
+    assert found.values == ["the server stress-ng ended unexpectedly with status 3: no room"]
 
 
 def test_the_common_window_is_from_the_last_start_to_the_first_end(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_run_begins_only_where_a_trial_has_room(tmp_path: Path, free: dict[str
     free["mib"] = 100
     found = refusal(forecast(tmp_path, asked, besides_bytes=500 * MIB))
     assert found is not None
-    assert "has room for 0 MiB (of 100 MiB; 1.49 GiB are for all else)" in found.message
+    assert "has room for 0 MiB (of 100 MiB; 1.49 GiB are reserved)" in found.message
     assert f"Free {(MOST + KEPT_MIB + 400) / 1024:.3g} GiB there" in str(found.hint)
 
 
@@ -185,5 +185,5 @@ def test_a_disk_that_fills_up_ends_tracing_with_a_block_and_not_within(
     monkeypatch.setattr(attempt, "run_trial", run_trial)
     world.engine(small_plan(blocks=3, collect=level)).run()
     assert traced == {1: {True}, 2: {True}, 3: {last}}
-    said = [text for text in world.warnings() if "From block 3 on nothing is traced" in text]
+    said = [text for text in world.warnings() if "No traces from block 3 on" in text]
     assert len(said) == (not last)

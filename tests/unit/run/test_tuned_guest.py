@@ -78,10 +78,10 @@ def test_the_last_ones_are_ended_first_and_all_at_the_end(
 
 def test_one_that_is_not_as_asked_inside_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "guest_data_paths", lambda disk, count: ())
-    wrong = SimpleNamespace(problems=("in the guest /sys/x reads '0', asked was '1'",))
+    wrong = SimpleNamespace(problems=("in the guest /sys/x reads '0', expected '1'",))
     monkeypatch.setattr(module.tuned, "set_up", lambda *of: wrong)
     room: Any = Room()
     with tuned_guests(room) as guests:
-        with pytest.raises(BrokenError, match="asked was '1'"):
+        with pytest.raises(BrokenError, match="expected '1'"):
             guests.add({})
         assert (room.clones, guests.guests) == ([], [])

@@ -62,7 +62,7 @@ def test_a_run_of_each_version_is_read_whole_judged_and_shown(tmp_path: Path, na
     judgement = judge(loaded)
     assert {c.verdict for c in judgement.comparisons} <= {None, *Verdict}
     assert report_json(loaded, judgement)["labctl"] == "0.1.0"
-    assert "How to reproduce it" in page(loaded, judgement, folder.path)
+    assert "Reproducing the run" in page(loaded, judgement, folder.path)
 
 
 @pytest.mark.usefixtures("_host")

@@ -51,7 +51,7 @@ def test_every_raw_file_that_was_changed_is_named(run: RunFolder) -> None:
     run.trial(1).write_raw("files/more.json", "{}")
     (run.trial(2).path / "stdout.txt").unlink()
     assert differences(run) == [
-        ("0001", "files/more.json", "was not there when the trial ended"),
+        ("0001", "files/more.json", "did not exist at the end of the trial"),
         ("0001", "stdout.txt", "was changed"),
         ("0002", "stdout.txt", "is gone"),
     ]
@@ -77,7 +77,7 @@ def test_traces_may_be_removed_as_a_whole(run: RunFolder) -> None:
     shutil.rmtree(run.trial(1).path / files.FOLDER)
     found = verify(run)
     assert found.differences == ()
-    assert found.notes == ("Trial 0001 has no trace/ any more.",)
+    assert found.notes == ("Trial 0001 no longer has trace/.",)
 
 
 def test_trials_of_an_older_labctl_are_counted(run: RunFolder) -> None:
@@ -102,7 +102,7 @@ def test_raw_files_that_were_changed_before_a_reparse_stay_named(run: RunFolder)
     for _ in range(2):
         reparse(run)
         (problem,) = run.load().problems
-        assert "trial 0001 was parsed anew from raw files that were changed" in problem
+        assert "trial 0001 was parsed again from raw files that changed" in problem
         assert problem.endswith("stdout.txt")
 
 

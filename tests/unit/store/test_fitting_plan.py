@@ -69,10 +69,10 @@ def test_trials_of_the_plan_and_of_its_spares_are_all_there(run: RunFolder) -> N
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"number": 4}, "it says that it is 0004"),
-        ({"attempt": 2}, "it says that it is 0003.2"),
+        ({"number": 4}, "it is recorded as 0004"),
+        ({"attempt": 2}, "it is recorded as 0003.2"),
         ({"block": 1}, "its block is 1, and the plan's is 2"),
-        ({"position": 7}, "its position is 7, and the plan's is 1"),
+        ({"position": 7}, "its position is 7, but the plan's is 1"),
         ({"cell": planned(1, 1, "native")["cell"]}, "its cell is native · cpu · quiet, and the"),
         ({"boot": 1}, "its boot, 1, is that of trials of the plan's boot 1, and the plan has it"),
     ],
@@ -89,7 +89,7 @@ def test_a_trial_that_is_not_the_plan_s_is_named_and_left_out(
 
 def test_a_native_trial_has_the_boot_of_its_plan(run: RunFolder) -> None:
     change(run.trial(2), boot=9)
-    assert "its boot is 9, and the plan's is 1" in run.load().problems[0]
+    assert "its boot is 9, but the plan's is 1" in run.load().problems[0]
 
 
 def test_a_guest_s_boot_may_be_one_that_a_resumed_run_made_anew(run: RunFolder) -> None:
@@ -197,8 +197,10 @@ def test_a_trial_whose_digests_were_removed_is_named(run: RunFolder) -> None:
     assert not run.load().problems
     change(run.trial(3), digests=None)
     assert run.load().problems == (
-        "labctl can't tell whether the samples of 1 trial were changed (3): the digests that "
-        "labctl took were removed",
+        (
+            "it is unknown whether the samples of 1 trial were changed (3): their digests were "
+            "removed"
+        ),
     )
 
 

@@ -185,7 +185,7 @@ def test_a_run_record_that_was_edited_is_not_gone_on_with(run: RunFolder) -> Non
     write_run_json(run, {"status": "failed", "host": "this one"})
     with pytest.raises(BrokenError, match="'host' is 'this one' where an object belongs") as caught:
         run.read_run()
-    assert caught.value.hint == "Put it right, or start a new run."
+    assert caught.value.hint == "Correct it, or start a new run."
 
 
 def trials(*blocks: int) -> list[dict[str, object]]:
@@ -260,7 +260,10 @@ def test_an_extension_of_another_plan_is_a_problem(extended: RunFolder) -> None:
     extended.write_extension(added("0" * 64, 3, 4))
     problems = extended.load().problems
     assert [problem[:11] for problem in problems] == ["plan.2.json", "plan.3.json"]
-    assert all("extends another plan than the one before it" in text for text in problems)
+    assert all(
+        "does not extend the previous plan: its blocks may differ from the plan" in text
+        for text in problems
+    )
 
 
 @pytest.mark.parametrize(("guests", "known"), [(["tcg", "tcg"], "tcg"), (["tcg", "kvm"], None)])

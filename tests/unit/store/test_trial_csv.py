@@ -105,7 +105,7 @@ def test_columns_of_others_are_named_and_left_alone() -> None:
         (ROW, "x.csv:3: column 'metric': real of this trial appears twice: line 2"),
         ("fifo,cpu,2,real,1,us,lower", "x.csv:3: column 'unit': 'us' of real, which has 's'"),
         ("fifo,cpu,2,real,1,s,higher", "x.csv:3: column 'better': 'higher' of real, which has"),
-        ("fifo,cpu,1,real,1,s", "x.csv:3: has 6 fields where the header has 7"),
+        ("fifo,cpu,1,real,1,s", "x.csv:3: has 6"),
         ('fifo,cpu,1,real,1,s,"low', "x.csv:3: is no CSV"),
     ],
 )
@@ -125,8 +125,12 @@ def test_a_broken_row_is_refused_with_its_line_and_column(row: str, place: str) 
         ),
         (f"{HEADER},lables", "column 'lables': no such column", "Did you mean 'labels'?"),
         (f"{HEADER},block", "column 'block': appears twice", ""),
-        (HEADER.replace(",", ";"), "separated by ';' where commas belong", "decimals with a point"),
-        (HEADER.replace(",", "\t"), "separated by tabs", "commas"),
+        (
+            HEADER.replace(",", ";"),
+            "expected commas between columns, got ';'",
+            "decimals with a point",
+        ),
+        (HEADER.replace(",", "\t"), "expected commas between columns, got tabs", "commas"),
     ],
 )
 def test_a_wrong_header_is_refused(header: str, message: str, hint: str) -> None:
@@ -141,7 +145,7 @@ def test_a_wrong_header_is_refused(header: str, message: str, hint: str) -> None
     [
         (b"", "x.csv: is empty"),
         (b" \n\n", "x.csv: is empty"),
-        (HEADER.encode(), "x.csv: holds a header and no row"),
+        (HEADER.encode(), "x.csv: has a header but no rows"),
         (f"{HEADER}\n{ROW}".encode("utf-16"), "x.csv: is UTF-16 text"),
         (
             f"{HEADER}\n{ROW}\n".encode() + b"\xe9t\xe9,cpu",

@@ -120,10 +120,10 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest() -> None:
     [
         ("{workload: cpu-hgo}", "mine.yaml:3: no workload 'cpu-hgo'"),
         ("{workload: cpu-hog, parameters: {method: e}}", "mine.yaml:3: 'method' is 'e'"),
-        ("{workload: cpu-hog, weight: 5}", "'weight' is of neighbours 'as: cgroup'"),
+        ("{workload: cpu-hog, weight: 5}", "'weight' needs neighbours 'as: cgroup'"),
         ("{workload: cpu-hog, as: cgroup}", "need 'weight' or 'quota_percent'"),
         ("{workload: cpu-hog, as: guests}", "need 'guests', the number of guests"),
-        ("{workload: cpu-hog, guests: 4}", "'guests' is of neighbours 'as: guests'"),
+        ("{workload: cpu-hog, guests: 4}", "'guests' needs neighbours 'as: guests'"),
         ("{workload: cpu-hog, cpus: vcpu}", "one of everywhere, vcpus, siblings, emulator"),
         ("{workload: cpu-hog, cpus: 3-1}", "3-1"),
         ("{workload: cpu-hog, count: 0}", "mine.yaml:3: 'neighbours.0.count'"),

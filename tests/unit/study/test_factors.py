@@ -200,8 +200,8 @@ def test_a_quick_run_has_the_levels_that_it_names(make_study: MakeStudy) -> None
         ("max_prime: {", "max_prim: {", "no workload of the study has the parameter 'max_prim'"),
         ("[2000, 3000]", "[2000, 4000]", "'max_prime' is 4000"),
         ("[2000, 3000]", "[2000, 2000]", "level '2000' appears twice"),
-        ("[2000, 3000]", "[2000, 'a b']", "can't be a part of a workload's name"),
-        ("tuning: mine", "tuning: mien", "no tuning 'mien'"),
+        ("[2000, 3000]", "[2000, 'a b']", "is not valid in a workload's name"),
+        ("tuning: mine", "tuning: mien", "did not measure tuning 'mien'"),
         ("condition: quiet", "condition: quite", "no condition 'quite'"),
         ("condition: quiet", "tuning: mine", "level 'alone' names no condition"),
         ("condition: quiet", "condition: neighbour", "'alone' and 'busy' set the same"),
@@ -244,7 +244,7 @@ def test_an_arm_that_is_also_a_level_is_named(
     write_study: Callable[..., Path], make_study: MakeStudy
 ) -> None:
     write_study("blocks: 10\n", FACTORS)
-    with pytest.raises(UsageError, match="make one cell twice"):
+    with pytest.raises(UsageError, match="make the same cell twice"):
         load_study("small", programs=PROGRAMS, overrides=Overrides(tunings=["pinned", "mine"]))
 
 

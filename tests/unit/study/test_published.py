@@ -113,7 +113,7 @@ def test_a_study_names_no_file_outside_its_own_folder(
     (tmp_path / "secret.yaml").write_text(FILE)
     (published.parent / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     name = way.format(tmp_path)
-    with pytest.raises(UsageError, match=r"'published': .* leads out of the study's folder"):
+    with pytest.raises(UsageError, match="'published': .* is outside the study's folder"):
         make_study("quick:", f"published: [{name}]\nquick:")
 
 

@@ -154,7 +154,7 @@ def test_why_a_spare_runs_names_the_first_loss_and_counts_the_others(plan: Plan)
     numbers = lost(plan, (4, "pinned"), (7, "handicap"))
     first = min(numbers)
     assert why_spare(losses(plan, numbers)) == (
-        f"trial {first} (pinned, cpu, quiet) of block 4 and 1 other stayed without a valid attempt"
+        f"trial {first} (pinned, cpu, quiet) of block 4 and 1 other has no valid attempt"
     )
 
 

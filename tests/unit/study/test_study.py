@@ -130,7 +130,12 @@ def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said", "hint"),
     [
-        ("handicap, pinned]\nw", "handicap, pined]\nw", "no tuning 'pined'", "mean 'pinned'?"),
+        (
+            "handicap, pinned]\nw",
+            "handicap, pined]\nw",
+            "no tuning 'pined'",
+            "mean 'pinned'?",
+        ),
         ("[quiet, neighbour]", "[quiet, neighbor]", "'neighbor'", "mean 'neighbour'?"),
         ("program: sysbench-cpu", "program: sysbench", "'sysbench'", "mean 'sysbench-cpu'?"),
         ("baseline: baseline", "baseline: base", "'roles.baseline'", "Allowed: baseline, "),
@@ -180,9 +185,13 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         ("blocks: 10", "blocks: 0", "'blocks' is 0"),
         ("blocks: 10", "looks: [10, 12, 11]", "each must come after the one before it"),
         ("blocks: 10", "looks: [9, 12]", "they must be from 10 to 1000"),
-        ("blocks: 10", "looks: [10]", "it takes at least two"),
+        ("blocks: 10", "looks: [10]", "at least two"),
         ("blocks: 10", "stop: {width_percent: 0}", "'stop.width_percent' is 0"),
-        ("blocks: 10", "stop: {width_percent: 2, most_blocks: 10}", "must be from 11 to 1000"),
+        (
+            "blocks: 10",
+            "stop: {width_percent: 2, most_blocks: 10}",
+            "expected a number from 11 to 1000, got",
+        ),
         ("duration_s: 10\n", "duration_s: -1\n", "'workloads.cpu.duration_s' is -1"),
         ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
         ("vcpus: auto", "vcpus: all", "'all'"),
@@ -216,7 +225,7 @@ def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> Non
         (Overrides(tunings=("pined",)), "no tuning 'pined'"),
         (Overrides(workloads=("cpus",)), "no workload 'cpus'"),
         (Overrides(conditions=("noisy",)), "no condition 'noisy'"),
-        (Overrides(blocks=0), "--blocks is 0: it must be from 1"),
+        (Overrides(blocks=0), "--blocks: expected a number: it must be from 1"),
         (Overrides(duration_s=float("nan")), "--duration is nan"),
         (Overrides(memory_mib=16), "--memory is 16"),
         (Overrides(duration_s=1.2), "only half seconds"),

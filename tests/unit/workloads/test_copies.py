@@ -179,7 +179,7 @@ def test_nothing_that_a_copy_started_is_left(runner: Runner, tmp_path: Path) -> 
     ],
 )
 def test_what_a_hostile_guest_leaves_in_place_of_it_is_refused(text: str | None) -> None:
-    with pytest.raises(BrokenError, match="guest labctl-noisy-1: its programs left something else"):
+    with pytest.raises(BrokenError, match="guest labctl-noisy-1: its programs' output is damaged"):
         left_by(text, 1, "the guest labctl-noisy-1")
 
 

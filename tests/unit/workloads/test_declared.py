@@ -85,7 +85,7 @@ def test_a_length_without_steps_is_any_from_the_least_on() -> None:
     program.check_duration(0.12345)
     with pytest.raises(UsageError, match=r"0\.1 s or more") as caught:
         program.check_duration(0.05)
-    assert caught.value.hint == "Give it 0.1 s."
+    assert caught.value.hint == "Use 0.1 s."
 
 
 def test_a_refusal_says_what_to_do() -> None:
@@ -98,7 +98,7 @@ def test_a_refusal_says_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({"m": 1}, r"there is no parameter 'm'"), ({"n": 10}, "'n' is 10, not a whole number")],
+    [({"m": 1}, "no parameter 'm'"), ({"n": 10}, "expected a whole number, got 'n' is 10")],
 )
 def test_a_warm_up_with_other_parameters_is_refused(
     parameters: dict[str, object], said: str
@@ -247,8 +247,8 @@ def test_a_run_without_a_definition_is_of_labctl_s_own_workload(
 
 def test_a_run_keeps_the_definition_that_it_was_made_with() -> None:
     program = workload("stress-ng-mmap")
-    changed = {**program.definition, "description": "as it was then"}
-    assert defined("stress-ng-mmap", changed).file.description == "as it was then"
+    changed = {**program.definition, "description": "was it was"}
+    assert defined("stress-ng-mmap", changed).file.description == "was it was"
 
 
 def test_a_maximum_and_a_number_of_samples_of_a_reader_decide_nothing() -> None:
@@ -303,8 +303,8 @@ def test_a_cgroup_has_its_limits_where_its_condition_holds() -> None:
         ({"sched": {"policy": "best"}}, "'best' is none of other, fifo"),
         ({"sched": {"policy": "{{ vcpus }}"}}, "'sched.policy': there is no 'vcpus'"),
         ({"sched": {"policy": "fifo", "priority": 0}}, "sched.priority"),
-        ({"sched": {"policy": "fifo"}, "schedules_itself": True}, "'schedules_itself' says"),
-        ({"cgroup": {}}, "a cgroup without a limit does nothing"),
+        ({"sched": {"policy": "fifo"}, "schedules_itself": True}, "'schedules_itself'"),
+        ({"cgroup": {}}, "a cgroup without a limit has no effect"),
         ({"cgroup": {"when": "vcpus > 1", "weight": 5}}, "'cgroup.when': there is no 'vcpus'"),
         ({"cgroup": {"weight": "n"}}, "'cgroup.weight': there is no 'n'"),
         ({"cgroup": {"weight": 0}}, "cgroup.weight"),
@@ -320,8 +320,8 @@ def test_a_policy_or_a_cgroup_that_cannot_be_is_refused(keys: Any, said: str) ->
     ("limits", "said"),
     [
         ({"weight": "vcpus / 4"}, r"cgroup.weight: 0.5 is no whole number"),
-        ({"quota_percent": "0 - vcpus"}, r"-2 is no whole number from 0"),
-        ({"memory_mib": "vcpus > 1"}, r"True is no whole number"),
+        ({"quota_percent": "0 - vcpus"}, "expected a whole number from 0"),
+        ({"memory_mib": "vcpus > 1"}, "expected a whole number"),
         ({"cpus": "first"}, "cgroup.cpus: not a CPU list"),
     ],
 )

@@ -58,7 +58,7 @@ def test_wrk_s_rate_and_latency_have_their_units(
 )
 def test_requests_that_failed_are_no_rate(tmp_path: Path, line: str) -> None:
     text = recorded("wrk-4.1.0-native.txt").replace("Requests/sec", f"{line}\nRequests/sec")
-    with pytest.raises(BrokenError, match="what it must not"):
+    with pytest.raises(BrokenError, match="which it must not"):
         _read(tmp_path, "nginx-wrk", text)
 
 

@@ -55,7 +55,7 @@ def test_a_client_that_was_refused_says_why(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (lambda end: end.pop("sum_received"), "'end.sum_received' is not there"),
-        (lambda end: end["sum_received"].update(bytes="many"), "'many' is no number"),
+        (lambda end: end["sum_received"].update(bytes="many"), "'many' is not a number"),
         (lambda end: end["sum_received"].update(seconds=True), "expected a number"),
         (lambda end: end["sum_received"].update(bytes=0), "did no operation"),
         (lambda end: end["sum_received"].update(seconds=0), "division by zero"),

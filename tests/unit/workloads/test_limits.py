@@ -58,7 +58,7 @@ def test_the_worst_of_an_upper_limit_is_the_largest() -> None:
         ("16 ms > frame_p95", "is no limit"),
         ("", "is no limit"),
         ("frame_p95 < ", "is no limit"),
-        ("frame_p95 < fast", "not a number with a unit"),
+        ("frame_p95 < fast", "expected a number with a unit, such as '55ms', got"),
         ("frame_p95 < 16 parsecs", "is no value of 'frame_p95'"),
         ("frame_p95 < 16", "has no unit"),
         ("frame_p95 < 16 MB/s", "is no value of 'frame_p95'"),

@@ -56,7 +56,7 @@ def test_a_failure_has_the_end_of_both_outputs_without_labctl_s_marks() -> None:
     ("more", "why"),
     [
         ("trial: {kind: repeat}\ncommand: [diff]\nexit_status: [0, 1]", "ends with 0"),
-        ("command: [a]\nprepare: [[mkdir, x]]", "fills a file system, and there is none"),
+        ("command: [a]\nprepare: [[mkdir, x]]", "fills a file system, but there is none"),
         ("command: [a]\nuser: ../x", "user"),
         (
             "command: [/b/a]\nsetup: [[psql]]\nenv: {PATH: /b}\ntrial: {kind: once}",
@@ -102,7 +102,7 @@ def test_a_binary_file_is_brought_byte_by_byte(tmp_path: Path) -> None:
     ("more", "why"),
     [
         ("files: {bench: ./large}", "has more than 1048576 bytes"),
-        ("files: {bench: ./../bench}", "leads out of the workload's folder"),
+        ("files: {bench: ./../bench}", "is outside the workload's folder"),
         ("files: {bench: {base64: '!!'}}", "it is not base64"),
         ("files: {bench: {hex: '00'}}", "unknown key"),
     ],

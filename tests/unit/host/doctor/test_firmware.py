@@ -37,7 +37,7 @@ def test_without_tracefs_the_kernel_s_configuration_tells(
 ) -> None:
     host.write("/proc/sys/kernel/osrelease", "6.1.0-rt\n")
     host.write("/boot/config-6.1.0-rt", f"{line}\n")
-    assert ("not looked for" in host.find("hwlat").found) is has
+    assert ("not measured" in host.find("hwlat").found) is has
 
 
 def test_it_runs_on_request_only(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:

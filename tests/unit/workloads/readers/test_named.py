@@ -64,11 +64,11 @@ def test_the_files_of_a_reader_are_those_that_the_command_must_leave() -> None:
     ("keys", "said"),
     [
         ({"reader": "sysbnch"}, "sysbench"),
-        ({"reader": "sysbench", "unit": "ms"}, "'unit' isn't for a 'reader'"),
+        ({"reader": "sysbench", "unit": "ms"}, "'unit' cannot be set for a 'reader'"),
         ({"reader": "sysbench", "arguments": {"rat": "x"}}, "Did you mean 'rate'"),
         ({"reader": "sysbench", "arguments": {"rate": "x"}}, "not one of counted, printed"),
         ({"reader": "rtla", "arguments": {"interval_us": "x"}}, "not a whole number"),
-        ({"reader": "fio", "arguments": {"log": "../x"}}, "not a file's name"),
+        ({"reader": "fio", "arguments": {"log": "../x"}}, "expected a file name, got"),
     ],
 )
 def test_what_a_reader_cannot_be_told_is_refused(keys: dict[str, Any], said: str) -> None:

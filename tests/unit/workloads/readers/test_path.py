@@ -37,12 +37,12 @@ def test_a_path_leads_to_values(path: str, values: list[int]) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("a.c", "'a.c' is not there"),
+        ("a.c", "no 'a.c'"),
         ("b", "'b' is not there"),
         ("a.b[3]", "the list has 3 elements"),
-        ("runs[name=exec].n", "names 0 elements"),
+        ("runs[name=exec].n", "expected one element, got 0"),
         ("runs[*].seconds", "is not there"),
-        ("a.b.c", "expected a mapping there, found a list"),
+        ("a.b.c", "expected a mapping, got a list"),
         ("a[0]", "expected a list there, found a mapping with the keys 95.0, b"),
     ],
 )
@@ -118,7 +118,7 @@ def test_json_that_is_none_is_an_error(text: str) -> None:
 
 def test_numbers_that_json_holds_as_text_count() -> None:
     assert read(metric(json="a"), '{"a": "12.5"}') == {"it": 12.5}
-    with pytest.raises(BrokenError, match="expected a number there, found True"):
+    with pytest.raises(BrokenError, match="expected a number there, got True"):
         read(metric(json="a"), '{"a": true}')
 
 
@@ -138,8 +138,8 @@ def test_a_formula_is_over_several_paths() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"formula": None}, "names several numbers: a 'formula'"),
-        ({"formula": "count / time"}, "the formula names 'time', and there are the paths count"),
+        ({"formula": None}, "has several numbers: combine them with a 'formula'"),
+        ({"formula": "count / time"}, "the formula uses 'time'; the paths are count"),
         ({"json": "done.ops"}, "'formula' is over a regex's groups, over several paths by name"),
     ],
 )
@@ -151,5 +151,5 @@ def test_paths_and_their_formula_belong_together(change: dict[str, object], said
 
 def test_each_of_several_paths_names_one_number() -> None:
     keys = {"json": {"n": "all[*]"}, "formula": "2 * n", "unit": "count", "better": "higher"}
-    with pytest.raises(BrokenError, match="names 2 values where one was expected"):
+    with pytest.raises(BrokenError, match="expected one value, got 2"):
         read_run(metrics(twice=keys), Left(stdout='{"all": [1, 2]}'))

@@ -80,8 +80,8 @@ def test_a_formula_is_over_other_metrics_whatever_their_order() -> None:
 @pytest.mark.parametrize(
     ("formula", "said"),
     [
-        ("9 ** (9 ** 9) + a", "would make more"),
-        ("'a' * 10 ** 8 ~ a", "would make more"),
+        ("9 ** (9 ** 9) + a", "would exceed the limit"),
+        ("'a' * 10 ** 8 ~ a", "would exceed the limit"),
         ("a / 0", "division"),
         ("a ~ 'x'", "text"),
     ],
@@ -175,27 +175,27 @@ def test_an_unknown_printed_unit_is_an_error() -> None:
     declared = metric(regex=r"(?P<value>\d+) (?P<unit>\w+)", unit="ms", better="lower")
     assert read(declared, "5 s\n") == {"it": 5}
     assert read(declared, "5 msec\n") == {"it": pytest.approx(0.005)}
-    with pytest.raises(BrokenError, match="unit 'Mops' is not known"):
+    with pytest.raises(BrokenError, match="unit 'Mops'"):
         read(declared, "5 Mops\n")
-    with pytest.raises(BrokenError, match="where a unit of 's' belongs"):
+    with pytest.raises(BrokenError, match="expected a unit of 's', got"):
         read(declared, "5 count\n")
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"regex": "("}, "no regular expression"),
+        ({"regex": "("}, "not a regular expression"),
         ({"regex": r"\d+"}, "no group around the number"),
         ({"regex": r"(\d+)", "json": "a"}, "exactly one"),
         ({}, "exactly one"),
         ({"regex": r"(\d+)", "unit": "a\tb"}, "printable characters"),
-        ({"regex": r"(\d+)", "unit": "u" * 41}, "40 characters at most"),
+        ({"regex": r"(\d+)", "unit": "u" * 41}, "40 characters, got"),
         ({"regex": r"(\d+)", "unit": None}, "'unit' is missing"),
         ({"regex": r"(\d+)", "as": "share"}, "belong together"),
-        ({"regex": r"(\d+)", "as": "share", "over": "5ms"}, "another kind of unit"),
+        ({"regex": r"(\d+)", "as": "share", "over": "5ms"}, "a different kind of unit"),
         ({"regex": r"(?P<a>\d+)", "formula": "b + 1"}, "the formula names 'b'"),
         ({"regex": r"(?P<a>\d+)", "formula": "range(a)"}, "the formula names 'range'"),
-        ({"regex": r"(?P<a>\d+)", "formula": "a +"}, "no expression"),
+        ({"regex": r"(?P<a>\d+)", "formula": "a +"}, "not an expression"),
         ({"regex": r"(\d+)", "from": "../x"}, "match pattern"),
         ({"regex": r"(\d+)", "between": [2.0, 1.0]}, "larger number"),
     ],
@@ -222,9 +222,9 @@ def test_a_direction_that_nothing_tells_is_asked_for() -> None:
 def test_what_a_whole_run_has_is_checked() -> None:
     declared = metric(regex=r"=(\d+)", unit="ms", better="lower", must_be=90.0)
     assert read(declared, "r=90\n") == {"it": pytest.approx(0.09)}
-    with pytest.raises(BrokenError, match="it is 89, and must be 90"):
+    with pytest.raises(BrokenError, match="it: expected 90, got 89"):
         read(declared, "r=89\n")
-    with pytest.raises(BrokenError, match="between 1 and 5"):
+    with pytest.raises(BrokenError, match="expected a value from 1 to 5, got"):
         read(metric(regex=r"=(\d+)", between=[1.0, 5.0]), "r=6\n")
 
 

@@ -95,7 +95,7 @@ def test_alone_there_is_nothing_to_share() -> None:
     values, missing = _read(record([12.0] * 12))
     for metric in ("jain_index", "bitrate_difference", "stream_response", "competitor_bitrate"):
         assert metric not in values
-        assert missing[metric] == "nothing competes with the stream"
+        assert missing[metric] == "the stream has no competitor"
 
 
 def test_a_link_without_a_limit_has_no_difference_but_an_index() -> None:

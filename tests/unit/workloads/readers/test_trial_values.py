@@ -139,7 +139,7 @@ def test_two_declarations_never_make_one_metric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "said"), [("rat * 2", "Did you mean 'rate'"), ("twice", "over each other")]
+    ("formula", "said"), [("rat * 2", "Did you mean 'rate'"), ("twice", "use each other")]
 )
 def test_a_formula_is_over_metrics_that_are_there(formula: str, said: str) -> None:
     twice = {"formula": formula, "unit": "1/s", "better": "higher"}
