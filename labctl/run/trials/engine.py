@@ -196,19 +196,17 @@ class Engine:
 
     def __init__(
         self,
-        lab: Lab,
-        folder: RunFolder,
-        plan: Plan,
-        boots: Boots,
         attempts: Attempts,
+        boots: Boots,
         proof: Proof,
         *,
         fresh_boots: bool,
         why_end: WhyEnd = never,
         quiet: Quiet | None = None,
     ) -> None:
+        lab, folder, plan = attempts.lab, attempts.folder, attempts.plan
+        self._attempts = attempts
         self._lab = lab
-        self._folder = folder
         self._plan = plan
         self._trials = plan.in_order
         self._boots = boots
@@ -221,7 +219,6 @@ class Engine:
         self._failed_boots = 0
         self._room = BlockRoom(folder, plan, lab.listener)
         self._tally = Tally(folder, plan, lab.listener)
-        self._attempts = attempts
 
     def run(self) -> None:
         """Run every trial that isn't done, and spare blocks that are due, until the plan's rule
@@ -294,7 +291,7 @@ class Engine:
                 f"the guest failed to boot {self._failed_boots} times in a row; the last time: "
                 f"{error.message}",
                 hint=f"{error.hint or 'Fix the cause.'} Then run: labctl sweep --resume "
-                f"{self._folder.name}",
+                f"{self._attempts.folder.name}",
             ) from error
 
     def _bench(self, trial: PlannedTrial) -> AbstractContextManager[Bench]:
@@ -435,11 +432,8 @@ def carry_out(
         only_boot = so_far.boots[0] if fresh_boots else None
         rooms = NeighbourRooms(lab, boots, plan, only_boot=only_boot)
         engine = Engine(
-            lab,
-            folder,
-            plan,
-            boots,
             Attempts(lab, folder, plan, calibrations, rooms),
+            boots,
             proof,
             fresh_boots=fresh_boots,
             why_end=why_end,

@@ -26,9 +26,6 @@ from labctl.workloads.registry import workload_of
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
 
-# Say what one attempt at a trial is of.
-
-
 SLACK_S = 60.0
 """Beyond its duration, what a workload may take to start and to write its report."""
 
@@ -106,42 +103,40 @@ def cgroup_of(lab: Lab, bench: Bench, command: Command) -> Iterator[None]:
         yield
 
 
-# Decide what of a trial's readings makes it invalid. Pure.
-
-
 OTHER_CPU = "host_cpu{thread=other}"
 
 
-def is_disturbed(readings: Iterable[Reading], limits: Limits) -> bool:
-    """Return whether others took more of the trial's CPUs than the study allows."""
-    return any(
-        reading.value > limits.other_cpu
-        for reading in readings
-        if not isinstance(reading, Unavailable) and reading.key == OTHER_CPU
-    )
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Why a trial can't be used (None: it can), and whether others took more of its CPUs than the
+    study allows."""
+
+    reason: str | None = None
+    is_disturbed: bool = False
 
 
-def invalid_reasons(readings: Iterable[Reading], limits: Limits) -> list[str]:
-    """Return why a trial can't be used, one sentence each; [] when it can.
+def validity(readings: Iterable[Reading], limits: Limits) -> Validity:
+    """Decide whether a trial counts, by the CPU time that anyone else took on its CPUs.
 
-    CPU time that anyone else took on the trial's CPUs: a shared machine once halved a whole
-    restore (METHOD rules 6 and 24). What a hypervisor below this host took is in it. One limit
-    for every arm, and on both sides of 0: what is as far below is counted wrong by as much.
+    A shared machine once halved a whole restore (METHOD rules 6 and 24). What a hypervisor below
+    this host took is in it. One limit for every arm, and on both sides of 0: a value as far below
+    it is as wrong.
     """
+    unknown = "it is unknown how much others used the trial's CPUs"
     for reading in readings:
         if isinstance(reading, Unavailable):
             if reading.metric == OTHER_CPU:
-                return [f"it is unknown how much others used the trial's CPUs: {reading.reason}"]
-            continue
-        if reading.key == OTHER_CPU and reading.value > limits.other_cpu:
-            return [
+                return Validity(f"{unknown}: {reading.reason}")
+        elif reading.key == OTHER_CPU and reading.value > limits.other_cpu:
+            return Validity(
                 f"others took {reading.value:.2f} CPU seconds per second on the trial's CPUs "
-                f"(the study allows {limits.other_cpu:g})"
-            ]
-        if reading.key == OTHER_CPU and reading.value < -limits.other_cpu:
-            return [
-                f"it is unknown how much others used the trial's CPUs: {-reading.value:.2f} CPU "
-                "seconds per second more were counted of known threads than were busy there (the "
-                f"study allows {limits.other_cpu:g} on either side)"
-            ]
-    return []
+                f"(the study allows {limits.other_cpu:g})",
+                is_disturbed=True,
+            )
+        elif reading.key == OTHER_CPU and reading.value < -limits.other_cpu:
+            return Validity(
+                f"{unknown}: {-reading.value:.2f} CPU seconds per second more were counted of "
+                f"known threads than were busy there (the study allows {limits.other_cpu:g} on "
+                "either side)"
+            )
+    return Validity()

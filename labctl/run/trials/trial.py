@@ -44,11 +44,11 @@ from labctl.run.trials.quiet import Others, Since
 from labctl.run.trials.request import (
     SLACK_S,
     TrialRequest,
+    Validity,
     cgroup_of,
-    invalid_reasons,
-    is_disturbed,
     new_data,
     setting_of,
+    validity,
 )
 from labctl.run.trials.warmup import warm_up
 from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
@@ -373,19 +373,19 @@ class Attempts:
         calibrations: Calibrations,
         rooms: NeighbourRooms,
     ) -> None:
-        self._lab = lab
+        self.lab = lab
         self.rooms = rooms
-        self._folder = folder
-        self._plan = plan
+        self.folder = folder
+        self.plan = plan
         self._calibrations = calibrations
         self._window_rates: dict[tuple[str, str], float] = {}
 
     def run(self, bench: Bench, trial: PlannedTrial, attempt: int, *, traces: bool) -> Attempted:
         """Run, parse and store an attempt. `traces`: whether there is room for what is recorded."""
-        folder = self._folder.new_trial(trial.number, attempt)
-        declared = self._plan.workloads[trial.cell["workload"]]
+        folder = self.folder.new_trial(trial.number, attempt)
+        declared = self.plan.workloads[trial.cell["workload"]]
         request = TrialRequest.of(
-            self._plan,
+            self.plan,
             trial,
             attempt=attempt,
             window_rates=self._window_rates,
@@ -394,21 +394,21 @@ class Attempts:
             room=partial(self.rooms.opened, trial),
         )
         since = Since.now()
-        record = run_trial(self._lab, bench, request, folder)
+        record = run_trial(self.lab, bench, request, folder)
         others = since.others()
-        disturbed = False
+        found = Validity()
         if record.status is TrialStatus.DONE:
             try:
                 readings = parse_trial(folder, record)
-                reasons = invalid_reasons(readings, self._plan.limits)
-                disturbed = is_disturbed(readings, self._plan.limits)
+                found = validity(readings, self.plan.limits)
                 folder.write_readings(readings)
             except BrokenError as error:
-                reasons = [error.message]
-            if reasons:
-                record = replace(record, status=TrialStatus.INVALID, reasons=tuple(reasons))
-        folder.write_record(replace(record, digests=folder.digests()))
-        return Attempted(record=record, is_disturbed=disturbed, others=others)
+                found = replace(found, reason=error.message)
+            if found.reason is not None:
+                record = replace(record, status=TrialStatus.INVALID, reasons=(found.reason,))
+        record = replace(record, digests=folder.digests())
+        folder.write_record(record)
+        return Attempted(record=record, is_disturbed=found.is_disturbed, others=others)
 
     def failed(
         self, trial: PlannedTrial, attempt: int, error: LabctlError, wall_s: float
@@ -425,7 +425,7 @@ class Attempts:
             reasons=(error.message,),
             wall_s=wall_s,
         )
-        folder = self._folder.new_trial(trial.number, attempt)
+        folder = self.folder.new_trial(trial.number, attempt)
         keep_fault(folder, error)
         folder.write_record(record)
         return record

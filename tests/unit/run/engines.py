@@ -129,9 +129,7 @@ class World:
         boots: Any = SimpleNamespace(saved=self.saved.append)
         rooms = NeighbourRooms(lab, boots, plan)
         attempts = trial.Attempts(lab, folder, plan, calibrations, rooms)
-        return Engine(
-            lab, folder, plan, parts, attempts, proof, fresh_boots=False, why_end=self.why_end
-        )
+        return Engine(attempts, parts, proof, fresh_boots=False, why_end=self.why_end)
 
     def _listen(self, event: Event) -> None:
         assert not self.measuring, f"{event} while a trial was measured"

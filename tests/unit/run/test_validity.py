@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labctl.base.units import Better, Unit
-from labctl.run.trials.request import OTHER_CPU, invalid_reasons
+from labctl.run.trials.request import OTHER_CPU, Validity, validity
 from labctl.store.samples import Sample, Unavailable
 from labctl.study.study import Limits
 
@@ -22,34 +22,35 @@ def cpu(value: float, thread: str = "other") -> Sample:
 
 
 def test_a_trial_that_others_left_alone_is_valid() -> None:
-    assert invalid_reasons([cpu(0.02), cpu(0.9, "vcpu")], LIMITS) == []
+    assert validity([cpu(0.02), cpu(0.9, "vcpu")], LIMITS) == Validity()
 
 
 def test_cpu_time_that_others_took_is_compared_with_the_studys_limit() -> None:
-    assert invalid_reasons([cpu(0.1)], LIMITS) == []
-    assert invalid_reasons([cpu(0.11)], LIMITS) == [
-        "others took 0.11 CPU seconds per second on the trial's CPUs (the study allows 0.1)"
-    ]
+    assert validity([cpu(0.1)], LIMITS) == Validity()
+    assert validity([cpu(0.11)], LIMITS) == Validity(
+        "others took 0.11 CPU seconds per second on the trial's CPUs (the study allows 0.1)",
+        is_disturbed=True,
+    )
 
 
 def test_a_count_that_is_as_far_below_0_can_tell_nobody_what_others_took() -> None:
-    assert invalid_reasons([cpu(-0.1)], LIMITS) == []
-    assert invalid_reasons([cpu(-0.11)], LIMITS) == [
+    assert validity([cpu(-0.1)], LIMITS) == Validity()
+    assert validity([cpu(-0.11)], LIMITS) == Validity(
         "it is unknown how much others used the trial's CPUs: 0.11 CPU seconds per second more "
         "were counted of known threads than were busy there (the study allows 0.1 on either side)"
-    ]
+    )
 
 
 def test_the_guests_own_cpu_time_is_no_disturbance() -> None:
-    assert invalid_reasons([cpu(2.0, "vcpu"), cpu(1.0, "neighbour")], LIMITS) == []
+    assert validity([cpu(2.0, "vcpu"), cpu(1.0, "neighbour")], LIMITS) == Validity()
 
 
 def test_not_knowing_what_others_took_is_no_zero() -> None:
     unknown = Unavailable(metric=OTHER_CPU, reason="a thread came and went")
-    assert invalid_reasons([unknown], LIMITS) == [
+    assert validity([unknown], LIMITS) == Validity(
         "it is unknown how much others used the trial's CPUs: a thread came and went"
-    ]
+    )
 
 
 def test_another_metric_that_is_unavailable_leaves_the_trial_valid() -> None:
-    assert invalid_reasons([Unavailable(metric="exits", reason="emulated")], LIMITS) == []
+    assert validity([Unavailable(metric="exits", reason="emulated")], LIMITS) == Validity()
