@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from labctl.analysis.answer.answer import answer_record
 from labctl.analysis.answer.standing import standings
@@ -24,7 +24,7 @@ from labctl.analysis.effects.design import Design, Primary
 from labctl.analysis.effects.effects import Effects, effects_of, on_scale
 from labctl.analysis.effects.intervals import Interval, spread_over, t_interval
 from labctl.analysis.effects.variance import precision
-from labctl.analysis.model import EffectKind, Judgement, RunCheck
+from labctl.analysis.model import EffectKind, Judged, Judgement, RunCheck
 from labctl.analysis.verdicts.decide import added, caveat, decide, spares
 from labctl.analysis.verdicts.looks import ending
 from labctl.analysis.verdicts.rules import Eligibility
@@ -206,7 +206,7 @@ def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
     ranked = standings(design, compared, checked)
     more = added(run, decided.run, eligibilities)
     attempts, counts = count_attempts(run), count_trials(run)
-    judgement = Judgement(
+    judged = Judged(
         comparisons=compared,
         levels=tuple(levels(cells)),
         control=tuple(c.control for c in checked.values()),
@@ -237,9 +237,9 @@ def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
     record = answer_record(
         run,
         decided,
-        judgement,
+        judged,
         fresh=fresh,
         why_not=next(hindrances(design, cells), None),
         restored=restore_answer(restored),
     )
-    return replace(judgement, decision=record)
+    return Judgement.of(judged, record)

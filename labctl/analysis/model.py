@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from typing import Self
 
-from labctl.analysis.answer.record import UNDECIDED, AnswerRecord
+from labctl.analysis.answer.record import AnswerRecord
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.store.records.factor_record import PlannedFactor
@@ -362,11 +363,10 @@ class Attempts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Hold all conclusions about a run. `blocks` and `boots` are those that it rests on, while
-    trials are counted over the whole run. `warnings`: sentences that could change the answer, the
-    gravest first. `decision`: the answer, which everything that shows one reads; `standings`:
-    what it makes of each tuning, the best first."""
+class Judged:
+    """Conclusions about a run that its answer is made of. `blocks` and `boots` are those that they
+    rest on, while trials are counted over the whole run. `warnings`: sentences that could change
+    the answer, the gravest first; `standings`: where each tuning stands, the best first."""
 
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]
@@ -395,7 +395,20 @@ class Judgement:
     """None of a plan without spares."""
     factors: FactorAnalysis | None = None
     """None of a plan without factors."""
-    decision: AnswerRecord = UNDECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement(Judged):
+    """All conclusions about a run. `decision`: the answer, which everything that shows one
+    reads."""
+
+    decision: AnswerRecord
+
+    @classmethod
+    def of(cls, judged: Judged, decision: AnswerRecord) -> Self:
+        """Return the judgement with its answer."""
+        known = {field.name: getattr(judged, field.name) for field in fields(judged)}
+        return cls(**known, decision=decision)
 
     @property
     def answer(self) -> str:

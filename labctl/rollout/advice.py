@@ -93,7 +93,9 @@ def advise(
     view = View(run, judgement)
     ranked, decision = judgement.standings, judgement.decision
     advised = tuple(
-        _advised(view, of, folder, machine) for of in ranked if of.code is AnswerCode.RECOMMENDED
+        _advised(view, of, decision, folder, machine)
+        for of in ranked
+        if of.code is AnswerCode.RECOMMENDED
     )
     left = tuple(
         Left(tuning=of.tuning, code=of.code, why=_why_not(of), judged=of.judged, unshown=of.unshown)
@@ -131,7 +133,7 @@ def of_tuning(
     one that the run has no verdicts of."""
     for of in judgement.standings:
         if of.tuning == tuning:
-            return _advised(View(run, judgement), of, folder, machine)
+            return _advised(View(run, judgement), of, judgement.decision, folder, machine)
     names = [of.tuning for of in judgement.standings]
     raise UsageError(
         f"run {run.name} did not measure tuning '{tuning}'",
@@ -139,11 +141,17 @@ def of_tuning(
     )
 
 
-def _advised(view: View, of: Standing, folder: Path, machine: VirtualMachine | None) -> Advised:
+def _advised(
+    view: View,
+    of: Standing,
+    decision: AnswerRecord,
+    folder: Path,
+    machine: VirtualMachine | None,
+) -> Advised:
     tuning = of.tuning
     check_name(view.run.name, tuning)
     there = {scenario_of(item) for item in of.judged}
-    found = view.judgement.decision.of(tuning)
+    found = decision.of(tuning)
     rollout = rollout_steps(view, tuning, folder, machine)
     memory_mib = view.run.run.memory_mib if machine is None else machine.memory_mib
     return Advised(

@@ -77,7 +77,7 @@ def _side_costs(view: View, tuning: str, place: Scenario) -> Iterator[SideCosts]
             yield SideCosts(place.title, column.title, *shown(neighbour))
     for price in side_costs_of(view, tuning, place):
         if price.who in _SHOWN_HERE:
-            yield SideCosts(place.title, price.who, price.text, "")
+            yield SideCosts(place.title, price.who, price.change, "")
 
 
 def side_cost_lines(cost: Cost) -> Iterator[str]:

@@ -15,7 +15,6 @@ from labctl.analysis.answer.record import (
     Change,
     Grade,
     Next,
-    SideCost,
     TuningAnswer,
 )
 from labctl.analysis.answer.view import View
@@ -24,7 +23,7 @@ from labctl.analysis.answer.worse import NEIGHBOUR, neighbour_columns, side_cost
 from labctl.analysis.caveats.run import count_trials
 from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.factors import findings, question
-from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Judgement, Role, Standing
+from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Judged, Role, Standing
 from labctl.analysis.times import wall_time
 from labctl.analysis.verdicts.decide import Decided
 from labctl.analysis.verdicts.looks import last_block
@@ -324,7 +323,7 @@ class Sentences:
     """Write the sentences of an answer."""
 
     view: View
-    judgement: Judgement
+    judgement: Judged
     tunings: Sequence[TuningAnswer]
     why_not: str | None
 
@@ -522,7 +521,7 @@ def _names(tunings: Sequence[str]) -> str:
 def answer_record(
     run: LoadedRun,
     decided: Decided,
-    judgement: Judgement,
+    judgement: Judged,
     *,
     fresh: Sequence[LoadedRun] = (),
     why_not: str | None = None,
@@ -561,28 +560,21 @@ def _tuning(
     view: View, decided: Decided, of: Standing, fresh: Sequence[LoadedRun], digest: str
 ) -> TuningAnswer:
     again = fresh_answers(view.run, of, fresh, digest)
-    grade = graded(view.run, decided, of, again)
+    grade, grounds = graded(view.run, decided, of, again)
     return TuningAnswer(
         tuning=of.tuning,
-        grade=grade.grade,
+        grade=grade,
         code=str(of.code),
         better=tuple(_change(c) for c in of.judged if c.verdict is Verdict.IMPROVES),
         worse=tuple(worse_of(view, of.tuning)),
         side_costs=tuple(
-            SideCost(
-                workload=place.workload,
-                condition=place.condition,
-                who=cost.who,
-                change=cost.text,
-                interval=cost.interval,
-                ratio=cost.ratio,
-            )
+            cost
             for place in view.places
             for cost in side_costs_of(view, of.tuning, place)
             if cost.who != "guest"
         ),
         price=of.price,
-        grounds=grade.grounds,
+        grounds=grounds,
         fresh=again,
     )
 

@@ -27,23 +27,17 @@ from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Kinds
 
 
-@dataclass(frozen=True, slots=True)
-class Graded:
-    grade: Grade
-    grounds: tuple[Ground, ...]
-
-
 def graded(
     run: LoadedRun, decided: Decided, standing: Standing, fresh: Sequence[FreshRun]
-) -> Graded:
+) -> tuple[Grade, tuple[Ground, ...]]:
     """Return a tuning's grade in a run, and the grounds of it. `fresh`: what fresh runs say."""
     grounds = tuple(_grounds(run, decided, standing, fresh))
     if not all(ground.met for ground in grounds):
-        return Graded(Grade.NOT_SHOWN, grounds)
+        return Grade.NOT_SHOWN, grounds
     shown_again = any(one.agrees for one in fresh)
     if shown_again and not run.run.is_emulated:
-        return Graded(Grade.CONFIRMED, grounds)
-    return Graded(Grade.CANDIDATE, grounds)
+        return Grade.CONFIRMED, grounds
+    return Grade.CANDIDATE, grounds
 
 
 def _grounds(

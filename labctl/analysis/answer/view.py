@@ -11,7 +11,7 @@ from functools import cache
 from typing import TypeVar
 
 from labctl.analysis.effects.cells import Placed, Scenario, is_interleaved, scenario_of
-from labctl.analysis.model import Comparison, Diagnostic, Judgement, Level, Role, RunCheck
+from labctl.analysis.model import Comparison, Diagnostic, Judged, Judgement, Level, Role, RunCheck
 from labctl.analysis.verdicts.table import Says, says
 from labctl.base.errors import UsageError, nearest
 from labctl.base.metrics.table import beside_primary
@@ -101,7 +101,7 @@ def of_workloads(run: LoadedRun, judgement: Judgement, names: Collection[str]) -
 class View:
     """Look things up in a run's judgement."""
 
-    def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
+    def __init__(self, run: LoadedRun, judgement: Judged) -> None:
         self.run = run
         self.judgement = judgement
         self.paired = is_interleaved(run)

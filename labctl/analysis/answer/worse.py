@@ -7,10 +7,9 @@ worse side; and maxima, which have no interval at all (METHOD 16) and are named 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median_high, median_low
 
-from labctl.analysis.answer.record import Basis, Statistic, Worse
+from labctl.analysis.answer.record import Basis, SideCost, Statistic, Worse
 from labctl.analysis.answer.view import MetricColumn, View, only_label, primary_column
 from labctl.analysis.answer.words import effect, shown
 from labctl.analysis.effects.cells import Scenario, scenario_of
@@ -163,24 +162,13 @@ _DONE = "neighbour_ops_per_s"
 _PER_CPU = "ops_per_cpu_s"
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Hold what one tuning did to one party: `text` is its change against baseline, `interval` ""
-    where there is none; `ratio` is the change as a number, None of a difference."""
-
-    who: str
-    text: str
-    interval: str = ""
-    ratio: float | None = None
-
-
-def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
+def side_costs_of(view: View, tuning: str, place: Scenario) -> list[SideCost]:
     """Return who pays for a tuning: the guest, its neighbour, the host's CPUs, per CPU-second.
 
     Without this a FIFO guest looks free. [] unless there is more to say than the guest's own
     change.
     """
-    prices = []
+    costs = []
     primary = view.primary(place.workload)
     parties = neighbour_columns(view, place)
     if primary is not None:
@@ -188,16 +176,25 @@ def side_costs_of(view: View, tuning: str, place: Scenario) -> list[Price]:
     for party in parties:
         found = view.comparison(tuning, view.baseline, place, party)
         if found is not None:
-            prices.append(_price(party.title, found))
+            costs.append(_side_cost(party.title, found))
     host = _host_cpu(view, tuning, place), _host_cpu(view, view.baseline, place)
     if host[0] and host[1]:
         ratio = host[0] / host[1]
-        prices.append(Price("host CPU", change(ratio), ratio=ratio))
+        costs.append(
+            SideCost(
+                workload=place.workload,
+                condition=place.condition,
+                who="host CPU",
+                change=change(ratio),
+                interval="",
+                ratio=ratio,
+            )
+        )
     per_cpu = MetricColumn("", (_PER_CPU,))
     found = view.comparison(tuning, view.baseline, place, per_cpu)
     if found is not None:
-        prices.append(_price("work per host CPU-second", found))
-    return prices if len(prices) > 1 else []
+        costs.append(_side_cost("work per host CPU-second", found))
+    return costs if len(costs) > 1 else []
 
 
 def is_side_cost(metric: str) -> bool:
@@ -217,9 +214,16 @@ def neighbour_columns(view: View, place: Scenario) -> list[MetricColumn]:
     return [MetricColumn(NEIGHBOUR, (_DONE,))]
 
 
-def _price(who: str, found: Comparison) -> Price:
-    ratio = found.estimate if found.kind is EffectKind.RATIO else None
-    return Price(who, *shown(found), ratio)
+def _side_cost(who: str, found: Comparison) -> SideCost:
+    of, interval = shown(found)
+    return SideCost(
+        workload=found.workload,
+        condition=found.condition,
+        who=who,
+        change=of,
+        interval=interval,
+        ratio=found.estimate if found.kind is EffectKind.RATIO else None,
+    )
 
 
 def _host_cpu(view: View, tuning: str, place: Scenario) -> float:

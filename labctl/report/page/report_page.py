@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from labctl.analysis.answer.record import SideCost
 from labctl.analysis.answer.view import View
 from labctl.analysis.answer.words import shown
-from labctl.analysis.answer.worse import Price, side_costs_of
+from labctl.analysis.answer.worse import side_costs_of
 from labctl.analysis.effects.cells import Scenario, scenario_of
 from labctl.analysis.factors import (
     contrast_shown,
@@ -334,7 +335,7 @@ class SideCosts:
     """Hold what a tuning did to each party of the header; None where it isn't known."""
 
     tuning: str
-    prices: tuple[Price | None, ...]
+    prices: tuple[SideCost | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +488,7 @@ class _Cell:
     """Show a tuning in a scenario: its verdict, and its side costs."""
 
     change: ShownChange
-    side_costs: tuple[Price, ...]
+    side_costs: tuple[SideCost, ...]
 
 
 @dataclass(frozen=True, slots=True)

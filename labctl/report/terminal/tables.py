@@ -209,7 +209,7 @@ def _verdicts(view: View) -> list[RenderableType]:
                     text(place.title.replace(f"{place.workload} ", f"{place.workload}\n", 1)),
                     _verdict_cell(item),
                     _change_cell(item),
-                    text("\n".join(f"{price.who} {price.text}" for price in prices)),
+                    text("\n".join(f"{price.who} {price.change}" for price in prices)),
                 )
     return [Text(), table] if table.row_count else []
 
@@ -334,7 +334,7 @@ def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
     for tuning, prices in side_costs.items():
         if prices:
             found = {
-                price.who: f"{price.text}\n{_folded(price.interval)}".rstrip() for price in prices
+                price.who: f"{price.change}\n{_folded(price.interval)}".rstrip() for price in prices
             }
             cells = (text(found.get(who, NOT_AVAILABLE)) for who in header)
             table.add_row(text(tuning), *cells)

@@ -44,7 +44,7 @@ def apart(run: LoadedRun) -> LoadedRun:
 
 def payers(run: LoadedRun) -> dict[str, str]:
     view = View(run, judge(run))
-    return {price.who: price.text for price in side_costs_of(view, "pinned", view.places[0])}
+    return {price.who: price.change for price in side_costs_of(view, "pinned", view.places[0])}
 
 
 def test_one_kind_of_neighbour_is_the_neighbour() -> None:

@@ -121,7 +121,7 @@ def test_the_reason_for_a_gap_is_the_one_of_that_arm(judged: Judged) -> None:
 def test_the_bill_names_guest_neighbour_host_and_what_a_cpu_second_yields(
     judged: Judged,
 ) -> None:
-    paid = {price.who: price.text for price in side_costs_of(View(*judged), "pinned+fifo", PLACE)}
+    paid = {price.who: price.change for price in side_costs_of(View(*judged), "pinned+fifo", PLACE)}
     assert list(paid) == ["guest", "neighbour", "host CPU", "work per host CPU-second"]
     assert paid["guest"].startswith("×2.")
     assert paid["neighbour"].startswith("−")
