@@ -171,7 +171,7 @@ def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int)
     free = shutil.disk_usage(target.parent).free
     if size - present > free:
         raise HostError(
-            f"{url} has {size >> 20} MiB, and {target.parent} has {free >> 20} MiB free",
+            f"{url} has {size >> 20} MiB, but {target.parent} has {free >> 20} MiB free",
             hint="Free some space, or name a folder on a larger disk with --state-dir.",
         )
 

@@ -194,7 +194,7 @@ class Checked(Placing):
                     self._fail(f"a {one.on}'s server is ready by 'tcp' or 'udp'", "serve", number)
         for on, count in peers.items():
             if count > 1:
-                self._fail(f"one server may run on the {on}", "serve")
+                self._fail(f"only one server may run on the {on}", "serve")
         self._check_link()
 
     def _check_link(self) -> None:
@@ -234,7 +234,11 @@ class Checked(Placing):
             self._names(used, parameters, ("sched", "policy"))
             if not used and sched.policy not in [*Policy]:
                 policies = ", ".join(Policy)
-                self._fail(f"expected one of {policies}, got '{sched.policy}'", "sched", "policy")
+                self._fail(
+                    f"'sched.policy': expected one of {policies}, got '{sched.policy}'",
+                    "sched",
+                    "policy",
+                )
             if self._file.schedules_itself:
                 self._fail(
                     "'schedules_itself' and 'sched' both set the policy",

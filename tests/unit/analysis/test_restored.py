@@ -85,7 +85,7 @@ def test_the_answer_begins_with_what_the_study_asked() -> None:
         "Restored and booted guests have the same effect, within the limits: 'pinned' ("
     )
     assert other.startswith(
-        "Restoring changes what 'pinned' (sysbench-cpu with a noisy neighbour) does"
+        "Restoring changes the effect of 'pinned' (sysbench-cpu with a noisy neighbour)"
     )
     assert noisy.startswith(
         "It was not shown that 'pinned' (sysbench-cpu with a noisy neighbour) does r"

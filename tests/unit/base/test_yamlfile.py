@@ -51,7 +51,7 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
         ("name: [\n", 2, "not valid YAML"),
         ("name: 2026-02-30\n", 1, "YAML reads '2026-02-30' as a date, and no such date exists"),
         ("name: a\nnumbers: [1,\n  2026-11-22]\n", 3, "'numbers.1' is a date to YAML: put it in"),
-        ("name: !!float zz\n", 1, "expected a number"),
+        ("name: !!float zz\n", 1, "'zz' is not a number"),
         ("name: &a [*a]\n", 1, "marked '&a'"),
     ],
 )

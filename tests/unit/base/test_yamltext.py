@@ -65,9 +65,9 @@ def test_every_key_and_entry_knows_its_line() -> None:
     [
         ("a: 1\nb: 2026-02-30\n", 2, "YAML reads '2026-02-30' as a date, and no such date exists"),
         ("a: 2026-11-22T25:00:00Z", 1, "no such date exists"),
-        ("a: 1\nb: !!float zz\n", 2, "not a number"),
-        ("a: !!int 1.5", 1, "is not a whole number"),
-        ("a: 0x_", 1, "is not a whole number"),
+        ("a: 1\nb: !!float zz\n", 2, "'zz' is not a number"),
+        ("a: !!int 1.5", 1, "'1.5' is not a whole number"),
+        ("a: 0x_", 1, "'0x_' is not a whole number"),
         ("a: !!bool 3", 1, "'3' is neither true nor false"),
         ("a: !!timestamp now", 1, "YAML reads 'now' as a date"),
         ("a: !foo 1", 1, "the tag '!foo' is of no type"),

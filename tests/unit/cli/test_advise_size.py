@@ -76,9 +76,7 @@ def test_pins_fit_the_number_of_vcpus_that_is_asked_for(labctl: Labctl, results:
         ["5", "--live"],
     ]
     assert 'vcpus="0-3"' in rollout["fragment"]
-    assert any(
-        "a pin plan made now, for this host and 4 vCPUs" in note for note in rollout["notes"]
-    )
+    assert any("a new pin plan for this host and 4 vCPUs" in note for note in rollout["notes"])
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -91,7 +91,7 @@ def test_the_plan_is_json_too(labctl: Labctl) -> None:
 def test_memory_that_is_not_there_is_refused_with_both_numbers(labctl: Labctl) -> None:
     found = labctl(*WORDS, *LIMIT, "--plan-only", "--most", "10")
     assert found.code == ExitCode.HOST
-    assert "need 10880 MiB" in found.err
+    assert "10880 MiB needed" in found.err
     assert "has 10240 MiB" in found.err
 
 

@@ -57,10 +57,10 @@ def test_the_answer_its_price_the_others_the_steps_and_the_next_command(
     assert said.code == 0, said.err
     out = squeezed(said.out)
     parts = [
-        "Roll out 'pinned' on 6 of 7 hosts: a host that was not measured +",
+        "Roll out 'pinned' on 6 of 7 hosts: the prediction for a host that was not measured is +",
         "▲ All hosts may take 'pinned'",
         "Note: Guests were emulated (TCG)",
-        "What it costs",
+        "Cost",
         "neighbour ops/s, sysbench-cpu with",
         "Risk: the neighbour waits.",
         "Check first",
@@ -68,7 +68,7 @@ def test_the_answer_its_price_the_others_the_steps_and_the_next_command(
         "Hosts left out",
         "h7 was not measured: unreachable, no route to host",
         "Steps on 6 hosts: h1, h2, h3, h4, h5, h6",
-        "Change the domain; in force when the guest is started next",
+        "Change the domain; in force after the next start of the guest",
         "virt-xml NAME --edit --print-diff --define",
         f"labctl fleet rollout {fleet} --tuning pinned --inventory /hosts.yml",
     ]

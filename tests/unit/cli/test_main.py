@@ -293,7 +293,7 @@ def test_no_line_of_a_groups_help_is_cut_off(labctl: Labctl, group: str) -> None
 @pytest.mark.parametrize(
     ("words", "says", "remedy"),
     [
-        (("sweep", "pinning", "--blocks", "x"), "expected a whole number", "labctl sweep --help"),
+        (("sweep", "pinning", "--blocks", "x"), "'x' is not a whole number", "labctl sweep --help"),
         (("report",), "missing argument 'RUN'", "'latest' is the newest"),
         (("report", "a", "b"), "unexpected extra argument (b)", "labctl report --help"),
         (("sweep", "--blok", "1"), "no such option '--blok'", "labctl sweep --help"),

@@ -143,7 +143,7 @@ def test_an_agent_that_may_not_run_programs_is_told_where_it_is_allowed() -> Non
         ("python3\n", "arch", r"lacks python3 \(3.9 or later\)", "pacman -S python"),
         (f"{SYSBENCH}\n", "gentoo", "lacks sysbench", "its package manager"),
         (f"{SYSBENCH}\n", None, "lacks sysbench", "its package manager"),
-        ("systemd\n", "alpine", "does not run systemd", "a guest that does"),
+        ("systemd\n", "alpine", "does not run systemd", "a guest with systemd"),
     ],
 )
 def test_what_the_guest_lacks_is_named_with_the_command_that_brings_it(

@@ -322,7 +322,7 @@ def test_everything_that_is_refused_is_told_at_once() -> None:
             "file 'x.xml' is not a QEMU domain: its root is <network>",
         ),
         ("<domain type='xen'/>", "its root is <domain type='xen'>"),
-        ("<domain type='kvm'/>", "has no <vcpu>|has no <memory>"),
+        ("<domain type='kvm'/>", "has no <vcpu>|has neither <memory>"),
         (BY_HAND.replace("current='2'>8", ">many"), "<vcpu.* .line 60.: 'many' is not a number"),
         (BY_HAND.replace("unit='GB'>4", "unit='GB'>much"), "is not a size of memory"),
         (BY_HAND.replace("unit='GB'>4", "unit='stone'>4"), "is not a size of memory"),

@@ -77,13 +77,13 @@ def test_a_guest_that_got_what_was_asked_has_no_mismatch(proc: Path) -> None:
 @pytest.mark.parametrize(
     ("role", "change", "sentence"),
     [
-        ("vcpu", {"cpus": frozenset({0, 1})}, "may run on CPU 0-1, asked was 1"),
-        ("vcpu", {"policy": "other", "priority": 0}, "SCHED_OTHER, asked was SCHED_FIFO at prio"),
-        ("vcpu", {"priority": 2}, "SCHED_FIFO at priority 2, asked was SCHED_FIFO at priority 1"),
+        ("vcpu", {"cpus": frozenset({0, 1})}, "expected CPU 1, got 0-1"),
+        ("vcpu", {"policy": "other", "priority": 0}, "SCHED_OTHER, expected SCHED_FIFO at prio"),
+        ("vcpu", {"priority": 2}, "SCHED_FIFO at priority 2, expected SCHED_FIFO at priority 1"),
         ("iothread", {"cpus": frozenset({1})}, "iothread 1 ('IO iothread1'"),
-        ("iothread", {"policy": "rr", "priority": 1}, "SCHED_RR at priority 1, asked was SCHED_O"),
-        ("emulator", {"cpus": frozenset({1})}, "may run on CPU 1, asked was 0"),
-        ("emulator", {"policy": "deadline"}, "SCHED_DEADLINE, asked was SCHED_OTHER"),
+        ("iothread", {"policy": "rr", "priority": 1}, "SCHED_RR at priority 1, expected SCHED_O"),
+        ("emulator", {"cpus": frozenset({1})}, "expected CPU 0, got 1"),
+        ("emulator", {"policy": "deadline"}, "SCHED_DEADLINE, expected SCHED_OTHER"),
     ],
 )
 def test_a_thread_that_differs_is_named(
@@ -165,7 +165,7 @@ def test_a_native_workload_is_held_to_its_twins_cpus_and_policy(tmp_path: Path) 
     add_thread(tmp_path, 10, 11, one_thread("sysbench", cpus="0-1", policy=1, priority=1))
     fifo = Sched(policy=Policy.FIFO, priority=1)
     (said,) = native_mismatches(10, frozenset({1}), fifo, tmp_path)
-    assert "the workload ('sysbench', thread 11) may run on CPU 0-1, asked was 1" in said
+    assert "the workload ('sysbench', thread 11): expected CPU 1, got 0-1" in said
     assert len(native_mismatches(10, frozenset({1}), None, tmp_path)) == 3
     assert native_mismatches(12, frozenset({1}), None, tmp_path) == ["the workload: no such thread"]
 
@@ -177,16 +177,16 @@ def test_what_libvirt_fills_in_is_no_mismatch() -> None:
 @pytest.mark.parametrize(
     ("was", "now", "sentence"),
     [
-        ("<vcpupin vcpu='0' cpuset='1'/>", "", "vcpupin of vCPU 0: asked was 1, the domain has n"),
-        ("<emulatorpin cpuset='0'/>", "<emulatorpin cpuset='0-1'/>", "emulatorpin: asked was 0, "),
+        ("<vcpupin vcpu='0' cpuset='1'/>", "", "vcpupin of vCPU 0: expected 1, the domain has n"),
+        ("<emulatorpin cpuset='0'/>", "<emulatorpin cpuset='0-1'/>", "emulatorpin: expected 0, "),
         ("iothread='1' cpuset='0'", "iothread='1' cpuset='1'", "iothreadpin of iothread 1"),
-        ("scheduler='fifo'", "scheduler='rr'", "vcpusched of vCPU 0: asked was fifo 1"),
+        ("scheduler='fifo'", "scheduler='rr'", "vcpusched of vCPU 0: expected fifo 1"),
         ("<iothreads>1</iothreads>", "", "iothreads: expected 1, the domain has none"),
-        ("discard='unmap' iothread='1'", "discard='unmap'", "disk vda iothread: asked was 1"),
-        ("type='raw'", "type='raw' cache='none'", "disk vdb cache: asked was none, the domain has"),
+        ("discard='unmap' iothread='1'", "discard='unmap'", "disk vda iothread: expected 1"),
+        ("type='raw'", "type='raw' cache='none'", "disk vdb cache: expected none, the domain has"),
         ("running/data.raw", "running/other.raw", "disk vdb file"),
-        ("<domain type='qemu'", "<domain type='kvm'", "accelerator: asked was qemu"),
-        (">262144</memory>", ">131072</memory>", "memory: asked was 262144 KiB"),
+        ("<domain type='qemu'", "<domain type='kvm'", "accelerator: expected qemu"),
+        (">262144</memory>", ">131072</memory>", "memory: expected 262144 KiB"),
     ],
 )
 def test_a_difference_in_the_live_xml_is_named(was: str, now: str, sentence: str) -> None:
@@ -206,7 +206,7 @@ def test_what_somebody_elses_xml_leaves_open_is_filled_in_by_libvirt() -> None:
     assert len(live_mismatches(asked, live)) == 2
     other = live.replace("file='/a'", "file='/b'")
     assert live_mismatches(asked, other, is_whole=False) == [
-        "disk vda file: asked was /a, the domain has /b"
+        "disk vda file: expected /a, the domain has /b"
     ]
 
 
@@ -222,7 +222,7 @@ def test_sizes_are_equal_in_whatever_unit() -> None:
 def test_the_cpu_mode_is_compared_where_one_was_asked() -> None:
     asked = ASKED.replace("<clock", '<cpu mode="host-passthrough"/><clock', 1)
     assert live_mismatches(asked, LIVE) == [
-        "CPU mode: asked was host-passthrough, the domain has custom"
+        "CPU mode: expected host-passthrough, the domain has custom"
     ]
 
 
@@ -266,30 +266,30 @@ def test_what_libvirt_writes_otherwise_means_the_same() -> None:
 @pytest.mark.parametrize(
     ("was", "now", "sentence"),
     [
-        ('size="2048"', 'size="1048576"', "huge pages: asked was 2048 KiB, the domain has 1048576"),
-        ("<nosharepages/>", "", "nosharepages: asked was yes, the domain has none"),
-        ("<locked/>", "", "locked: asked was yes"),
-        ('type="memfd"', 'type="anonymous"', "memory source: asked was memfd"),
-        ('mode="shared"', 'mode="private"', "memory access: asked was shared"),
-        ('nodeset="0-1"', 'nodeset="0"', "memory policy: asked was strict from nodes 0-1"),
-        ('nodeset="1"', 'nodeset="0"', "memory policy of cell 0: asked was strict from nodes 1"),
-        ('state="on"', 'state="off"', "KVM feature hint-dedicated: asked was on"),
-        (">Nehalem<", ">Westmere<", "CPU model: asked was Nehalem, the domain has Westmere"),
-        ('cores="1"', 'cores="2"', "CPU sockets, cores, threads: asked was 1, 1, 2"),
-        ('level="3" mode="emulate"', 'mode="disable"', "CPU cache: asked was emulate"),
-        ('"require" name="aes"', '"disable" name="aes"', "CPU feature aes: asked was require"),
-        ('cpus="0-1"', 'cpus="0"', "cell 0: asked was vCPUs 0-1, 524288 KiB, the domain has vCPUs"),
-        ('name="hpet" present="yes"', 'name="hpet" present="no"', "timer hpet: asked was yes"),
-        ('<timer name="kvmclock" present="no"/>', "", "timer kvmclock: asked was no"),
-        ('queues="4" packed="on"', 'packed="on"', "disk sda queues: asked was 4"),
-        ('packed="on"', 'packed="off"', "disk sda packed: asked was on"),
-        ('<iothread id="2"/>', "", "disk sda iothreads: asked was 1, 2, the domain has 1"),
-        ('queues="2"', 'queues="1"', "SCSI controller 0 queues: asked was 2"),
-        ('model="virtio-scsi"', 'model="lsilogic"', "SCSI controller 0 model: asked was virtio-s"),
-        ('name="vhost"', 'name="qemu"', "network card 0 name: asked was vhost"),
-        ('type="ethernet"', 'type="user"', "network card 0 type: asked was ethernet"),
-        ('<model type="virtio"/>', '<model type="e1000e"/>', "network card 0 model: asked was vi"),
-        ('<memballoon model="none"/>', '<memballoon model="virtio"/>', "balloon: asked was none"),
+        ('size="2048"', 'size="1048576"', "huge pages: expected 2048 KiB, the domain has 1048576"),
+        ("<nosharepages/>", "", "nosharepages: expected yes, the domain has none"),
+        ("<locked/>", "", "locked: expected yes"),
+        ('type="memfd"', 'type="anonymous"', "memory source: expected memfd"),
+        ('mode="shared"', 'mode="private"', "memory access: expected shared"),
+        ('nodeset="0-1"', 'nodeset="0"', "memory policy: expected strict from nodes 0-1"),
+        ('nodeset="1"', 'nodeset="0"', "memory policy of cell 0: expected strict from nodes 1"),
+        ('state="on"', 'state="off"', "KVM feature hint-dedicated: expected on"),
+        (">Nehalem<", ">Westmere<", "CPU model: expected Nehalem, the domain has Westmere"),
+        ('cores="1"', 'cores="2"', "CPU sockets, cores, threads: expected 1, 1, 2"),
+        ('level="3" mode="emulate"', 'mode="disable"', "CPU cache: expected emulate"),
+        ('"require" name="aes"', '"disable" name="aes"', "CPU feature aes: expected require"),
+        ('cpus="0-1"', 'cpus="0"', "cell 0: expected vCPUs 0-1, 524288 KiB, the domain has vCPUs"),
+        ('name="hpet" present="yes"', 'name="hpet" present="no"', "timer hpet: expected yes"),
+        ('<timer name="kvmclock" present="no"/>', "", "timer kvmclock: expected no"),
+        ('queues="4" packed="on"', 'packed="on"', "disk sda queues: expected 4"),
+        ('packed="on"', 'packed="off"', "disk sda packed: expected on"),
+        ('<iothread id="2"/>', "", "disk sda iothreads: expected 1, 2, the domain has 1"),
+        ('queues="2"', 'queues="1"', "SCSI controller 0 queues: expected 2"),
+        ('model="virtio-scsi"', 'model="lsilogic"', "SCSI controller 0 model: expected virtio-s"),
+        ('name="vhost"', 'name="qemu"', "network card 0 name: expected vhost"),
+        ('type="ethernet"', 'type="user"', "network card 0 type: expected ethernet"),
+        ('<model type="virtio"/>', '<model type="e1000e"/>', "network card 0 model: expected vi"),
+        ('<memballoon model="none"/>', '<memballoon model="virtio"/>', "balloon: expected none"),
     ],
 )
 def test_each_thing_that_a_tuning_changes_is_compared(was: str, now: str, sentence: str) -> None:
@@ -305,7 +305,7 @@ def test_a_host_model_becomes_the_model_that_it_stands_for() -> None:
     assert live_mismatches(asked, live) == []
     wrong = live.replace("custom", "host-passthrough")
     assert live_mismatches(asked, wrong) == [
-        "CPU mode: asked was host-model, the domain has host-passthrough"
+        "CPU mode: expected host-model, the domain has host-passthrough"
     ]
 
 

@@ -68,7 +68,7 @@ def test_a_qemu_that_does_not_answer_is_ended_and_told_of(
         stuck.wait(30)
         raise libvirt.libvirtError("End of file from qemu monitor")
 
-    with pytest.raises(BrokenError, match=r"QEMU did not answer within 0\.05 s and was ended"):
+    with pytest.raises(BrokenError, match=r"QEMU did not answer within 0\.05 s and was killed"):
         guest(resume, asked()).resume()
 
 

@@ -103,7 +103,7 @@ def test_a_run_without_recorded_xml_says_so(copy: Path) -> None:
     advice = advised(copy, lambda: with_rollout(copy, "h1", run={"xml": {}, "tunings": {}}))
     [steps] = [of for of, members in advice.rollouts if members == ("h1",)]
     assert steps.risks is None
-    assert any("is not there" in note for note in steps.rollout.notes)
+    assert any("has no domain XML" in note for note in steps.rollout.notes)
 
 
 def test_the_neighbours_loss_is_a_part_of_the_price(tmp_path: Path) -> None:

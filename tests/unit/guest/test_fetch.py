@@ -230,7 +230,7 @@ def test_a_missing_keyring_is_told_with_where_to_get_it(
 ) -> None:
     cloud = cloud_image(published, tmp_path / "none.gpg", keyring_from="the package some-keyring")
     error = refused(places, cloud, HostError, "no keyring")
-    assert error.hint == "Get it where you trust it: the package some-keyring"
+    assert error.hint == "Get it from a trusted source: the package some-keyring"
 
 
 def test_a_download_ends_with_its_deadline(

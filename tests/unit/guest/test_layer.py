@@ -165,7 +165,7 @@ def test_a_layer_is_made_once_and_can_be_removed(places: StatePaths, base: Image
     recipe = RECIPE.with_layer(REDIS)
     plan = layer_plan(recipe, places)
     assert plan is not None
-    assert plan.says == "the image 'small' with redis-server, redis-tools: is made first."
+    assert plan.says == "the image 'small' with redis-server, redis-tools: built first."
     heard: list[Event] = []
     image = build.build(recipe, places, heard.append)
     assert [e.text for e in heard if isinstance(e, Note) and e.text.startswith("Installing")] == [

@@ -110,7 +110,7 @@ def test_kvm_asked_for_where_it_does_not_work_is_an_error_with_a_remedy(
     fake_tool: FakeTool, kernel: Path, places: StatePaths
 ) -> None:
     fake_tool(QEMU, SILENT)
-    with pytest.raises(HostError, match=r"KVM was asked for, but .*prints no line") as caught:
+    with pytest.raises(HostError, match=r"KVM was requested, but .*prints nothing") as caught:
         accelerator("kvm", kernel, places)
     assert caught.value.exit_code is ExitCode.HOST
     assert "--accel tcg" in (caught.value.hint or "")

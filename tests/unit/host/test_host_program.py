@@ -130,7 +130,7 @@ def test_a_file_that_others_can_change_does_not_run(tmp_path: Path) -> None:
     mine.write_text("#!/bin/sh\n")
     mine.chmod(0o777)
     for one in (program(str(mine)), program(TRUE, str(mine))):
-        with pytest.raises(Impossible, match=r"may not run as root: .*can be written to"):
+        with pytest.raises(Impossible, match=r"may not run as root: .*is writable"):
             check_files(one)
     with pytest.raises(Impossible, match="there is no /no/such"):
         check_files(program("/no/such"))

@@ -19,8 +19,8 @@ def test_a_second_run_is_told_who_runs_and_since_when(tmp_path: Path) -> None:
     ):
         pytest.fail("two hold the lock")
     assert re.search(
-        rf"'labctl sweep pinning' \(process {os.getpid()}\) runs since \d{{4}}-\d\d-\d\dT.* "
-        "into results/r1",
+        rf"'labctl sweep pinning' \(process {os.getpid()}\) has been running since "
+        rf"\d{{4}}-\d\d-\d\dT.* into results/r1",
         caught.value.message,
     )
     assert caught.value.hint == f"Wait until it is done, or end it with 'kill {os.getpid()}'."

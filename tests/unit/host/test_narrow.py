@@ -62,7 +62,7 @@ def test_what_the_kernel_lacks_is_made_by_the_relay_and_said() -> None:
     lacking = _narrow(has_tbf=True, has_netem=False)
     assert lacking.by(ASKED) == {"rate": "tbf", "delay": "relay"}
     assert lacking.sentence == (
-        "Narrow links have their rate and queue from tbf, their delay from labctl's relay: this "
+        "Narrow links: rate and queue from tbf, delay from labctl's relay: this "
         "kernel has no netem."
     )
     neither = _narrow(has_tbf=False, has_netem=False)

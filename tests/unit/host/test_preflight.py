@@ -90,7 +90,7 @@ def test_a_tool_that_is_not_installed_is_named(
 def test_without_root_nothing_is_started(problems: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     (problem,) = problems(needs_root=("'a' turns a setting", "every guest needs cgroups"))
-    assert problem.message == "this needs root: 'a' turns a setting; every guest gets cgroups"
+    assert problem.message == "this needs root: 'a' turns a setting; every guest needs cgroups"
     assert "Without root, '--plan-only'" in (problem.hint or "")
     assert problems() == []
 

@@ -117,9 +117,9 @@ def test_a_file_may_end_anywhere(folder: RunFolder, name: str, kept: float) -> N
     [
         ("plan.json", ["tunings", "pinned", "kind"], 5, "'tunings.pinned.kind' is 5 where a text"),
         ("plan.json", ["trials", 0, "cell"], "x", "'trials[0].cell' is 'x' where an object"),
-        ("plan.json", ["workloads"], [], "'workloads' is [] where an object belongs"),
-        ("run.json", ["skipped"], "all", "'skipped' is 'all' where an object belongs"),
-        ("run.json", ["warnings", 0], 5, "'warnings[0]' is 5 where a text belongs"),
+        ("plan.json", ["workloads"], [], "'workloads': expected an object, got []"),
+        ("run.json", ["skipped"], "all", "'skipped': expected an object, got 'all'"),
+        ("run.json", ["warnings", 0], 5, "'warnings[0]': expected a text, got 5"),
     ],
 )
 def test_what_is_left_out_is_named_with_its_file_and_place(
@@ -161,5 +161,5 @@ def test_names_and_kinds_that_the_plan_does_not_know_are_said(folder: RunFolder)
     tunings["pinned"]["kind"] = "gast"
     warnings = " ".join(edited_plan(folder, tunings=tunings, control="contrl").warnings)
     assert "The plan's control is 'contrl', which is not one of its tunings." in warnings
-    assert "Tuning 'pinned' is of kind 'gast' where guest or native belongs" in warnings
+    assert "Tuning 'pinned' is of kind 'gast', expected guest or native" in warnings
     assert "Trials of 'handicap' are not judged: the plan has no such tuning." in warnings

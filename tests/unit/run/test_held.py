@@ -116,7 +116,9 @@ def test_of_threads_that_nothing_is_asked_of_a_change_invalidates(
 ) -> None:
     then, now = (row(11, role, **({"cpus": "0-1"} | more)) for more in ({}, change))
     (reason,) = guest([QEMU_ROW, VCPU_ROW, now], before=[QEMU_ROW, VCPU_ROW, then])
-    assert reason.startswith(f"{role} thread 0 ('{role}', thread 11) had SCHED_OTHER, nice 0, CPU ")
+    assert reason.startswith(
+        f"{role} thread 0 ('{role}', thread 11): was SCHED_OTHER, nice 0, CPU "
+    )
 
 
 def test_another_nice_value_invalidates() -> None:

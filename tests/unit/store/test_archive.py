@@ -154,7 +154,9 @@ def test_a_run_is_found_by_its_name_where_its_archive_lies(run: RunFolder, tmp_p
 
 def test_nothing_is_changed_in_an_archive(run: RunFolder, tmp_path: Path) -> None:
     path = packed(run, tmp_path / "r1.tar.xz")
-    with pytest.raises(UsageError, match=r"r1\.tar\.xz is an archive.* can't be resumed") as caught:
+    with pytest.raises(
+        UsageError, match=r"r1\.tar\.xz is an archive.* cannot be resumed"
+    ) as caught:
         find_run_to_change(tmp_path, str(path), "resumed")
     assert f"labctl run import {path}" in str(caught.value.hint)
 

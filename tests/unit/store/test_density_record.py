@@ -57,10 +57,10 @@ def test_a_newer_labctls_is_refused(folder: DensityFolder) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("blocks", "ten", "'blocks' is 'ten' where a whole number belongs"),
+        ("blocks", "ten", "'blocks': expected a whole number, got 'ten'"),
         ("limit", {"metric": "x"}, "'limit' has no 'bound'"),
         ("counts", [{"tuning": "baseline"}], r"'counts\[0\]' has no 'block'"),
-        ("steps", {}, "'steps' is {} where a list belongs"),
+        ("steps", {}, "'steps': expected a list, got {}"),
     ],
 )
 def test_what_is_not_whole_is_named(folder: DensityFolder, key: str, value: Any, said: str) -> None:

@@ -71,7 +71,7 @@ def test_trials_of_the_plan_and_of_its_spares_are_all_there(run: RunFolder) -> N
     [
         ({"number": 4}, "it is recorded as 0004"),
         ({"attempt": 2}, "it is recorded as 0003.2"),
-        ({"block": 1}, "its block is 1, and the plan's is 2"),
+        ({"block": 1}, "its block is 1, but the plan's is 2"),
         ({"position": 7}, "its position is 7, but the plan's is 1"),
         ({"cell": planned(1, 1, "native")["cell"]}, "its cell is native · cpu · quiet, and the"),
         ({"boot": 1}, "its boot, 1, is that of trials of the plan's boot 1, and the plan has it"),
@@ -103,7 +103,7 @@ def test_a_copied_trial_is_one_too_many(run: RunFolder) -> None:
         change(TrialFolder(run.path / "trials" / name), **changes)
     again, unplanned = run.load().problems
     assert "0001.2" in again
-    assert "what is done is not repeated" in again
+    assert "an earlier attempt at it was already done" in again
     assert "0009" in unplanned
     assert "the plan has no trial of that number" in unplanned
     assert numbers(run) == [1, 2, 3, 4]
@@ -219,6 +219,4 @@ def test_a_run_that_takes_emulation_for_virtualization_is_corrected_by_its_trial
         change(run.trial(number), parsed_with={"accelerator": "tcg"})
     loaded = run.load()
     assert loaded.run.to_json()["accelerator"] == "tcg"
-    assert "says that its guests ran under kvm, and their trials that it was tcg" in str(
-        loaded.problems
-    )
+    assert "says that its guests ran under kvm, but their trials say tcg" in str(loaded.problems)

@@ -38,19 +38,19 @@ def test_a_plan_is_written_as_it_was_read_byte_for_byte(path: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"quick": 1}, ["'quick' is 1 where true or false belongs"]),
-        ({"blocks": True}, ["'blocks' is True where a whole number belongs"]),
-        ({"seed": 2**63 + 1}, [f"'seed' is {2**63 + 1} where a whole number belongs"]),
+        ({"quick": 1}, ["'quick': expected true or false, got 1"]),
+        ({"blocks": True}, ["'blocks': expected a whole number, got True"]),
+        ({"seed": 2**63 + 1}, [f"'seed': expected a whole number, got {2**63 + 1}"]),
         (
             {"workloads": {"cpu": {"margin": True}}},
             ["'workloads.cpu.margin' is True where a number"],
         ),
-        ({"conditions": "all"}, ["'conditions' is 'all' where a list belongs"]),
-        ({"tunings": {"x": 5}}, ["'tunings.x' is 5 where an object belongs"]),
-        ({"trials": [5]}, ["'trials[0]' is 5 where an object belongs"]),
+        ({"conditions": "all"}, ["'conditions': expected a list, got 'all'"]),
+        ({"tunings": {"x": 5}}, ["'tunings.x': expected an object, got 5"]),
+        ({"trials": [5]}, ["'trials[0]': expected an object, got 5"]),
         ({"tunings": {"x": {}}}, ["'tunings.x' has no 'kind'"]),
-        ({"tunings": {"x": {"kind": 5}}}, ["'tunings.x.kind' is 5 where a text belongs"]),
-        ([], ["'the file' is [] where an object belongs"]),
+        ({"tunings": {"x": {"kind": 5}}}, ["'tunings.x.kind': expected a text, got 5"]),
+        ([], ["'the file': expected an object, got []"]),
     ],
 )
 def test_what_does_not_fit_is_left_out_and_named(data: Any, said: list[str]) -> None:
@@ -75,10 +75,10 @@ def test_items_keep_their_numbers_where_others_before_them_were_left_out() -> No
     assert record is not None
     assert [one.number for one in record.trials] == [1, 1, 0, 6]
     assert sorted(unfit) == [
-        "'trials[0]' is 5 where an object belongs",
-        "'trials[2].cell.tuning' is 5 where a text belongs",
+        "'trials[0]': expected an object, got 5",
+        "'trials[2].cell.tuning': expected a text, got 5",
         "'trials[3]' has no 'cell'",
-        "'trials[4].number' is 'x' where a whole number belongs",
+        "'trials[4].number': expected a whole number, got 'x'",
     ]
 
 
@@ -154,7 +154,7 @@ def test_what_another_labctl_wrote_stays_where_a_record_is_changed(tmp_path: Pat
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({"trials": {"planned": 1, "done": "x", "invalid": 0}}, "'trials.done' is 'x' where"),
+        ({"trials": {"planned": 1, "done": "x", "invalid": 0}}, "'trials.done': expected"),
         ({"extended": [{"at": 5, "command": "x"}]}, "'extended[0].at' is 5 where a text"),
         ({"verifies": "r1"}, "'verifies' is 'r1' where an object"),
         ({"tunings": {"x": {"guest": {"sysfs": {"/sys/a": 5}}}}}, "'tunings.x.guest.sysfs./sys/a'"),

@@ -139,7 +139,7 @@ def test_a_value_that_is_no_number_is_no_sample(run: RunFolder) -> None:
     data = folder.read_json("samples.json")
     data["samples"][0]["value"] = "many"
     folder.write_raw_json("samples.json", data)
-    with pytest.raises(BrokenError, match="'samples.0..value' is 'many' where a number belongs"):
+    with pytest.raises(BrokenError, match="'samples.0..value': expected a number, got 'many'"):
         folder.read_readings()
 
 
@@ -183,7 +183,7 @@ def test_a_removed_run_is_gone(run: RunFolder) -> None:
 
 def test_a_run_record_that_was_edited_is_not_gone_on_with(run: RunFolder) -> None:
     write_run_json(run, {"status": "failed", "host": "this one"})
-    with pytest.raises(BrokenError, match="'host' is 'this one' where an object belongs") as caught:
+    with pytest.raises(BrokenError, match="'host': expected an object, got 'this one'") as caught:
         run.read_run()
     assert caught.value.hint == "Correct it, or start a new run."
 

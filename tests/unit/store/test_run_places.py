@@ -43,7 +43,7 @@ def test_runs_are_listed_by_name_and_other_folders_left_out(run: RunFolder) -> N
 
 def test_a_folder_of_trials_without_a_record_is_named(run: RunFolder) -> None:
     (run.path / "run.json").unlink()
-    with pytest.raises(UsageError, match=r"holds trials and no run\.json"):
+    with pytest.raises(UsageError, match=r"has trials but no run\.json"):
         find_run(run.path.parent, run.name)
 
 

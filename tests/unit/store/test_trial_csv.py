@@ -98,7 +98,7 @@ def test_columns_of_others_are_named_and_left_alone() -> None:
         ("fifo,cpu,one,real,1,s,lower", "x.csv:3: column 'block': 'one' is not a whole number"),
         ("fifo,cpu,-1,real,1,s,lower", "x.csv:3: column 'block': '-1' is not a whole number"),
         (",cpu,1,real,1,s,lower", "x.csv:3: column 'tuning': is empty"),
-        ("a\x1b[1mb,cpu,1,real,1,s,lower", "x.csv:3: column 'tuning': holds a control character"),
+        ("a\x1b[1mb,cpu,1,real,1,s,lower", "x.csv:3: column 'tuning': has a control character"),
         ('fifo,"c\npu",1,real,1,s,lower', "x.csv:4: column 'workload': holds a control"),
         (f"{'x' * 151},cpu,1,real,1,s,lower", "x.csv:3: column 'tuning': has 151 characters"),
         ("fifo,cpu,1,a{b=c},1,s,lower", "x.csv:3: column 'metric': 'a{b=c}' has labels"),
@@ -166,10 +166,10 @@ def test_a_unit_of_others_comes_with_its_conversion() -> None:
 
 def test_two_trials_of_one_cell_and_block_are_refused() -> None:
     message, hint = refusal(f"trial,{HEADER}\n1,{ROW}\n2,{ROW}")
-    assert message.startswith("x.csv:3: column 'trial': trial 2 is of the tuning")
+    assert message.startswith("x.csv:3: column 'trial': trial 2 has the same tuning")
     assert "'block'" in hint
 
 
 def test_a_trial_cannot_be_of_two_tunings() -> None:
     message, _ = refusal(f"trial,{HEADER}\n1,{ROW}\n1,rr,cpu,1,switches,1,s,lower")
-    assert message.startswith("x.csv:3: column 'trial': trial 1 is another one in line 2")
+    assert message.startswith("x.csv:3: column 'trial': trial 1 differs from line 2")

@@ -160,7 +160,7 @@ def test_a_study_names_conditions_or_defines_its_own(make_study: MakeStudy) -> N
 
 def test_what_is_wrong_in_a_study_s_own_condition_has_its_line(make_study: MakeStudy) -> None:
     wrong = OWN.replace("quiet:", "neighbour:").replace("as: cgroup, ", "")
-    with pytest.raises(UsageError, match=r"small\.yaml:26: 'quota_percent' is of neighbours"):
+    with pytest.raises(UsageError, match=r"small\.yaml:26: 'quota_percent' needs neighbours"):
         make_study("conditions: [quiet, neighbour]\n", wrong)
 
 
@@ -220,7 +220,7 @@ def test_a_host_that_can_have_none_of_them_is_said_so(
     make_study: MakeStudy, tunings: Tunings
 ) -> None:
     why = "there is no cgroup"
-    with pytest.raises(HostError, match=f"no condition of the study: {why}"):
+    with pytest.raises(HostError, match=f"any condition of the study: {why}"):
         planned(make_study, tunings, skipped_conditions={"half": why, "neighbour": why})
 
 

@@ -131,7 +131,7 @@ def test_an_extension_that_is_left_out_is_noticed(plan: Plan) -> None:
 
 @pytest.mark.parametrize("blocks", [0, -1, 991])
 def test_an_extension_by_a_number_that_cannot_be_is_refused(plan: Plan, blocks: int) -> None:
-    with pytest.raises(UsageError, match=f"can't be extended by {blocks}"):
+    with pytest.raises(UsageError, match=f"blocks by {blocks}: expected at least 1"):
         extension(plan, blocks, extends=plan.digest)
 
 

@@ -206,7 +206,7 @@ def test_a_quick_run_has_the_levels_that_it_names(make_study: MakeStudy) -> None
         ("condition: quiet", "tuning: mine", "level 'alone' names no condition"),
         ("condition: quiet", "condition: neighbour", "'alone' and 'busy' set the same"),
         ("[max_prime, load]", "[max_prime, laod]", "no factor 'laod'"),
-        ("[max_prime, load]", "[load, load]", "no pair of two factors"),
+        ("[max_prime, load]", "[load, load]", "two different factors"),
         ("standard: {}", "standard: {workload: cpu}", "level 'mine' names no workload"),
         ("load:", "it: {levels: {a: {workload: cpu}, b: {workload: read}}}\n  load:", "iops of"),
         ("max_prime: {", "block: {", "can't be called 'block'"),

@@ -136,7 +136,7 @@ def test_a_plan_cannot_be_cut(plan: Plan) -> None:
 
 
 def test_a_plan_of_more_trials_than_the_limit_is_refused_by_its_number(plan: Plan) -> None:
-    with pytest.raises(UsageError, match=f"trials, and {MOST_TRIALS} are the most"):
+    with pytest.raises(UsageError, match=rf"trials \(limit: {MOST_TRIALS}\)"):
         extend(plan, MOST_TRIALS)
 
 
@@ -320,7 +320,7 @@ def test_a_plan_with_a_key_that_no_trial_has_is_refused(plan: Plan) -> None:
     """A record has no room for it there, so the digest alone would not show it."""
     data = changed(plan)
     data["trials"][0]["more"] = 1
-    with pytest.raises(BrokenError, match="was changed after it was made"):
+    with pytest.raises(BrokenError, match="was changed after"):
         plan_from_file(data)
 
 
@@ -328,7 +328,7 @@ def test_a_plan_with_a_key_that_no_trial_has_is_refused(plan: Plan) -> None:
     ("broken", "said"),
     [
         ({"trials": None}, "is no plan"),
-        ({"tunings": []}, "is not whole: 'tunings' is"),
+        ({"tunings": []}, "is incomplete: 'tunings'"),
         ({"tunings": {"a": {"kind": "other"}}}, "can't be read: 'other' is not a valid Kind"),
         ({"guest": {}}, "can't be read: it has no 'guest.image'"),
         ({"limits": {}}, "can't be read: "),

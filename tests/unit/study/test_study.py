@@ -190,7 +190,7 @@ def test_an_unknown_name_is_refused_with_line_and_nearest_name(
         (
             "blocks: 10",
             "stop: {width_percent: 2, most_blocks: 10}",
-            "expected a number from 11 to 1000, got",
+            "must be from 11 to 1000",
         ),
         ("duration_s: 10\n", "duration_s: -1\n", "'workloads.cpu.duration_s' is -1"),
         ("duration_s: 10\n", "duration_s: .inf\n", "'workloads.cpu.duration_s' is inf"),
@@ -225,7 +225,7 @@ def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> Non
         (Overrides(tunings=("pined",)), "no tuning 'pined'"),
         (Overrides(workloads=("cpus",)), "no workload 'cpus'"),
         (Overrides(conditions=("noisy",)), "no condition 'noisy'"),
-        (Overrides(blocks=0), "--blocks: expected a number: it must be from 1"),
+        (Overrides(blocks=0), "--blocks: expected a number from 1"),
         (Overrides(duration_s=float("nan")), "--duration is nan"),
         (Overrides(memory_mib=16), "--memory is 16"),
         (Overrides(duration_s=1.2), "only half seconds"),
@@ -274,7 +274,7 @@ def test_how_many_blocks_there_are_is_not_said_twice(
 ) -> None:
     with pytest.raises(UsageError) as caught:
         make_study("blocks: 10\n", f"{new}\n")
-    assert f"is said by {said}, where only one of 'blocks'" in caught.value.message
+    assert f"expected only one of 'blocks', 'stop' and 'looks', got {said}" in caught.value.message
 
 
 def test_more_blocks_than_one_boot_was_for_get_a_boot_each(make_study: MakeStudy) -> None:

@@ -98,7 +98,7 @@ def test_a_refusal_says_what_to_do() -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({"m": 1}, "no parameter 'm'"), ({"n": 10}, "expected a whole number, got 'n' is 10")],
+    [({"m": 1}, "no parameter 'm'"), ({"n": 10}, "'n': expected a whole number")],
 )
 def test_a_warm_up_with_other_parameters_is_refused(
     parameters: dict[str, object], said: str
@@ -135,9 +135,9 @@ def test_a_server_may_depend_on_a_parameter() -> None:
 def test_two_servers_at_once_do_not_run_on_the_peer() -> None:
     both = [{**one, "when": "n > 0"} for one in PEERS]
     program = _declared(parameters={"n": NUMBER}, serve=both)
-    with pytest.raises(UsageError, match="one server may run on the peer"):
+    with pytest.raises(UsageError, match="server"):
         program.peer(program.check_parameters({}))
-    with pytest.raises(UsageError, match="one server may run on the peer"):
+    with pytest.raises(UsageError, match="server"):
         _declared(serve=[{**one, "when": None} for one in PEERS])
 
 
@@ -152,7 +152,7 @@ def test_a_reader_s_argument_may_be_a_parameter_and_nothing_else() -> None:
     report = {"reader": "rtla", "arguments": {"interval_us": "{{ n }}"}}
     keys = {"metrics": {"report": report}, "primary": "wakeups"}
     assert _declared(parameters={"n": NUMBER}, **keys).rate_metric is None
-    with pytest.raises(UsageError, match=r"'metrics\.report\.arguments': there is no 'n'"):
+    with pytest.raises(UsageError, match=r"'metrics\.report\.arguments': no 'n'"):
         _declared(**keys)
 
 
@@ -273,7 +273,7 @@ def test_a_policy_is_filled_in_and_has_a_priority_where_it_takes_one() -> None:
     fifo = _setting(program, scheduler="fifo")
     assert program.command(fifo).sched == Sched(policy=Policy.FIFO, priority=7)
     assert program.warmup_command(fifo, 0.1, None).sched == Sched(policy=Policy.FIFO, priority=7)
-    with pytest.raises(UsageError, match=r"sched.policy: 'best' is none of other, fifo"):
+    with pytest.raises(UsageError, match=r"sched.policy: expected one of other, fifo"):
         program.command(_setting(program, scheduler="best"))
     assert _declared().command(_setting(program)).sched is None
 
@@ -300,15 +300,15 @@ def test_a_cgroup_has_its_limits_where_its_condition_holds() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"sched": {"policy": "best"}}, "'best' is none of other, fifo"),
-        ({"sched": {"policy": "{{ vcpus }}"}}, "'sched.policy': there is no 'vcpus'"),
+        ({"sched": {"policy": "best"}}, "expected one of other, fifo"),
+        ({"sched": {"policy": "{{ vcpus }}"}}, "'sched.policy': no 'vcpus'"),
         ({"sched": {"policy": "fifo", "priority": 0}}, "sched.priority"),
         ({"sched": {"policy": "fifo"}, "schedules_itself": True}, "'schedules_itself'"),
         ({"cgroup": {}}, "a cgroup without a limit has no effect"),
-        ({"cgroup": {"when": "vcpus > 1", "weight": 5}}, "'cgroup.when': there is no 'vcpus'"),
-        ({"cgroup": {"weight": "n"}}, "'cgroup.weight': there is no 'n'"),
+        ({"cgroup": {"when": "vcpus > 1", "weight": 5}}, "'cgroup.when': no 'vcpus'"),
+        ({"cgroup": {"weight": "n"}}, "'cgroup.weight': no 'n'"),
         ({"cgroup": {"weight": 0}}, "cgroup.weight"),
-        ({"cgroup": {"cpus": "{{ n }}"}}, "'cgroup.cpus': there is no 'n'"),
+        ({"cgroup": {"cpus": "{{ n }}"}}, "'cgroup.cpus': no 'n'"),
     ],
 )
 def test_a_policy_or_a_cgroup_that_cannot_be_is_refused(keys: Any, said: str) -> None:
@@ -319,7 +319,7 @@ def test_a_policy_or_a_cgroup_that_cannot_be_is_refused(keys: Any, said: str) ->
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ({"weight": "vcpus / 4"}, r"cgroup.weight: 0.5 is no whole number"),
+        ({"weight": "vcpus / 4"}, r"cgroup.weight: expected a whole number"),
         ({"quota_percent": "0 - vcpus"}, "expected a whole number from 0"),
         ({"memory_mib": "vcpus > 1"}, "expected a whole number"),
         ({"cpus": "first"}, "cgroup.cpus: not a CPU list"),

@@ -143,7 +143,7 @@ def test_a_race_has_the_frames_that_the_game_counted(tmp_path: Path) -> None:
     assert found["frames_per_s"] == pytest.approx(9334.507812)
     assert (found["operations"], found["race"]) == (23831, 2.553)
     cut = text[: text.index("Average FPS: 9334") + len("Average FPS: 9334")]
-    with pytest.raises(BrokenError, match="stdout is cut"):
+    with pytest.raises(BrokenError, match="stdout is truncated"):
         _read(tmp_path / "cut", "supertuxkart", cut)
 
 

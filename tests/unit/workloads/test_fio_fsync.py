@@ -41,7 +41,7 @@ def test_the_latency_is_the_flush_s_and_the_write_s_stands_beside_it(
 
 
 def test_few_flushes_have_no_p95(tmp_path: Path) -> None:
-    assert "p95 takes 400" in reasons(_parse(tmp_path, recorded(GUEST)))["latency_p95"]
+    assert "p95 needs 400" in reasons(_parse(tmp_path, recorded(GUEST)))["latency_p95"]
 
 
 @pytest.mark.parametrize(

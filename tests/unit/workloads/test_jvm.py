@@ -141,9 +141,9 @@ def test_what_was_not_logged_is_unavailable_and_not_zero() -> None:
         ("", "its last line has no end"),
         (log_of(END)[:-1], "its last line has no end"),
         (log_of((150, "gc", "Using G1")), "50 ns before the program was over, so it may be cut"),
-        ("\n" + log_of(END), "timeline 1: expected"),
-        ("[0.388s][info][gc] Using G1\n" + log_of(END), "timeline 1: expected"),
-        (log_of(END) + "[1\ns][info][gc] a\n", "timeline 2: expected"),
+        ("\n" + log_of(END), "line 1: expected"),
+        ("[0.388s][info][gc] Using G1\n" + log_of(END), "line 1: expected"),
+        (log_of(END) + "[1\ns][info][gc] a\n", "line 2: expected"),
         ("OpenJDK 64-Bit Server VM warning: no\n" + log_of(END), "found 'OpenJDK 64-Bit"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_failure_has_the_end_of_both_outputs_without_labctl_s_marks() -> None:
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ("trial: {kind: repeat}\ncommand: [diff]\nexit_status: [0, 1]", "ends with 0"),
+        ("trial: {kind: repeat}\ncommand: [diff]\nexit_status: [0, 1]", "must end with status 0"),
         ("command: [a]\nprepare: [[mkdir, x]]", "fills a file system, but there is none"),
         ("command: [a]\nuser: ../x", "user"),
         (

@@ -43,7 +43,7 @@ def test_threads_share_the_set_in_powers_of_two(vcpus: int, expected: int) -> No
 
 
 def test_a_set_that_is_no_power_of_two_is_refused() -> None:
-    with pytest.raises(UsageError, match="not a power of two from 1 to 4096"):
+    with pytest.raises(UsageError, match="expected a power of two from 1 to 4096"):
         _setting(set_mib=600)
 
 

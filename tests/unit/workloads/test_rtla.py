@@ -55,7 +55,7 @@ def test_a_thread_s_latencies_are_the_primary_ones_and_its_interrupt_s_stand_bes
 
 def test_a_percentile_with_too_few_wake_ups_beyond_it_is_unavailable(tmp_path: Path) -> None:
     found = reasons(_parse(TIMERLAT, tmp_path, recorded(LATENCY)))
-    assert "p999 takes 20000" in found["latency_p999"]
+    assert "p999 needs 20000" in found["latency_p999"]
 
 
 def test_noise_is_the_sum_of_all_stalls_over_the_time(tmp_path: Path) -> None:

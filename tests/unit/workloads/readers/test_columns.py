@@ -22,7 +22,7 @@ def test_a_cell_is_found_by_its_column_and_its_row() -> None:
 
 
 def test_every_row_must_be_meant_or_one_be_named() -> None:
-    with pytest.raises(BrokenError, match=r"2 matches \(1, 52083.33\) where one"):
+    with pytest.raises(BrokenError, match=r"expected one match, got 2 \(1, 52083.33\)"):
         read(metric(csv={"column": "rps"}), REDIS)
     assert read(metric(csv={"column": "rps"}, which="last"), REDIS) == {"it": 52083.33}
 
@@ -35,7 +35,7 @@ def test_every_row_must_be_meant_or_one_be_named() -> None:
         ("a,b\n", "no row; stdout ends"),
         ("a,b\n1,2\n3\n", "Expected 2 columns, got 1"),
         ("a,b\n1,2\n3,4,5\n", "Expected 2 columns, got 3"),
-        ("a,b\n1,2\n3,4", "may be cut"),
+        ("a,b\n1,2\n3,4", "may be truncated"),
         ("a,c\n1,2\n", "no column 'b'"),
         ("b,b\n1,2\n", "has a column twice"),
         ("a,b\n1,x\n", "'x' is not a number"),
@@ -43,7 +43,7 @@ def test_every_row_must_be_meant_or_one_be_named() -> None:
         ('a,b\n1,"2,5"\n', "has a comma"),
         ("a,b\n1,0x10\n", "'0x10' is not a number"),
         ("," * 5000 + "\n", "more than 1000 columns"),
-        ("a,b\0\n1,2\n", "no text|no column"),
+        ("a,b\0\n1,2\n", "not text|no column"),
         ('a,b\n1,"2\n', "has an unclosed quote"),
     ],
 )
@@ -96,7 +96,7 @@ def test_percentiles_are_those_of_the_sorted_samples_by_nearest_rank() -> None:
         assert found[f"bin_width{{of=it_{name}}}"] == pytest.approx(1 / expected)
     assert found["it_max"] == pytest.approx(samples.max() * 1e-6)
     # METHOD 16: 20 samples beyond it.
-    assert "2500 samples and p999 takes 20000" in reasons(values)["it_p999"]
+    assert "2500 samples, but p999 needs 20000" in reasons(values)["it_p999"]
 
 
 def test_the_printed_step_is_the_bin_s_width() -> None:

@@ -33,7 +33,7 @@ def test_percentiles_are_those_of_the_library_that_wrote_the_log() -> None:
     assert found["it_p95"] == pytest.approx(2_166_783e-9, rel=1e-3)
     assert found["it_max"] == pytest.approx(17_235_967e-9)
     assert 0 < found["bin_width{of=it_p95}"] < 2e-3
-    assert "3000 samples and p999" in reasons(values)["it_p999"]
+    assert "3000 samples, but p999" in reasons(values)["it_p999"]
 
 
 def test_intervals_with_a_tag_are_another_s() -> None:

@@ -47,7 +47,7 @@ def test_a_report_that_is_cut_is_an_error_of_its_metric(
 
 
 def test_a_report_that_was_not_left_is_an_error_that_names_what_was() -> None:
-    with pytest.raises(BrokenError, match=r"no file 'fio.json' was left; there is other.json"):
+    with pytest.raises(BrokenError, match=r"no file 'fio.json'; the run left other.json"):
         read_run(metrics(report={"reader": "fio"}), Left(files={"other.json": b"{}"}))
 
 
@@ -66,8 +66,8 @@ def test_the_files_of_a_reader_are_those_that_the_command_must_leave() -> None:
         ({"reader": "sysbnch"}, "sysbench"),
         ({"reader": "sysbench", "unit": "ms"}, "'unit' cannot be set for a 'reader'"),
         ({"reader": "sysbench", "arguments": {"rat": "x"}}, "Did you mean 'rate'"),
-        ({"reader": "sysbench", "arguments": {"rate": "x"}}, "not one of counted, printed"),
-        ({"reader": "rtla", "arguments": {"interval_us": "x"}}, "not a whole number"),
+        ({"reader": "sysbench", "arguments": {"rate": "x"}}, "expected one of counted, printed"),
+        ({"reader": "rtla", "arguments": {"interval_us": "x"}}, "expected a whole number"),
         ({"reader": "fio", "arguments": {"log": "../x"}}, "expected a file name, got"),
     ],
 )

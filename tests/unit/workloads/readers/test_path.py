@@ -37,13 +37,13 @@ def test_a_path_leads_to_values(path: str, values: list[int]) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("a.c", "no 'a.c'"),
+        ("a.c", "'a.c' is not there"),
         ("b", "'b' is not there"),
         ("a.b[3]", "the list has 3 elements"),
         ("runs[name=exec].n", "expected one element, got 0"),
         ("runs[*].seconds", "is not there"),
         ("a.b.c", "expected a mapping, got a list"),
-        ("a[0]", "expected a list there, found a mapping with the keys 95.0, b"),
+        ("a[0]", "expected a list, got a mapping with the keys 95.0, b"),
     ],
 )
 def test_a_missing_step_is_an_error_that_says_what_is_there(path: str, said: str) -> None:
@@ -91,7 +91,7 @@ def test_stress_ng_s_operations_are_read_of_its_own_yaml() -> None:
         better="neither",
     )
     assert read(declared, out_yaml=text)["it"] > 0
-    with pytest.raises(BrokenError, match="is cut"):
+    with pytest.raises(BrokenError, match="is truncated"):
         read(declared, out_yaml=text[:-10])
 
 

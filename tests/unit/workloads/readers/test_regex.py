@@ -41,7 +41,7 @@ def test_progress_that_is_written_over_becomes_lines_without_colours() -> None:
 def test_several_matches_name_all_of_them() -> None:
     printed = "GET 0.0\nGET 50220.0\nGET 46838.41\n"
     with pytest.raises(
-        BrokenError, match=r"3 matches \(0.0, 50220.0, 46838.41\) where one"
+        BrokenError, match=r"expected one match, got 3 \(0.0, 50220.0, 46838.41\)"
     ) as said:
         read(metric(regex=r"^GET (?P<value>[\d.]+)"), printed)
     assert "which" in str(said.value.hint)
@@ -113,7 +113,7 @@ def test_thousands_are_parted_on_request() -> None:
 def test_a_text_without_its_end_is_cut() -> None:
     declared = metric(regex=r"=(\d+)", whole=r"^done$")
     assert read(declared, "r=5123\ndone\n") == {"it": 5123}
-    with pytest.raises(BrokenError, match="stdout is cut"):
+    with pytest.raises(BrokenError, match="stdout is truncated"):
         read(declared, "r=512")
 
 
@@ -191,10 +191,10 @@ def test_an_unknown_printed_unit_is_an_error() -> None:
         ({"regex": r"(\d+)", "unit": "a\tb"}, "printable characters"),
         ({"regex": r"(\d+)", "unit": "u" * 41}, "40 characters, got"),
         ({"regex": r"(\d+)", "unit": None}, "'unit' is missing"),
-        ({"regex": r"(\d+)", "as": "share"}, "belong together"),
+        ({"regex": r"(\d+)", "as": "share"}, "needs 'over'"),
         ({"regex": r"(\d+)", "as": "share", "over": "5ms"}, "a different kind of unit"),
-        ({"regex": r"(?P<a>\d+)", "formula": "b + 1"}, "the formula names 'b'"),
-        ({"regex": r"(?P<a>\d+)", "formula": "range(a)"}, "the formula names 'range'"),
+        ({"regex": r"(?P<a>\d+)", "formula": "b + 1"}, "the formula uses 'b'"),
+        ({"regex": r"(?P<a>\d+)", "formula": "range(a)"}, "the formula uses 'range'"),
         ({"regex": r"(?P<a>\d+)", "formula": "a +"}, "not an expression"),
         ({"regex": r"(\d+)", "from": "../x"}, "match pattern"),
         ({"regex": r"(\d+)", "between": [2.0, 1.0]}, "larger number"),

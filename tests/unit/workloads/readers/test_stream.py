@@ -101,7 +101,7 @@ def test_alone_there_is_nothing_to_share() -> None:
 def test_a_link_without_a_limit_has_no_difference_but_an_index() -> None:
     values, missing = _read(record([10.0] * 12, [10.0] * 12, capacity_mbit=0))
     assert values["jain_index"] == pytest.approx(1)
-    assert "no limit" in missing["bitrate_difference"]
+    assert "no rate limit" in missing["bitrate_difference"]
 
 
 def test_a_frame_is_late_two_frames_after_the_promptest() -> None:
