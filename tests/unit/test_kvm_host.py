@@ -4,27 +4,28 @@ out."""
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from labctl.base.errors import BrokenError, DeadlineError, UsageError
+from labctl.base.deadline import Deadline
+from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.events import silent
 from labctl.base.paths import StatePaths
-from labctl.base.process import running
+from labctl.base.process import run, running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 from labctl.run.guests import leftovers
 from labctl.run.guests.base_guest import prepared_path
 from tools.kvm_host import __main__, image, machine
-from tools.kvm_host.__main__ import CHECKOUT, PYTHON, RESULTS, check_python, commands_of, main
+from tools.kvm_host.__main__ import CHECKOUT, RESULTS, commands_of, main
 from tools.kvm_host.machine import INSIDE, Machine
 
 FAKE_QEMU = """#!/bin/sh
@@ -47,22 +48,26 @@ def made(folder: Path, name: str) -> Image:
 @pytest.fixture
 def emulated(tmp_path: Path) -> Machine:
     host, guest = made(tmp_path, "kvm-host-1"), made(tmp_path, "debian-13-1")
-    return Machine(host, guest, tmp_path / "guest.raw", tmp_path / "check,out")
+    disks = tmp_path / "guest.raw", tmp_path / "venv.raw"
+    return Machine(host, guest, *disks, tmp_path / "check,out")
 
 
-def qemu(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """In QEMU's place: a script that knows the task's folder."""
-    path = folder / QEMU
+def qemu(emulated: Machine, script: str) -> Path:
+    """In the place of the loader of the tree's QEMU: a script that knows the task's folder."""
+    path = Path(emulated.qemu(Path("/task"))[0])
+    path.parent.mkdir(parents=True)
     path.write_text(FAKE_QEMU + script)
     path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return path
 
 
-def test_the_host_has_what_labctl_needs_but_what_only_makes_and_checks_a_checkout() -> None:
+def test_the_host_has_what_labctl_and_its_venv_need_but_what_only_checks_a_checkout() -> None:
     needed = {line.partition(" ")[0] for line in image.PACKAGES.read_text().splitlines()}
     assert needed >= image.LEFT_OUT
     recipe = image.host_recipe()
-    assert {"qemu-system-x86", "bpftrace", "linux-perf", "binutils"} <= set(recipe.spec.packages)
+    assert {"qemu-system-x86", "bpftrace", "linux-perf", "binutils", "gcc"} <= set(
+        recipe.spec.packages
+    )
     assert not image.LEFT_OUT & set(recipe.spec.packages)
     assert recipe.spec.kernel == "linux-image-amd64"
 
@@ -70,7 +75,7 @@ def test_the_host_has_what_labctl_needs_but_what_only_makes_and_checks_a_checkou
 def test_nothing_in_the_machine_writes_to_the_images_or_the_checkout(emulated: Machine) -> None:
     argv = emulated.qemu(Path("/task"))
     drives = [word for word in argv if word.startswith("file=")]
-    assert len(drives) == 2
+    assert len(drives) == 3
     assert all("snapshot=on" in drive for drive in drives)
     (checkout,) = (word for word in argv if "mount_tag=checkout" in word)
     assert "readonly=on" in checkout
@@ -118,7 +123,7 @@ def test_what_commands_print_is_shown_and_their_status_is_the_answer(
     done
     exec sleep 60
     """
-    qemu(tmp_path, monkeypatch, script)
+    qemu(emulated, script)
     shown: list[str] = []
     with emulated.booted(shown.append) as booted:
         assert booted.run("pytest -k 'a or b'", 60) == 1
@@ -156,7 +161,7 @@ def test_words_are_one_command_and_without_any_each_line_is() -> None:
 def test_a_machine_that_does_not_come_to_a_command_shows_its_console(
     emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    qemu(tmp_path, monkeypatch, "echo 'Kernel panic'; exit 7\n")
+    qemu(emulated, "echo 'Kernel panic'; exit 7\n")
     with (
         pytest.raises(BrokenError, match=r"status 7 before booting it was done:\nKernel panic"),
         emulated.booted(print),
@@ -167,7 +172,7 @@ def test_a_machine_that_does_not_come_to_a_command_shows_its_console(
 def test_a_machine_that_ends_before_its_command_shows_what_setting_it_up_said(
     emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    qemu(tmp_path, monkeypatch, 'echo booted; echo "mount: failed" >"$task/output"; sleep 0.3\n')
+    qemu(emulated, 'echo booted; echo "mount: failed" >"$task/output"; sleep 0.3\n')
     said = r"status 0 before 'pytest' was done:\nbooted\nmount: failed"
     with pytest.raises(BrokenError, match=said), emulated.booted(print) as booted:
         booted.run("pytest", 60)
@@ -177,7 +182,7 @@ def test_a_machine_that_ends_before_its_command_shows_what_setting_it_up_said(
 def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
     begun: bool, emulated: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pid_file = tmp_path / f"{QEMU}.pid"
+    pid_file = tmp_path / "qemu.pid"
 
     @contextmanager
     def begun_late(*words: Any, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
@@ -191,7 +196,7 @@ def test_a_machine_that_takes_too_long_is_ended_and_shows_its_console(
     if not begun:
         monkeypatch.setattr(machine, "BOOT_S", 1.0)
     begins = 'touch "$task/output"' if begun else ":"
-    qemu(tmp_path, monkeypatch, f'echo booting; {begins}; echo $$ >"$0.pid"; exec sleep 60\n')
+    qemu(emulated, f'echo booting; {begins}; echo $$ >"{pid_file}"; exec sleep 60\n')
     said = "within 1 s; its console's last lines:\nbooting"
     with pytest.raises(DeadlineError, match=said), emulated.booted(print) as booted:
         booted.run("pytest", 1.0)
@@ -256,26 +261,82 @@ def test_another_labctl_is_told_who_has_the_host_while_the_guest_boots(
     assert told == ["the emulated KVM host"]
 
 
-def test_the_machine_gets_a_python_that_the_checkout_brings_along(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
-    monkeypatch.setattr(sys, "executable", str(PYTHON))
-    check_python()
-    monkeypatch.setattr(sys, "prefix", "/usr")
-    with pytest.raises(UsageError, match="would be missing"):
-        check_python()
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.ruff]\n')
+    for name in image.LOCKS:
+        (folder / name).write_text("a==1\n")
+    return folder
 
 
-def test_a_python_other_than_the_machines_is_refused_before_anything_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def venv_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """In make_venv.sh's place: a script that makes a .venv, or fails to."""
+    path = tmp_path / "make_venv.sh"
+    path.write_text(script)
+    monkeypatch.setattr(image, "MAKE_VENV", path)
+    monkeypatch.setattr(image, "_NAMESPACES", ())
+
+
+def test_the_venv_is_made_once_of_the_same_locks_and_an_outdated_one_goes(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link, made_with = tmp_path / "python", tmp_path / "python3.12"
-    link.symlink_to(made_with)
-    monkeypatch.setattr(sys, "prefix", str(CHECKOUT / ".venv"))
-    monkeypatch.setattr(sys, "executable", str(link))
-    with pytest.raises(UsageError, match=f"is {made_with}, .* has {PYTHON} alone"):
-        check_python()
+    places = StatePaths(tmp_path)
+    host = made(places.images, "kvm-host-1")
+    guest = host.dir / "debian-13-1-abc.raw"
+    guest.touch()
+    venv_from(tmp_path, monkeypatch, 'mkdir "$3/venv"; echo "$1 $2" >"$3/venv/made-of"\n')
+
+    def disk() -> Path:
+        return image.venv_disk(checkout, host, places, silent)
+
+    first = disk()
+    said = run(["debugfs", "-R", "cat /made-of", first], deadline=Deadline.after(60, "reading it"))
+    assert said.stdout == f"{host.tree} {checkout}\n"
+    made_at = first.stat().st_mtime_ns
+    (checkout / "pyproject.toml").write_text('[project]\nname = "x"\n\n[tool.mypy]\n')
+    assert disk() == first
+    assert first.stat().st_mtime_ns == made_at
+    (checkout / image.LOCKS[1]).write_text("a==2\n")
+    assert disk() != first
+    (checkout / "pyproject.toml").write_text('[project]\nname = "y"\n\n[tool.mypy]\n')
+    last = disk()
+    assert {path.name for path in host.dir.iterdir() if path.is_file()} >= {last.name, guest.name}
+    assert list(host.dir.glob("venv*")) == [last]
+
+
+def test_a_venv_that_cannot_be_made_leaves_nothing(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = StatePaths(tmp_path)
+    host = made(places.images, "kvm-host-1")
+    venv_from(tmp_path, monkeypatch, 'mkdir "$3/venv"; echo "no index" >&2; exit 1\n')
+    with pytest.raises(BrokenError, match="status 1: no index") as caught:
+        image.venv_disk(checkout, host, places, silent)
+    assert "pip" in (caught.value.hint or "")
+    assert list(host.dir.glob("venv*")) == []
+
+
+def test_the_emulator_is_the_hosts_own_with_its_libraries_and_firmware(emulated: Machine) -> None:
+    argv = emulated.qemu(Path("/task"))
+    tree = emulated.host.tree
+    loader, option, libraries, program = argv[:4]
+    assert Path(loader).parent == Path(libraries)
+    assert option == "--library-path"
+    assert Path(program) == tree / "usr/bin" / QEMU
+    firmware = [after for word, after in pairwise(argv) if word == "-L"]
+    assert len(firmware) == 2
+    assert all(Path(one).is_relative_to(tree) for one in (loader, libraries, *firmware))
+
+
+def test_the_machine_has_a_venv_of_its_own_over_the_checkouts(emulated: Machine) -> None:
+    drives = [word for word in emulated.qemu(Path("/task")) if word.startswith("file=")]
+    # As inside.sh has them: /dev/vda, /dev/vdb and /dev/vdc.
+    wanted = (emulated.host.disk, emulated.disk, emulated.venv)
+    for drive, disk in zip(drives, wanted, strict=True):
+        assert drive.startswith(f"file={disk},")
+    assert 'mount /dev/vdc "$checkout/.venv"' in (CHECKOUT / INSIDE).read_text()
 
 
 def test_what_follows_the_command_is_the_commands_and_its_status_the_answer(
@@ -295,9 +356,8 @@ def test_what_follows_the_command_is_the_commands_and_its_status_the_answer(
         assert self.results == (RESULTS if "sweep" in arguments else None)
         yield Told()
 
-    for name in ("built_host", "prepared_guest", "guest_disk"):
+    for name in ("built_host", "prepared_guest", "guest_disk", "venv_disk"):
         monkeypatch.setattr(__main__, name, lambda *_: emulated.host)
-    monkeypatch.setattr(__main__, "check_python", lambda: None)
     monkeypatch.setattr(Machine, "booted", booted)
     arguments = ["pytest", "-m", "kvm", "--limit", "9"]
     done = CliRunner().invoke(main, arguments)

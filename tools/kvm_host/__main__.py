@@ -10,35 +10,17 @@ from pathlib import Path
 
 import click
 
-from labctl.base.errors import LabctlError, UsageError
+from labctl.base.errors import LabctlError
 from labctl.base.events import Event, Note
 from labctl.base.paths import StatePaths
 from labctl.base.process import ending_signals_interrupt
 from labctl.cli.sweep import seconds_of
-from tools.kvm_host.image import built_host, guest_disk, prepared_guest
+from tools.kvm_host.image import built_host, guest_disk, prepared_guest, venv_disk
 from tools.kvm_host.machine import Machine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 RESULTS = CHECKOUT / "results"
-
-PYTHON = Path("/usr/bin/python3.11")
-"""The machine's own, of Debian 12: a .venv links to the Python that it was made with."""
-
-
-def check_python() -> None:
-    """Raise UsageError where Python is none that the checkout brings along, or the machine has."""
-    if not Path(sys.prefix).is_relative_to(CHECKOUT):
-        raise UsageError(
-            f"{sys.executable} is not in {CHECKOUT}, and would be missing in the emulated machine",
-            hint="Run 'make test-kvm' or 'make sweep-kvm'.",
-        )
-    if (made_with := Path(sys.executable).resolve()) != PYTHON:
-        raise UsageError(
-            f"{sys.executable} is {made_with}, and the emulated machine, a Debian 12, has "
-            f"{PYTHON} alone",
-            hint="Run 'make setup' on Debian 12, whose Python it takes.",
-        )
 
 
 def commands_of(argv: tuple[str, ...], lines: Iterable[str]) -> Iterator[str]:
@@ -69,13 +51,13 @@ def main(results: bool, limit: str, command: tuple[str, ...]) -> None:
     status = 0
     try:
         with ending_signals_interrupt():
-            check_python()
             limit_s = seconds_of(limit, "--limit")
             places = StatePaths.default()
             host = built_host(places, listen)
             guest = prepared_guest(places, listen)
             disk = guest_disk(guest, host, places, listen)
-            machine = Machine(host, guest, disk, CHECKOUT, RESULTS if results else None)
+            venv = venv_disk(CHECKOUT, host, places, listen)
+            machine = Machine(host, guest, disk, venv, CHECKOUT, RESULTS if results else None)
             tell("Booting the emulated KVM host")
             with machine.booted(lambda text: click.echo(text, nl=False)) as booted:
                 if not command:

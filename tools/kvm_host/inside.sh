@@ -9,13 +9,18 @@ checkout=$1
 image=/var/lib/labctl/images/$2
 results=${3:-}
 
-# Where it lies outside, as its .venv holds that path. What tests write in it is kept in memory.
+# Where it lies outside: paths mean the same here and there. What tests write in it is kept in
+# memory.
 layer=/run/checkout-layer
 mkdir -p "$checkout" "$layer"
 mount -t tmpfs tmpfs "$layer"
 mkdir "$layer/upper" "$layer/work"
 mount -t overlay -o "lowerdir=/run/checkout,upperdir=$layer/upper,workdir=$layer/work" \
     overlay "$checkout"
+# In place of the checkout's own, which is made for the machine outside and may be a link.
+[ ! -L "$checkout/.venv" ] || rm "$checkout/.venv"
+mkdir -p "$checkout/.venv"
+mount /dev/vdc "$checkout/.venv"
 if [ "$results" ]; then
     # Written through: what a command has written is outside, however the machine ends.
     mkdir -p "$checkout/results"

@@ -40,13 +40,15 @@ end."""
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`disk`: a file system that holds the folder of the guest image; `checkout`: seen inside as
-    it is now, and never written to, but for `results`: the folder that takes what commands write
-    in the checkout's results/, None for none."""
+    """`disk`: a file system that holds the folder of the guest image; `venv`: one with a .venv for
+    the host's Python; `checkout`: seen inside as it is now, under that .venv, and never written
+    to, but for `results`: the folder that takes what commands write in the checkout's results/,
+    None for none."""
 
     host: Image
     guest: Image
     disk: Path
+    venv: Path
     checkout: Path
     results: Path | None = None
 
@@ -82,7 +84,8 @@ class Machine:
 
     def qemu(self, task: Path) -> list[str]:
         return [
-            *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+            *_of_tree(self.host.tree),
+            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-machine", "q35", "-accel", "tcg,thread=multi"),
             # Without five-level paging: KVM's nested paging tables would have four levels.
             *("-cpu", "max,la57=off", "-smp", str(CPUS), "-m", str(MEMORY_MIB)),
@@ -90,6 +93,7 @@ class Machine:
             *("-append", f"{self.host.command_line} {KERNEL_LINE}", "-serial", "stdio"),
             *_disk(self.host.disk, "qcow2"),
             *_disk(self.disk, "raw"),
+            *_disk(self.venv, "raw"),
             *_shared(task, "task"),
             *_shared(self.checkout, "checkout", "readonly=on"),
             *(_shared(self.results, "results") if self.results is not None else ()),
@@ -150,6 +154,19 @@ class Booted:
         said = [self._task / "console", self._task / "output"]
         text = "".join(path.read_text(errors="replace") for path in said if path.exists())
         return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def _of_tree(tree: Path) -> list[str]:
+    """Return the command of the tree's own QEMU, run by the tree's own loader: the same emulator
+    wherever it runs. Before QEMU 8.1 (commit deba78709ae8) a CPU could translate code while another
+    one wrote it: it kept the breakpoint by which the kernel switches a tracepoint, and panicked.
+    """
+    share = tree / "usr/share"
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    return [
+        *(str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)),
+        *(str(tree / "usr/bin" / QEMU), "-L", str(share / "qemu"), "-L", str(share / "seabios")),
+    ]
 
 
 def _disk(path: Path, kind: str) -> list[str]:

@@ -30,12 +30,12 @@ RAW = "trace/exits.bpftrace.jsonl"
 MARK = signal.SIGWINCH
 """Opens the window, and closes it. A process ignores it unless it has asked for it; the tracepoint
 sees it all the same."""
-SHOW = signal.SIGUSR1
-"""Has bpftrace print its maps, which it does only once every probe is attached."""
+REMIND = signal.SIGUSR1
+"""Interrupts bpftrace's wait for events. It has a handler of this signal once it has attached its
+probes; versions before 0.22 print their maps then."""
 
-STARTED = '"attached_probes"'
-"""It prints this before it attaches its probes, and from then on doesn't die of SHOW."""
 ATTACHED = '"@attached"'
+"""The first event that bpftrace prints. It looks for events only once every probe is attached."""
 
 # $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. An
 # exit that another one follows without an entry between them is counted, and has no time.
@@ -44,7 +44,7 @@ ATTACHED = '"@attached"'
 # values and not three maps, and what another process does is left out before any map is asked. The
 # clock is read last at an exit and first at an entry, so that little of the program is in @ns.
 _SCRIPT = """
-BEGIN { @attached = 1; }
+BEGIN { @attached = 1; print(@attached); }
 tracepoint:signal:signal_generate /pid == $2 && args->sig == MARK/ {
   if (@opened == 0) { @opened = nsecs; @on = 1; } else { @on = 0; @closed = nsecs; }
 }
@@ -245,8 +245,6 @@ def bpf_counting(
         ) as process,
     ):
         deadline = Deadline.after(_ATTACH_S, "attaching bpftrace to KVM's tracepoints")
-        _wait_for(STARTED, process, output, errors, deadline)
-        process.send_signal(SHOW)
         _wait_for(ATTACHED, process, output, errors, deadline)
         yield AttachedBpftrace(process)
         _end(process)
@@ -277,7 +275,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(min(_REMIND_S, deadline.remaining()))
             return
         except subprocess.TimeoutExpired:
-            process.send_signal(SHOW)
+            process.send_signal(REMIND)
 
 
 def _failed(process: subprocess.Popen[bytes], errors: Path) -> BrokenError:

@@ -12,12 +12,12 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from tests.unit.collect.targets import CPUS, target
 
-ATTACHES = """
-trap 'cat "$0.attached"' USR1
+COUNTS = """
+trap : USR1
 trap 'cat "$0.counted"; exit 0' INT
-cat "$0.started"
 """
 WAITS = "while :; do sleep 0.01; done\n"
+ATTACHES = 'cat "$0.started" "$0.attached"\n' + WAITS
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def _end_within(window: bpf_exits.AttachedBpftrace) -> None:
 
 
 def test_what_bpftrace_counted_is_stored_once_it_has_ended(programs: Path, tmp_path: Path) -> None:
-    _bpftrace(programs, ATTACHES + WAITS)
+    _bpftrace(programs, COUNTS + ATTACHES)
     output = tmp_path / "trial" / "counted.jsonl"
     with bpf_exits.bpf_counting(1, output, cpus=CPUS) as window:
         assert "@attached" in output.read_text()
@@ -72,7 +72,7 @@ def test_what_bpftrace_counted_is_stored_once_it_has_ended(programs: Path, tmp_p
 
 
 def test_a_bpftrace_that_ends_within_the_window_is_an_error(programs: Path, tmp_path: Path) -> None:
-    _bpftrace(programs, ATTACHES + 'trap "exit 7" WINCH\n' + WAITS)
+    _bpftrace(programs, COUNTS + 'trap "exit 7" WINCH\n' + ATTACHES)
     with (
         pytest.raises(BrokenError, match="status 7"),
         bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS) as window,
@@ -85,7 +85,6 @@ def test_a_bpftrace_that_cannot_attach_is_an_error_in_its_own_words(
 ) -> None:
     _bpftrace(
         programs,
-        'trap "" USR1\n'
         'echo "ERROR: Unknown error -1: couldn\'t set RLIMIT_MEMLOCK for bpftrace." >&2\n'
         'cat "$0.started"; echo "ERROR: Error loading program: kvm_exit" >&2; exit 1',
     )
@@ -100,7 +99,7 @@ def test_a_bpftrace_that_never_attaches_is_given_up(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bpf_exits, "_ATTACH_S", 0.3)
-    _bpftrace(programs, 'trap "" USR1\ncat "$0.started"\n' + WAITS)
+    _bpftrace(programs, 'cat "$0.started"\n' + WAITS)
     with (
         pytest.raises(DeadlineError, match="attaching bpftrace"),
         bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
@@ -112,7 +111,7 @@ def test_a_bpftrace_that_does_not_end_is_an_error(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bpf_exits, "_END_S", 0.3)
-    _bpftrace(programs, ATTACHES + 'trap "" INT\n' + WAITS)
+    _bpftrace(programs, COUNTS + 'trap "" INT\n' + ATTACHES)
     with (
         pytest.raises(DeadlineError, match="end was not done within"),
         bpf_exits.bpf_counting(1, tmp_path / "out.jsonl", cpus=CPUS),
@@ -127,10 +126,8 @@ def test_a_bpftrace_that_missed_the_signal_to_end_is_reminded(
     # As the real one is between two waits for events: it notes SIGINT, and looks after the next.
     _bpftrace(
         programs,
-        ATTACHES
-        + "trap 'told=1' INT\n"
-        + """trap 'cat "$0.attached"; [ -z "$told" ] || { cat "$0.counted"; exit 0; }' USR1\n"""
-        + WAITS,
+        "trap 'told=1' INT\n"
+        """trap '[ -z "$told" ] || { cat "$0.counted"; exit 0; }' USR1\n""" + ATTACHES,
     )
     output = tmp_path / "out.jsonl"
     with bpf_exits.bpf_counting(1, output, cpus=CPUS) as window:

@@ -27,6 +27,12 @@ from labctl.trace.vm_exits import seen_by_perf, vm_exits
 FIXTURES = Path(__file__).parent / "fixtures"
 COLLECTED = Path(__file__).parents[1] / "collect" / "fixtures"
 SWITCH, WAKEUP = "sched:sched_switch", "sched:sched_wakeup"
+SVM_EVENTS = {
+    ENTRY: ("vcpu_id",),
+    EXIT: ("exit_reason", "isa"),
+    "kvm:kvm_userspace_exit": ("reason", "errno"),
+    "kvm:kvm_halt_poll_ns": ("vcpu_id",),
+}
 WANTED = {
     "sched-perf-6.1": {
         SWITCH: ("prev_pid", "prev_prio", "next_pid", "next_prio"),
@@ -46,12 +52,8 @@ WANTED = {
     },
     "one-event-perf-6.1": {SWITCH: ("prev_pid", "prev_prio", "next_pid", "next_prio")},
     "kvm-perf-6.1": {"kvm:kvm_userspace_exit": ("reason", "errno")},
-    "svm-perf-6.1": {
-        ENTRY: ("vcpu_id",),
-        EXIT: ("exit_reason", "isa"),
-        "kvm:kvm_userspace_exit": ("reason", "errno"),
-        "kvm:kvm_halt_poll_ns": ("vcpu_id",),
-    },
+    "svm-perf-6.1": SVM_EVENTS,
+    "svm-perf-6.12": SVM_EVENTS,
 }
 LINE = re.compile(r"\s*(-?\d+)/(-?\d+)\s+\[(\d+)\]\s+(\d+)\.(\d{9}):\s+(\S+): (.*)")
 
@@ -114,13 +116,18 @@ def test_exits_to_qemu_have_the_reasons_that_perf_prints() -> None:
     assert [f"({reason})" for reason in reasons] == [str(text).split()[-1] for text in printed]
 
 
-def test_exits_of_a_guest_have_the_reasons_and_the_times_that_perf_tells() -> None:
-    trace, said = read("svm-perf-6.1"), said_by_perf("svm-perf-6.1")
+@pytest.mark.parametrize(("version", "samples"), [("6.1", 850), ("6.12", 885)])
+def test_exits_of_a_guest_have_the_reasons_and_the_times_that_perf_tells(
+    version: str, samples: int
+) -> None:
+    trace, said = read(f"svm-perf-{version}"), said_by_perf(f"svm-perf-{version}")
     exits = trace.events[EXIT]
     names = [exit_name(SVM, code) for code in exits.fields["exit_reason"].tolist()]
     assert names == [str(row["text"]).split()[3] for row in said[EXIT]]
     assert set(exits.fields["isa"].tolist()) == {SVM}
-    (report,) = read_reports((COLLECTED / "perf-kvm-stat-6.1-svm-850-samples.txt").read_text(), "")
+    table = COLLECTED / f"perf-kvm-stat-{version}-svm-{samples}-samples.txt"
+    (report,) = read_reports(table.read_text(), "")
+    assert sum(reason.samples for reason in report.reasons) == samples
     seen = seen_by_perf(trace)
     assert {reason.name: reason.samples for reason in report.reasons} == {
         exit_name(*key): took.ended for key, took in seen.items()

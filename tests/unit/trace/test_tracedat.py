@@ -29,6 +29,7 @@ RECORDED = [
     "one-event-perf-6.1",
     "kvm-perf-6.1",
     "svm-perf-6.1",
+    "svm-perf-6.12",
 ]
 CPUSTAT, TRACECLOCK, TRACEID, GUEST = 2, 4, 11, 13
 PAUSE_NS = 1 << 27
