@@ -101,12 +101,36 @@ class KvmFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperv:
+    """Hold the Hyper-V enlightenments that KVM offers Windows; None leaves the default, which is
+    none. `spinlocks`: attempts at a lock before the guest tells the hypervisor. `stimer_direct`:
+    timers that expire by an interrupt, without a message."""
+
+    relaxed: bool | None = None
+    vapic: bool | None = None
+    spinlocks: int | None = None
+    vpindex: bool | None = None
+    runtime: bool | None = None
+    synic: bool | None = None
+    stimer: bool | None = None
+    stimer_direct: bool | None = None
+    reset: bool | None = None
+    frequencies: bool | None = None
+    reenlightenment: bool | None = None
+    tlbflush: bool | None = None
+    ipi: bool | None = None
+    evmcs: bool | None = None
+    avic: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Describe the guest's memory; None and False leave the default.
 
     `hugepages`: "2M" or "1G". `source`: anonymous, file or memfd. `access`: shared or private.
     `numa`: strict, preferred or interleave, over the node of the planned vCPUs. `cells`: the guest
-    sees NUMA nodes as its vCPUs have them.
+    sees NUMA nodes as its vCPUs have them. `free_page_reporting`: the guest tells the host through
+    the balloon which pages are free.
     """
 
     hugepages: str | None = None
@@ -117,6 +141,7 @@ class Memory:
     numa: str | None = None
     cells: bool = False
     balloon: bool = True
+    free_page_reporting: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,11 +250,17 @@ class Tuning:
     vcpu_slice_ms: float | None = None
     """Time slice of the vCPUs, natively of the workload itself: what the fair scheduler lets each
     run for at a time (sched_setattr(2), `sched_runtime`; Linux 6.12). None: the kernel's."""
+    nice: int | None = None
+    """Nice value of all of QEMU's threads, natively of the workload itself. None: the host's."""
+    cpu_weight: int | None = None
+    """Weight of the whole guest against its neighbours, natively of the workload itself; theirs is
+    100, as cgroup v2 has it. None: 100 as well."""
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
     iothreads: int = 0
     cpu: Cpu = field(default_factory=Cpu)
     kvm: KvmFeatures = field(default_factory=KvmFeatures)
+    hyperv: Hyperv = field(default_factory=Hyperv)
     timers: Mapping[str, bool] = field(default_factory=dict)
     """libvirt's name of a timer or clock source to whether the guest has it."""
     memory: Memory = field(default_factory=Memory)

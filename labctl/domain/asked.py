@@ -35,6 +35,8 @@ class ExpectedThread:
     priority: int
     slice_ns: int = 0
     """Time slice; 0: none is asked for."""
+    nice: int | None = None
+    """Nice value; None: none is asked for."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +46,7 @@ class ExpectedThread:
             "policy": self.policy,
             "priority": self.priority,
             **({"slice_ns": self.slice_ns} if self.slice_ns else {}),
+            **({} if self.nice is None else {"nice": self.nice}),
         }
 
 
@@ -99,14 +102,24 @@ def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[Exp
     ]
 
 
-def expected_workload(cpus: CpuSet, sched: Sched | None, slice_ns: int = 0) -> ExpectedThread:
-    """Return what a command must show that is given these CPUs, this policy and this slice."""
-    return replace(_expected(WORKLOAD, 0, cpus, sched), slice_ns=slice_ns)
+def expected_workload(
+    cpus: CpuSet, sched: Sched | None, tuning: Tuning | None = None
+) -> ExpectedThread:
+    """Return what a command must show that is given these CPUs and this policy, and the slice and
+    nice value of the tuning."""
+    expected = _expected(WORKLOAD, 0, cpus, sched)
+    if tuning is None:
+        return expected
+    return replace(expected, slice_ns=tuning.vcpu_slice_ns, nice=tuning.nice)
 
 
-def sliced(expected: Iterable[ExpectedThread], slice_ns: int) -> list[ExpectedThread]:
-    """Return the same threads, with that time slice asked of the vCPUs."""
-    return [replace(one, slice_ns=slice_ns) if one.role == VCPU else one for one in expected]
+def urged(expected: Iterable[ExpectedThread], tuning: Tuning) -> list[ExpectedThread]:
+    """Return the same threads, with what no XML says: the tuning's nice value asked of all of them,
+    and its time slice of the vCPUs."""
+    return [
+        replace(one, nice=tuning.nice, slice_ns=tuning.vcpu_slice_ns if one.role == VCPU else 0)
+        for one in expected
+    ]
 
 
 def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]) -> list[str]:
@@ -182,6 +195,8 @@ def _differences(want: ExpectedThread, state: ThreadState) -> list[str]:
             f"{name}: expected a time slice of {want.slice_ns / 1e6:g} ms, got "
             f"{state.slice_ns / 1e6:g} ms"
         )
+    if want.nice not in (None, state.nice):
+        wrong.append(f"{name} has the nice value {state.nice}, asked was {want.nice}")
     return wrong
 
 

@@ -15,7 +15,7 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.placement import Placed, known_slice_ns, name_of, parse_placed, read_placed
 from labctl.base.process import thread_ids
-from labctl.base.tuning import Sched
+from labctl.base.tuning import Sched, Tuning
 from labctl.base.xmldiff import parse, unit_bytes
 from labctl.domain.asked import (
     EMULATOR,
@@ -127,6 +127,11 @@ def _cpu(root: etree._Element) -> _Named:
 def _features(root: etree._Element) -> _Named:
     for feature in root.iterfind("features/kvm/*"):
         yield f"KVM feature {feature.tag!s}", feature.get("state", "on")
+    for feature in root.iterfind("features/hyperv/*"):
+        name, value = f"Hyper-V feature {feature.tag!s}", feature.get("state", "on")
+        yield name, " ".join([value, *filter(None, [feature.get("retries")])])
+        for inner in feature:
+            yield f"{name} {inner.tag!s}", inner.get("state", "on")
     for timer in root.iterfind("clock/timer"):
         yield f"timer {timer.get('name')}", timer.get("present", "yes")
 
@@ -178,6 +183,8 @@ def _devices(root: etree._Element) -> _Named:
         yield from _driver(name, card, _INTERFACE)
     if (balloon := root.find("devices/memballoon")) is not None:
         yield "balloon", balloon.get("model", "none")
+        if (reporting := balloon.get("freePageReporting")) is not None:
+            yield "free page reporting", reporting
 
 
 def _driver(name: str, device: etree._Element, keys: tuple[str, ...]) -> _Named:
@@ -233,17 +240,17 @@ def native_mismatches(
     sched: Sched | None,
     proc_root: Path = _PROC,
     *,
-    slice_ns: int = 0,
+    tuning: Tuning | None = None,
 ) -> list[str]:
     """Return a sentence for each thread of a native workload that isn't where and what its twin
-    asks."""
+    asks. `tuning`: the twin, of which the slice and the nice value are read back."""
     tasks = proc_root / str(pid) / "task"
     states = [
         _state(tid, WORKLOAD, index, *read)
         for index, tid in enumerate(thread_ids(pid, proc_root))
         if (read := read_placed(tasks / str(tid))) is not None
     ]
-    asked = expected_workload(cpus, sched, slice_ns)
+    asked = expected_workload(cpus, sched, tuning)
     return mismatches([asked], _with_slices(states, proc_root))
 
 

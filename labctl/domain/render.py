@@ -115,6 +115,7 @@ def compared_xml(request: DomainRequest) -> str:
     }
     pins = placement(tuning, request.plan)
     kvm_features = {key.replace("_", "-"): on for key, on in asdict(tuning.kvm).items()}
+    hyperv = {key: value for key, value in asdict(tuning.hyperv).items() if value is not None}
     try:
         return (
             _environment(tuple(data_folders("templates")))
@@ -136,6 +137,7 @@ def compared_xml(request: DomainRequest) -> str:
                     memory_mib=request.memory_mib,
                 ),
                 kvm_features={key: on for key, on in kvm_features.items() if on is not None},
+                hyperv=hyperv,
                 page_kib=PAGE_KIB.get(tuning.memory.hugepages or ""),
                 memory_nodes=memory_nodes(tuning, request.plan),
             )

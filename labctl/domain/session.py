@@ -362,6 +362,17 @@ class RunningGuest:
                 raise
         return parse_json(answer)["return"]
 
+    def cpu_shares(self) -> int:
+        """Return the weight of the guest's cpu cgroup, as its hierarchy counts it."""
+        with self._calls.explained("libvirt does not tell the guest's CPU shares"):
+            found = self._domain.schedulerParametersFlags(libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            return int(found["cpu_shares"])
+
+    def set_cpu_shares(self, shares: int) -> None:
+        with self._calls.explained(f"libvirt does not give the guest {shares} CPU shares"):
+            live = libvirt.VIR_DOMAIN_AFFECT_LIVE
+            self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, live)
+
     def vcpu_threads(self) -> dict[int, int]:
         """Map vCPU number to host thread id."""
         return {cpu["cpu-index"]: cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")}

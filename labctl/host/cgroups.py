@@ -210,7 +210,7 @@ def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
 
     An autogroup only weighs for processes in the root cpu cgroup.
     """
-    if has(layout, "cpu") and not layout.rt_group_sched:
+    if has_cpu_groups(layout):
         return CpuSharing(
             True, "Guest, native runs and neighbours are in cpu cgroups with equal weights."
         )
@@ -256,15 +256,13 @@ def placement(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
     return found
 
 
-def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
-    """Return why a competitor does not weigh what the others do, from its `placement`; [] when it
-    does.
+def placement_problems(layout: Layout, found: Mapping[str, str], nice: int = 0) -> list[str]:
+    """Return why a competitor does not weigh what it should, from its `placement`; [] when it does.
 
     Where weights come from autogroups, each must be a session of its own in the root cpu cgroup,
-    at nice 0; where they come from cpu cgroups, each must be in a group of its own, not the root.
+    at `nice`; where they come from cpu cgroups, each must be in a group of its own, not the root.
     """
-    cpu = layout.controllers.get("cpu")
-    by_cgroup = cpu is not None and not layout.rt_group_sched
+    by_cgroup = has_cpu_groups(layout)
     path = cpu_group(layout, found)
     problems = []
     if by_cgroup and path == "/":
@@ -272,8 +270,8 @@ def placement_problems(layout: Layout, found: Mapping[str, str]) -> list[str]:
     if not by_cgroup and path not in ("/", None):
         problems.append(f"it is in the cpu cgroup {path}, not in the root")
     autogroup = found.get("autogroup")
-    if not by_cgroup and autogroup is not None and not autogroup.endswith("nice 0"):
-        problems.append(f"its autogroup is '{autogroup}', not at nice 0")
+    if not by_cgroup and autogroup is not None and not autogroup.endswith(f"nice {nice}"):
+        problems.append(f"its autogroup is '{autogroup}', not at nice {nice}")
     return problems
 
 
@@ -293,6 +291,11 @@ def cpu_group(layout: Layout, found: Mapping[str, str], root: Path = Path("/")) 
             break
         group = group.parent
     return str(group)
+
+
+def has_cpu_groups(layout: Layout) -> bool:
+    """Tell whether guests, native runs and neighbours have cpu cgroups; else they are sessions."""
+    return has(layout, "cpu") and not layout.rt_group_sched
 
 
 def has(layout: Layout, controller: str) -> bool:

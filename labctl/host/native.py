@@ -16,7 +16,7 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import dies_with_labctl, running
 from labctl.host.cgroups import Layout, placement
-from labctl.host.own_cgroups import Cgroup, group
+from labctl.host.own_cgroups import Cgroup, CpuLimits, group
 from labctl.host.settings.journal import Journal
 
 DATA_FOLDER = "/labdata"
@@ -108,17 +108,18 @@ def native_session(
     layout: Layout,
     journal: Journal,
     network: Path | None = None,
+    limits: CpuLimits | None = None,
 ) -> Iterator[NativeSession]:
     """Start a runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
 
-    `network`: its network namespace, else the host's. CPUs and policy are each command's own (the
-    runner sets them after the fork). Raises
-    HostError without root, when the tree is not there, or when the host lacks memory cgroups.
+    `network`: its network namespace, else the host's. `limits`: of its cgroup, else the default.
+    CPUs and policy are each command's own (the runner sets them after the fork). Raises HostError
+    without root, when the tree is not there, or when the host lacks memory cgroups.
     """
     check_tree(tree)
     name = f"native-{os.getpid()}"
     with (
-        group(layout, journal, name, memory_bytes=memory_bytes) as members,
+        group(layout, journal, name, memory_bytes=memory_bytes, limits=limits) as members,
         runner_in(
             tree, members, data_folder=data_folder, runner=runner, network=network
         ) as session,

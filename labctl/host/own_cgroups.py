@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import BrokenError, HostError
-from labctl.host.cgroups import Hierarchy, Layout, controllers_enabled, has, mount_points
+from labctl.host.cgroups import (
+    Hierarchy,
+    Layout,
+    controllers_enabled,
+    has,
+    has_cpu_groups,
+    mount_points,
+)
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import PRESENT, CgroupFolder
 
@@ -177,7 +184,7 @@ def group(
         raise HostError(f"cannot limit what a cgroup takes of CPUs: {why}")
     cpu = layout.controllers.get("cpu")
     # Limits come with a cpu cgroup that takes no real-time policies where the kernel has budgets.
-    by_cgroup = cpu is not None and (limits is not None or not layout.rt_group_sched)
+    by_cgroup = cpu is not None and (limits is not None or has_cpu_groups(layout))
     folders: dict[str, Path] = {}
     if cpu is not None and by_cgroup:
         folders["cpu"] = cpu.folder / f"labctl-{name}"

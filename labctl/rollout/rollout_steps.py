@@ -49,8 +49,8 @@ _SHOWN = 60
 _CONDITION = r"(\[@[a-z]{1,20}='[A-Za-z0-9,-]{1,50}'\])?"
 _STEPS = rf"(/@?[A-Za-z0-9-]{{1,40}}{_CONDITION}){{0,6}}"
 _DOMAIN = named(
-    rf"(clock/timer|cpu|cputune|devices/memballoon|features/kvm|iothreads|memoryBacking|numatune)"
-    rf"{_CONDITION}{_STEPS}",
+    r"(clock/timer|cpu|cputune|devices/memballoon|features/hyperv|features/kvm|iothreads"
+    rf"|memoryBacking|numatune){_CONDITION}{_STEPS}",
     "a part of a domain that tunings change",
 )
 """Nothing that names a file or a program (`emulator`, `loader`, a device's source) is among it."""
@@ -135,6 +135,15 @@ _SLICE = (
     "run this as root for every QEMU thread named 'CPU N/KVM': 'chrt --other "
     "--sched-runtime {ns:.0f} --pid 0 TID' (util-linux 2.41, Linux 6.12)."
 )
+_NICE = (
+    "libvirt has no option for the nice value of QEMU's threads. After each start of the guest, do "
+    "this as root: 'ls /proc/PID/task | xargs renice -n {nice} -p', PID being QEMU's."
+)
+_WEIGHT = (
+    "Give the domain the CPU weight {weight} with 'virsh schedinfo DOMAIN --live --config "
+    "--set cpu_shares={weight}' on a host with cgroup v2; with cgroup v1 it is {shares}, the "
+    "default being 1024. It counts against guests of the same partition ('<resource>')."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +218,10 @@ def rollout_steps(
     ]
     if settings.vcpu_slice_ms and settings.vcpu_slice_ms != former.vcpu_slice_ms:
         notes.append(_SLICE.format(ms=settings.vcpu_slice_ms, ns=settings.vcpu_slice_ms * 1e6))
+    if settings.nice not in (None, former.nice):
+        notes.append(_NICE.format(nice=settings.nice))
+    if (weight := settings.cpu_weight) not in (None, former.cpu_weight):
+        notes.append(_WEIGHT.format(weight=weight, shares=weight * 1024 // 100))
     runtime_us = host.get("rt-runtime-us")
     refused = _refused(view, settings, after, machine, runtime_us)
     if refused:

@@ -174,7 +174,7 @@ def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
 def _placement(tuning: Tuning) -> tuple[object, ...]:
     sched = tuning.vcpu_sched
     ordinary = sched is None or sched.policy is Policy.OTHER
-    own = (None if ordinary else sched, tuning.vcpu_slice_ms)
+    own = (None if ordinary else sched, tuning.vcpu_slice_ms, tuning.nice, tuning.cpu_weight)
     return tuning.pin.vcpus, tuning.pin.strategy, *own
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,25 @@ from labctl.base.hostfacts import is_version
 from labctl.base.tuning import PLAN, Kind, Policy, Strategy, Tuning
 from labctl.study.changes import Key, dotted, values
 
-TIMERS = ("hpet", "kvmclock")
+TIMERS = ("hpet", "kvmclock", "hypervclock")
 """Timers that QEMU on x86 can enable or disable. (libvirt takes `tsc` and gives QEMU nothing.)"""
 
 _ACCELERATOR: Key = ("requires", "accelerator")
 _NEEDS_KVM = "Add 'requires: {accelerator: kvm}'."
 _NEEDS_BOOT = "Write 'restore: false'."
 _FAIR = (Policy.OTHER, Policy.BATCH)
-_AT_BOOT = ("cpu", "kvm", "timers")
+_OF_FAIR = ("vcpu_slice_ms", "nice", "cpu_weight")
+_AT_BOOT = ("cpu", "kvm", "hyperv", "timers")
+_ENLIGHTENED: Mapping[str, Sequence[Key]] = {
+    "synic": (("hyperv", "vpindex"),),
+    "stimer": (("hyperv", "synic"), ("timers", "hypervclock")),
+    "stimer_direct": (("hyperv", "stimer"),),
+    "tlbflush": (("hyperv", "vpindex"),),
+    "ipi": (("hyperv", "vpindex"),),
+    "evmcs": (("hyperv", "vapic"),),
+}
+"""Enlightenments that each one needs (QEMU, docs/system/i386/hyperv.rst); QEMU refuses it without
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +58,22 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
             "'host.smt' disables hardware threads that the pin plan uses.",
             "Switch SMT off for the whole run: 'labctl host tune smt-off', then the sweep.",
         )
-    if tuning.vcpu_slice_ms and (sched := tuning.vcpu_sched) and sched.policy not in _FAIR:
-        yield Contradiction(
-            (("vcpu_slice_ms",), ("vcpu_sched",)),
-            "'vcpu_slice_ms' needs the fair scheduler, but 'vcpu_sched.policy' is "
-            f"'{sched.policy}'.",
-            "Remove one of them.",
-        )
+    if (sched := tuning.vcpu_sched) and sched.policy not in _FAIR:
+        for name in _OF_FAIR:
+            if getattr(tuning, name) is not None:
+                yield Contradiction(
+                    ((name,), ("vcpu_sched",)),
+                    f"'{name}' needs the fair scheduler, but 'vcpu_sched.policy' is "
+                    f"'{sched.policy}'.",
+                    "Remove one of them.",
+                )
     yield from _requirements(tuning)
     if tuning.kind is Kind.GUEST:
         yield from _iothreads(tuning)
         yield from _disk(tuning)
         yield from _cpu(tuning)
         yield from _kvm_only(tuning)
+        yield from _enlightened(tuning)
         yield from _memory(tuning)
         yield from _network(tuning)
         if tuning.restore:
@@ -147,11 +161,14 @@ def _cpu(tuning: Tuning) -> Iterator[Contradiction]:
 
 
 def _kvm_only(tuning: Tuning) -> Iterator[Contradiction]:
-    given = [key for key, value in values(tuning).items() if key[0] == "kvm" and value is not None]
+    given = [
+        key
+        for key, value in values(tuning).items()
+        if key[0] in ("kvm", "hyperv") and value is not None
+    ]
     if tuning.cpu.mode == "host-passthrough":
         given.append(("cpu", "mode"))
-    if "kvmclock" in tuning.timers:
-        given.append(("timers", "kvmclock"))
+    given += [("timers", name) for name in ("kvmclock", "hypervclock") if name in tuning.timers]
     for key in given:
         if tuning.requires.accelerator != "kvm":
             yield Contradiction((key, _ACCELERATOR), f"'{dotted(key)}' needs KVM.", _NEEDS_KVM)
@@ -165,8 +182,27 @@ def _kvm_only(tuning: Tuning) -> Iterator[Contradiction]:
             )
 
 
+def _enlightened(tuning: Tuning) -> Iterator[Contradiction]:
+    found = values(tuning)
+    for name, needed in _ENLIGHTENED.items():
+        for need in needed if found["hyperv", name] else ():
+            if not found.get(need):
+                yield Contradiction(
+                    (("hyperv", name), need),
+                    f"'hyperv.{name}' needs '{dotted(need)}', without which QEMU doesn't start.",
+                    f"Write '{need[0]}: {{{need[1]}: true}}' as well.",
+                )
+
+
 def _memory(tuning: Tuning) -> Iterator[Contradiction]:
     memory = tuning.memory
+    if memory.free_page_reporting and not memory.balloon:
+        yield Contradiction(
+            (("memory", "free_page_reporting"), ("memory", "balloon")),
+            "'memory.free_page_reporting' is a feature of the balloon, and 'memory.balloon' is "
+            "false.",
+            "Take one of them out.",
+        )
     if memory.hugepages is not None:
         # libvirt: "hugepages are not allowed with anonymous memory source"; a file is on tmpfs.
         if memory.source in ("anonymous", "file"):
@@ -242,6 +278,7 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
         (("network", "queues"), network.queues is not None),
         (("network", "packed"), network.packed is not None),
         (("memory", "balloon"), not memory.balloon),
+        (("memory", "free_page_reporting"), memory.free_page_reporting is not None),
     )
     refused: list[tuple[Key, bool, str]] = [
         *((key, acts, "it keeps the CPU that it booted with") for key, acts in cpu),

@@ -21,6 +21,7 @@ from labctl.base.tuning import (
     Cpu,
     Disk,
     GuestSide,
+    Hyperv,
     Kind,
     KvmFeatures,
     Memory,
@@ -100,6 +101,26 @@ class KvmFile(FileModel):
     pv_ipi: bool | None = None
 
 
+class HypervFile(FileModel):
+    relaxed: bool | None = None
+    vapic: bool | None = None
+    spinlocks: Annotated[int, Field(ge=4095, le=0xFFFFFFFF)] | None = None
+    """Attempts at a lock before the guest tells the hypervisor; libvirt takes 4095 and more."""
+    vpindex: bool | None = None
+    runtime: bool | None = None
+    synic: bool | None = None
+    stimer: bool | None = None
+    stimer_direct: bool | None = None
+    """Timers that expire by an interrupt, without a message."""
+    reset: bool | None = None
+    frequencies: bool | None = None
+    reenlightenment: bool | None = None
+    tlbflush: bool | None = None
+    ipi: bool | None = None
+    evmcs: bool | None = None
+    avic: bool | None = None
+
+
 class MemoryFile(FileModel):
     hugepages: Literal["2M", "1G"] | None = None
     locked: bool | None = None
@@ -109,6 +130,7 @@ class MemoryFile(FileModel):
     numa: Literal["strict", "preferred", "interleave"] | None = None
     cells: bool | None = None
     balloon: bool | None = None
+    free_page_reporting: bool | None = None
 
 
 class DiskFile(FileModel):
@@ -181,11 +203,16 @@ class TuningFile(FileModel):
     vcpu_sched: SchedFile | None = None
     vcpu_slice_ms: Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False), DELAY] | None = None
     """Time slice of the vCPUs under the fair scheduler, such as `3 ms` (Linux 6.12)."""
+    nice: Annotated[int, Field(ge=-20, le=19)] | None = None
+    """Nice value of all of QEMU's threads, such as `-5`."""
+    cpu_weight: Annotated[int, Field(ge=1, le=10000)] | None = None
+    """CPU weight of the whole guest against its neighbours' 100, such as `400`."""
     emulator_sched: SchedFile | None = None
     iothread_sched: SchedFile | None = None
     iothreads: Annotated[int, Field(ge=0, le=16)] | None = None
     cpu: CpuFile | None = None
     kvm: KvmFile | None = None
+    hyperv: HypervFile | None = None
     timers: dict[str, bool | None] | None = None
     memory: MemoryFile | None = None
     disk: DiskFile | None = None
@@ -218,8 +245,8 @@ _Files = Mapping[str, Path]
 """Name to file of every tuning."""
 
 GUEST_ONLY = (
-    *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "timers", "memory"),
-    *("disk", "network", "guest", "handicap_percent"),
+    *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "hyperv", "timers"),
+    *("memory", "disk", "network", "guest", "handicap_percent"),
 )
 """Keys that mean nothing without a guest."""
 
@@ -376,12 +403,15 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
         ),
         vcpu_sched=_sched(source, "vcpu_sched", values.get("vcpu_sched")),
         vcpu_slice_ms=values.get("vcpu_slice_ms"),
+        nice=values.get("nice"),
+        cpu_weight=values.get("cpu_weight"),
         emulator_sched=_sched(source, "emulator_sched", values.get("emulator_sched")),
         iothread_sched=_sched(source, "iothread_sched", values.get("iothread_sched")),
         iothreads=values.get("iothreads", 0),
         requires=required(values.get("requires", {})),
         cpu=_value(Cpu, values.get("cpu")),
         kvm=_value(KvmFeatures, values.get("kvm")),
+        hyperv=_value(Hyperv, values.get("hyperv")),
         timers=values.get("timers", {}),
         memory=_value(Memory, values.get("memory")),
         disk=_value(Disk, values.get("disk")),

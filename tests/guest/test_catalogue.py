@@ -20,7 +20,7 @@ from labctl.base.hostfacts import is_older
 from labctl.base.paths import host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain import readback
-from labctl.domain.asked import ExpectedThread, expected_threads, mismatches
+from labctl.domain.asked import ExpectedThread, expected_threads, mismatches, urged
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.readback import huge_page_kib, memory_problems
 from labctl.domain.render import DomainRequest, render
@@ -31,7 +31,9 @@ from labctl.host.cgroups import detect, libvirt_controllers
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
+from labctl.run.guests.bench import urge
 from labctl.run.guests.lab_opening import open_image
+from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.planning.requirements import read_offers
 from labctl.run.resources.disks import DataDisks, make_overlay
 from labctl.run.resources.huge_pages import (
@@ -66,7 +68,7 @@ GUESTS = [
 @dataclass(frozen=True)
 class Bench:
     """An open connection, and what guests are made of. `shown`: the guests that were as asked, by
-    XML and threads: many tunings change the host or the guest's inside alone."""
+    XML, threads and weight: many tunings change the host or the guest's inside alone."""
 
     session: Session
     journal: Journal
@@ -100,15 +102,17 @@ class Bench:
 
     def threads(self, tuning: Tuning, vcpus: int) -> list[ExpectedThread]:
         plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
-        return expected_threads(tuning, plan, self.topology.usable)
+        return urged(expected_threads(tuning, plan, self.topology.usable), tuning)
 
     def wrong(self, tuning: Tuning, xml: str, running: RunningGuest, vcpus: int) -> list[str]:
         """What the running guest has otherwise than was asked."""
-        states = readback.read_threads(
-            running.pid, running.vcpu_threads(), running.iothread_threads()
-        )
+        vcpu_tids = running.vcpu_threads()
+        urge(tuning, running.pid, vcpu_tids.values())
+        weigh(detect(), running, tuning.cpu_weight)
+        states = readback.read_threads(running.pid, vcpu_tids, running.iothread_threads())
         return [
             *mismatches(self.threads(tuning, vcpus), states),
+            *weight_problems(detect(), running, tuning.cpu_weight),
             *readback.live_mismatches(xml, running.live_xml()),
             *memory_problems(pages_of(xml), running.pid),
         ]
@@ -175,6 +179,8 @@ def _absent(tuning: Tuning, installed: str, topology: Topology) -> str | None:
             return "the right to lift the limit of locked memory"
     if need.libvirt is not None and is_older(installed, need.libvirt):
         return f"libvirt {need.libvirt}"
+    if need.kernel is not None and is_older(os.uname().release, need.kernel):
+        return f"Linux {need.kernel}"
     if missing := [path for path in need.paths if not Path(path).exists()]:
         return ", ".join(missing)
     if need.hugepages is not None and free_pages(need.hugepages) is None:
@@ -193,7 +199,7 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
     except UsageError as error:
         pytest.skip(f"this host lacks the CPUs: {error.message}")
     validate(xml)
-    asked = (xml, repr(bench.threads(tuning, vcpus)))
+    asked = (xml, repr((bench.threads(tuning, vcpus), tuning.cpu_weight)))
     if asked in bench.shown:
         return
     pools = huge_page_pools()

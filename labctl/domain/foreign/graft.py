@@ -255,6 +255,8 @@ def _make_room(own: etree._Element, old: etree._Element | None, new: etree._Elem
             own.remove(child)
         for key in _OF_A_MODEL:
             own.attrib.pop(key, None)
+    if own.tag == "hyperv" and own.get("mode") == "passthrough":
+        own.attrib.pop("mode")  # it takes no enlightenment by its name
     if own.tag == "memballoon" and new.get("model") == "none":
         for child in list(own):
             own.remove(child)

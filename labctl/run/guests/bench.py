@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.channel import Channel, ClockReading
+from labctl.base.command import Command
 from labctl.base.cpus import CpuSet
 from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
@@ -28,16 +29,18 @@ from labctl.collect.collector import ThreadRef
 from labctl.collect.table import RECORDERS
 from labctl.collect.threads.thread_snapshots import OWN
 from labctl.domain import readback
-from labctl.domain.asked import ExpectedThread, expected_workload, mismatches, sliced
+from labctl.domain.asked import ExpectedThread, expected_workload, mismatches, urged
 from labctl.domain.readback import memory_problems, read_threads
 from labctl.domain.render import guest_data_paths
-from labctl.host.cgroups import placement, placement_problems
+from labctl.host.cgroups import Layout, placement, placement_problems
+from labctl.host.cpu_weight import group_limits, group_problems, session_problems, weigh_session
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.host.settings import knobs
 from labctl.host.topology import read_topology
 from labctl.run.guests import nic, tuned
 from labctl.run.guests.boots import Boots, PausedGuest
 from labctl.run.guests.lab import Lab
+from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.resources.huge_pages import pages_of
 from labctl.store.jsonfile import write_bytes
 
@@ -77,6 +80,9 @@ class Bench:
     """Tells what ended something that the tuning holds on the host; asked after each trial."""
     misplaced: Callable[[], list[str]] = list
     """Reads that back now, of a machine that lives on after a trial."""
+    weigh: Callable[[int, Command], list[str]] = lambda pid, command: []
+    """Gives the process of a native command that waits to begin the tuning's CPU weight; returns
+    why it does not weigh that."""
     problems: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     boot: int = 0
@@ -156,6 +162,23 @@ def guest_threads(
         ThreadRef(pid=pid, tid=state.tid, role=state.role, index=state.index)
         for state in read_threads(pid, vcpu_tids, iothread_tids)
     ]
+
+
+def urge(tuning: Tuning, pid: int, sliced: Iterable[int]) -> None:
+    """Give a process's threads the tuning's nice value, and those of `sliced` its time slice; what
+    they start inherits both. Raises BrokenError where one can't have it."""
+    set_slices(sliced, tuning.vcpu_slice_ns)
+    if tuning.nice is not None:
+        for tid in thread_ids(pid):
+            try:
+                os.setpriority(os.PRIO_PROCESS, tid, tuning.nice)
+            except ProcessLookupError:
+                continue  # it has ended since
+            except OSError as error:
+                raise BrokenError(
+                    f"thread {tid} can't have the nice value {tuning.nice}: {error.strerror}",
+                    hint="A nice value below the present one takes CAP_SYS_NICE.",
+                ) from error
 
 
 def set_slices(tids: Iterable[int], slice_ns: int) -> None:
@@ -238,11 +261,16 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         vcpus = running.vcpu_threads()
         iothreads = running.iothread_threads()
         live = running.live_xml()
-        slice_ns = tuning.vcpu_slice_ns
-        expected = sliced(lab.source.expected_threads(lab, tuning, paused.asked_xml), slice_ns)
-        set_slices(vcpus.values(), slice_ns)
+        expected = urged(lab.source.expected_threads(lab, tuning, paused.asked_xml), tuning)
+        urge(tuning, pid, vcpus.values())
+        weigh(lab.layout, running, tuning.cpu_weight)
 
-        misplaced = partial(_misplaced_threads, expected, pid, vcpus, iothreads)
+        def misplaced() -> list[str]:
+            return [
+                *_misplaced_threads(expected, pid, vcpus, iothreads),
+                *weight_problems(lab.layout, running, tuning.cpu_weight),
+            ]
+
         problems = [*misplaced(), *_guest_problems(lab, pid, paused.asked_xml, live)]
         channel = stack.enter_context(paused.answering())
         if not restored:
@@ -342,11 +370,10 @@ def _misplaced_threads(
 
 
 def _guest_problems(lab: Lab, pid: int, asked_xml: str, live_xml: str) -> list[str]:
-    """Return what of a guest's XML, memory and cgroup is not what was asked."""
+    """Return what of a guest's XML and memory is not what was asked."""
     return [
         *readback.live_mismatches(asked_xml, live_xml, is_whole=lab.source.says_everything),
         *memory_problems(pages_of(asked_xml), pid),
-        *placement_problems(lab.layout, placement(pid)),
     ]
 
 
@@ -375,11 +402,14 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
                 layout=lab.layout,
                 journal=lab.journal,
                 network=lab.native_network,
+                limits=group_limits(lab.layout, tuning.cpu_weight),
             )
         )
         channel = runner_channel(session)
-        # Whatever the runner starts inherits its slice.
-        set_slices([session.pid], tuning.vcpu_slice_ns)
+        # Whatever the runner starts inherits its slice and nice value.
+        urge(tuning, session.pid, [session.pid])
+        placed = placement_problems(lab.layout, session.placement())
+        weighed = partial(group_problems, lab.layout, session.group, tuning.cpu_weight)
         yield Bench(
             tuning=tuning,
             kind=Kind.NATIVE,
@@ -389,14 +419,27 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             siblings=lab.topology.siblings(cpus),
             threads=list,
             counters=lambda: {"oom_kills": session.oom_kills()},
-            problems=tuple(placement_problems(lab.layout, session.placement())),
+            problems=(*placed, *weighed()),
+            misplaced=weighed,
+            weigh=partial(_weigh_command, lab.layout, tuning.cpu_weight),
             evidence={"placement.json": session.placement(), **on_host.evidence},
             peer=lab.link.native.peer if lab.link else None,
             cpus=cpus,
             sched=tuning.vcpu_sched,
             host_problems=on_host.problems,
-            asked=(expected_workload(cpus, tuning.vcpu_sched, tuning.vcpu_slice_ns),),
+            asked=(expected_workload(cpus, tuning.vcpu_sched, tuning),),
         )
+
+
+def _weigh_command(layout: Layout, weight: int | None, pid: int, command: Command) -> list[str]:
+    """Give a command that waits to begin the twin's weight: its session is not the runner's. Return
+    why it does not weigh that."""
+    if weight is None:
+        return []
+    if command.cgroup is not None and "cpu" in command.cgroup.controllers:
+        return ["it has a cpu cgroup of its own, in which the tuning's CPU weight is not in force"]
+    weigh_session(layout, pid, weight)
+    return session_problems(layout, pid, weight)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import MOST_NEIGHBOURS, neighbour_seat
 from labctl.base.process import last_words
 from labctl.base.tuning import Tuning
-from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches, sliced
+from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches, urged
 from labctl.domain.readback import read_threads
 from labctl.domain.save_image import (
     Identity,
@@ -37,13 +37,14 @@ from labctl.domain.save_image import (
     with_usb_addresses,
 )
 from labctl.domain.session import RunningGuest, confined_to
-from labctl.host.cgroups import Layout, placement, placement_problems
+from labctl.host.cgroups import Layout
 from labctl.host.guest_memory import MIB, memory_problem
 from labctl.host.link import tap
-from labctl.run.guests.bench import set_slices
+from labctl.run.guests.bench import urge
 from labctl.run.guests.boots import SavedBoot, empty_data_disks
 from labctl.run.guests.lab import Lab, Pins
 from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
+from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.resources.disks import make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
@@ -114,13 +115,18 @@ def confined_threads(running: RunningGuest, cpus: CpuSet) -> list[ExpectedThread
     ]
 
 
-def check_place(layout: Layout, running: RunningGuest, expected: Sequence[ExpectedThread]) -> None:
+def check_place(
+    layout: Layout,
+    running: RunningGuest,
+    expected: Sequence[ExpectedThread],
+    weight: int | None = None,
+) -> None:
     """Raise BrokenError unless a guest's threads are as expected, and compete as a measured guest's
-    do."""
+    do. `weight`: the guest's, None being the default."""
     vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
     problems = [
         *mismatches(expected, read_threads(running.pid, vcpus, iothreads)),
-        *placement_problems(layout, placement(running.pid)),
+        *weight_problems(layout, running, weight),
     ]
     if problems:
         raise BrokenError(
@@ -242,14 +248,15 @@ class CloneRoom:
             identity = identity_of(parts.xml)
             running = self._restored(parts, identity)
             stack.callback(running.end)
+            weight = self.tuning.cpu_weight if cpus is None else None
+            weigh(lab.layout, running, weight)
             if cpus is None:
-                slice_ns = self.tuning.vcpu_slice_ns
-                set_slices(running.vcpu_threads().values(), slice_ns)
+                urge(self.tuning, running.pid, running.vcpu_threads().values())
                 asked = lab.source.expected_threads(lab, self.tuning, parts.xml)
-                expected = sliced(asked, slice_ns)
+                expected = urged(asked, self.tuning)
             else:
                 expected = confined_threads(running, cpus)
-            check_place(lab.layout, running, expected)
+            check_place(lab.layout, running, expected, weight)
             waited_s = draw.uniform(0, TICK_S)
             time.sleep(waited_s)
             resumed_ns = time.monotonic_ns()

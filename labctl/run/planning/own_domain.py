@@ -217,7 +217,7 @@ XML = "domain.xml"
 
 _OF_XML = frozenset(
     ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
-    + ("cpu", "kvm", "timers", "memory", "disk", "network")
+    + ("cpu", "kvm", "hyperv", "timers", "memory", "disk", "network")
 )
 """Keys of a tuning that are said in the domain's XML."""
 

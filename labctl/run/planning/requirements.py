@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from labctl.base.tuning import Kind, Requires, Tuning
 from labctl.domain.guestcpu import PAGE_KIB
 from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
-from labctl.host import cgroups
+from labctl.host import cgroups, cpu_weight
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
 from labctl.host.own_cgroups import why_no_command_cgroup
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
@@ -75,6 +75,8 @@ class Offers:
     locks_memory: bool = True
     """True if QEMU may lock all of its memory."""
     knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    weight_problems: Mapping[str, str] = field(default_factory=dict)
+    """Reasons by tuning why its guest can't have the CPU weight that it asks for."""
 
 
 def read_offers(
@@ -117,6 +119,7 @@ def read_offers(
         programs=frozenset(name for name in wanted_programs if shutil.which(name)),
         locks_memory=_may_lock_memory(),
         knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
+        weight_problems=_weight_problems([tuning for tuning in tunings if tuning.cpu_weight]),
     )
 
 
@@ -131,6 +134,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_huge_pages(need, offers),
         *_isolation(tuning, offers),
         *_locking(tuning, offers),
+        *_weight(tuning, offers),
         *(
             Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
             for problem in offers.knob_problems.get(tuning.name, ())
@@ -276,6 +280,19 @@ def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
             text="it needs CAP_SYS_RESOURCE, or no limit on locked memory: labctl has neither here",
             remedy="Start labctl from a root that may lift the limit ('ulimit -l unlimited').",
         )
+
+
+def _weight(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    if text := offers.weight_problems.get(tuning.name):
+        yield Unmet(text=text, remedy="Run 'sysctl -w kernel.sched_autogroup_enabled=1'.")
+
+
+def _weight_problems(tunings: Sequence[Tuning]) -> dict[str, str]:
+    if not tunings:
+        return {}
+    layout, autogroups = cgroups.detect(), cgroups.autogroup_enabled()
+    found = {one.name: cpu_weight.why_no_weight(layout, autogroups, one.host) for one in tunings}
+    return {name: why for name, why in found.items() if why is not None}
 
 
 def _may_lock_memory() -> bool:

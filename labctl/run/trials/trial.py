@@ -162,13 +162,15 @@ def target_of(
 
 def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Target:
     """Return the target with the command that waits to begin, natively: in a guest its threads are
-    the guest's. Raises BrokenError when it is not where and what its twin asks for."""
+    the guest's. Raises BrokenError when it is not where and what its twin asks for, or can't have
+    its CPU weight."""
     if bench.cpus is None:
         return target
     limits = command.cgroup
     cpus = bench.cpus & limits.cpus if limits is not None and limits.cpus else bench.cpus
-    sched, slice_ns = command.sched or bench.sched, bench.tuning.vcpu_slice_ns
-    if problems := readback.native_mismatches(pid, cpus, sched, slice_ns=slice_ns):
+    sched = command.sched or bench.sched
+    problems = readback.native_mismatches(pid, cpus, sched, tuning=bench.tuning)
+    if problems := [*problems, *bench.weigh(pid, command)]:
         raise BrokenError("; ".join(problems))
     return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))
 

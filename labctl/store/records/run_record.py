@@ -43,6 +43,8 @@ class RecordedTuning(Record):
     requires: RecordedNeeds = RecordedNeeds()
     pin: PinChoice = PinChoice()
     vcpu_slice_ms: Number | None = None
+    nice: Whole | None = None
+    cpu_weight: Whole | None = None
     iothreads: Any = None
     disk: dict[str, Any] = {}
     host: dict[str, Any] = {}

@@ -281,3 +281,22 @@ def test_a_time_slice_which_libvirt_has_no_option_for_is_told_as_a_command(
     (note,) = (one for one in first["rollout"]["notes"] if "time slice" in one)
     assert "slice of 3 ms" in note
     assert "'chrt --other --sched-runtime 3000000 --pid 0 TID'" in note
+
+
+def test_a_nice_value_which_libvirt_has_no_option_for_is_told_as_a_command(
+    labctl: Labctl, results: Path
+) -> None:
+    settings = {"pinned+fifo": {"nice": -5}, "baseline": {"nice": None}}
+    stored(results, with_run(made(), tunings=settings))
+    [first, _] = advised(labctl)["advised"]
+    (note,) = (one for one in first["rollout"]["notes"] if "nice value" in one)
+    assert "'ls /proc/PID/task | xargs renice -n -5 -p'" in note
+
+
+def test_a_cpu_weight_is_told_for_both_versions_of_cgroups(labctl: Labctl, results: Path) -> None:
+    settings = {"pinned+fifo": {"cpu_weight": 25}, "baseline": {"cpu_weight": None}}
+    stored(results, with_run(made(), tunings=settings))
+    [first, _] = advised(labctl)["advised"]
+    (note,) = (one for one in first["rollout"]["notes"] if "CPU weight" in one)
+    assert "'virsh schedinfo DOMAIN --live --config --set cpu_shares=25' on a host with" in note
+    assert "with cgroup v1 it is 256, the default being 1024" in note

@@ -71,6 +71,34 @@ def test_the_roles_change_nothing(name: str, same: str) -> None:
     assert changed(name, same) == {}
 
 
+def test_an_enlightenment_comes_beside_those_that_a_domain_has() -> None:
+    assert changed("by hand", "hyperv-relaxed") == {}
+    assert changed("by hand", "hyperv-stimer-direct") == {
+        "features/hyperv/vpindex/@state": "on",
+        "features/hyperv/synic/@state": "on",
+        "features/hyperv/stimer/@state": "on",
+        "features/hyperv/stimer/direct/@state": "on",
+        "clock/timer[@name='hypervclock']/@present": "yes",
+    }
+
+
+def test_a_domain_that_passes_all_enlightenments_through_gets_those_of_the_tuning() -> None:
+    text = own("by hand").xml.replace(
+        '<hyperv mode="custom"><relaxed state="on"/></hyperv>', '<hyperv mode="passthrough"/>'
+    )
+    assert 'mode="passthrough"' in text
+    chosen = load_tuning("hyperv-vapic")
+    plan = pin_plan(hosts.TWO_SOCKETS_SMT, own("by hand").vcpus, 1)
+    plain, rendered = (
+        render(hosts.request(t, plan=plan, vcpus=own("by hand").vcpus, accelerator="kvm"))
+        for t in (BASELINE, chosen)
+    )
+    hyperv = parse(grafted(text, chosen, plain, rendered)).find("features/hyperv")
+    assert hyperv is not None
+    assert hyperv.get("mode") is None
+    assert [child.tag for child in hyperv] == ["vapic"]
+
+
 def test_a_tuning_changes_what_it_is_about_and_nothing_else() -> None:
     assert changed("server", "vcpupin") == {
         f"cputune/vcpupin[@vcpu='{n}']/@cpuset": cpu for n, cpu in enumerate(("1", "9", "2", "10"))

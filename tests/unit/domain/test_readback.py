@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import BrokenError
-from labctl.base.tuning import Policy, Sched
-from labctl.domain.asked import ThreadState, expected_threads, mismatches
+from labctl.base.tuning import Kind, Policy, Sched, Tuning
+from labctl.domain.asked import ThreadState, expected_threads, mismatches, urged
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.readback import live_mismatches, native_mismatches, read_threads
+from labctl.domain.render import render
 from labctl.study.tunings import load_tuning
 
 from . import hosts
@@ -168,6 +169,35 @@ def test_a_native_workload_is_held_to_its_twins_cpus_and_policy(tmp_path: Path) 
     assert "the workload ('sysbench', thread 11): expected CPU 1, got 0-1" in said
     assert len(native_mismatches(10, frozenset({1}), None, tmp_path)) == 3
     assert native_mismatches(12, frozenset({1}), None, tmp_path) == ["the workload: no such thread"]
+
+
+def test_a_native_workload_is_held_to_its_twins_nice_value(tmp_path: Path) -> None:
+    add_thread(tmp_path, 10, 10, one_thread("sysbench", cpus="1"))
+    twin = Tuning(name="native+nice", description="", kind=Kind.NATIVE, nice=5)
+    assert native_mismatches(10, frozenset({1}), None, tmp_path, tuning=twin) == [
+        "the workload ('sysbench', thread 10) has the nice value -5, asked was 5"
+    ]
+
+
+def test_every_thread_of_a_guest_is_held_to_its_nice_value(proc: Path) -> None:
+    expected = expected_threads(TUNING, PLAN, PLAN.usable)
+    lowered = replace(TUNING, nice=5)
+    said = mismatches(urged(expected, lowered), threads(proc))
+    assert len(said) == len(threads(proc))
+    assert all("has the nice value 0, asked was 5" in text for text in said)
+
+
+def test_an_enlightenment_that_the_domain_lacks_is_named() -> None:
+    plan = pin_plan(hosts.FOUR_CPUS, 2, 0)
+    tuning = load_tuning("hyperv-recommended")
+    asked = render(hosts.request(tuning, plan=plan, accelerator="kvm"))
+    bent = asked.replace('retries="8191"', 'retries="4096"').replace('<ipi state="on"/>', "")
+    bent = bent.replace('<direct state="on"/>', '<direct state="off"/>')
+    assert live_mismatches(asked, bent) == [
+        "Hyper-V feature ipi: asked was on, the domain has none",
+        "Hyper-V feature spinlocks: asked was on 8191, the domain has on 4096",
+        "Hyper-V feature stimer direct: asked was on, the domain has off",
+    ]
 
 
 def test_what_libvirt_fills_in_is_no_mismatch() -> None:

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from labctl.base.tuning import Kind
 from labctl.base.xmldiff import changes
 from labctl.rollout.domain_edits import changed_devices, domain_changes, edits, fragment, live_pins
+from labctl.rollout.rollout_steps import check_domains
 from labctl.rollout.steps import filled
+from labctl.study.tunings import load_tunings, tuning_names
 
 TESTS = Path(__file__).parents[2]
 GOLDEN = TESTS / "golden" / "domain"
 FIXTURES = TESTS / "unit" / "domain" / "fixtures"
+GUESTS = [n for n, t in load_tunings(tuning_names()).items() if t.kind is Kind.GUEST]
 BASELINE = (GOLDEN / "baseline.kvm.xml").read_text()
 
 needs_virt_xml = pytest.mark.skipif(
@@ -55,8 +59,19 @@ def of_devices(before: str, after: str) -> set[tuple[str, str, str | None]]:
     }
 
 
+@pytest.mark.parametrize("name", GUESTS)
+def test_what_a_tuning_changes_may_be_advised(name: str) -> None:
+    check_domains("run", name, BASELINE, tuned(name))
+
+
 @needs_virt_xml
-@pytest.mark.parametrize("name", ["pinned+fifo+iothreads", "numa-strict", "memory-hugetlb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("pinned+fifo+iothreads", "numa-strict", "memory-hugetlb", "hyperv-stimer-direct"),
+        "free-page-reporting",
+    ],
+)
 def test_a_domain_of_virt_installs_becomes_what_labctl_renders(name: str) -> None:
     theirs = (FIXTURES / "virt-install-4.1.0-kvm.xml").read_text()
     wanted = of_domain(BASELINE, tuned(name))

@@ -153,8 +153,7 @@ def test_a_full_disk_ends_the_run_and_leaves_no_part_of_a_copy(host: Host) -> No
 
 def test_threads_that_may_run_elsewhere_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout({"cpu": Hierarchy(2, Path("/sys/fs/cgroup"))}, None, rt_group_sched=False)
-    monkeypatch.setattr(clones, "placement", lambda pid: {})
-    monkeypatch.setattr(clones, "placement_problems", lambda layout, placement: [])
+    monkeypatch.setattr(clones, "weight_problems", lambda *given: [])
     running: Any = SimpleNamespace(
         pid=os.getpid(),
         name="labctl-noisy-1",

@@ -126,6 +126,14 @@ def test_huge_pages_are_free_or_there_is_memory_to_make_them_of(
     assert bool(found) is lacks
 
 
+def test_a_cpu_weight_that_nothing_gives_is_lacking() -> None:
+    weighed = tuning(cpu_weight=400)
+    assert unmet(weighed, offers()) == []
+    (lack,) = unmet(weighed, offers(weight_problems={"wanted": "it needs cpu cgroups"}))
+    assert lack.text == "it needs cpu cgroups"
+    assert "sched_autogroup_enabled=1" in lack.remedy
+
+
 def test_a_reason_holds_nothing_that_changes_from_minute_to_minute() -> None:
     """It is part of the plan, which is the same bytes each time."""
     few, fewer = (

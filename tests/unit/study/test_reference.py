@@ -38,6 +38,11 @@ ACTS_ON_NOTHING_MEASURED = {"baseline", "booted", "control", "disk-discard-ignor
 """The baseline again, and two that none of the workloads has to do with."""
 
 
+def is_of_windows(name: str) -> bool:
+    """Whether only Windows uses what the tuning offers: labctl's images have Linux."""
+    return name.startswith("hyperv-") or name == "timer-hypervclock"
+
+
 OF_ONE_STUDY = {"frame-loop", "sched-matrix", "supertuxkart", "tick-server"}
 """Programs of which only the study that repeats a published one says what they exercise."""
 
@@ -45,7 +50,8 @@ OF_ONE_STUDY = {"frame-loop", "sched-matrix", "supertuxkart", "tick-server"}
 def test_every_guest_tuning_of_the_catalogue_names_a_workload_that_exercises_it() -> None:
     tunings = load_tunings(tuning_names())
     named = {name: t.exercised_by for name, t in tunings.items() if t.kind is Kind.GUEST}
-    assert {name for name, programs in named.items() if not programs} == ACTS_ON_NOTHING_MEASURED
+    unused = {name for name, programs in named.items() if not programs}
+    assert {name for name in unused if not is_of_windows(name)} == ACTS_ON_NOTHING_MEASURED
     assert {program for programs in named.values() for program in programs} <= {*checkers()}
 
 

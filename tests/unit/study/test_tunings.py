@@ -69,6 +69,8 @@ def test_a_guests_twin_has_its_placement_and_policy() -> None:
             assert twin.pin.vcpus == tuning.pin.vcpus, tuning.name
             assert twin.vcpu_sched == tuning.vcpu_sched, tuning.name
             assert twin.vcpu_slice_ms == tuning.vcpu_slice_ms, tuning.name
+            assert twin.nice == tuning.nice, tuning.name
+            assert twin.cpu_weight == tuning.cpu_weight, tuning.name
 
 
 def test_the_control_is_the_baseline_but_for_its_name() -> None:
@@ -168,6 +170,34 @@ def test_extending_itself_is_a_circle(write: Write) -> None:
             "vcpu_slice_ms: 3 ms\nvcpu_sched: {policy: fifo, priority: 1}",
             2,
             "is of the fair scheduler, and 'vcpu_sched.policy' is 'fifo'",
+        ),
+        ("hyperv: {spinlocks: 4094}", 2, "'hyperv.spinlocks' is 4094"),
+        ("hyperv: {relaxed: true}", 2, "'hyperv.relaxed' asks for what only KVM has"),
+        (
+            "requires: {accelerator: kvm}\nrestore: false\nhyperv: {synic: true}",
+            4,
+            "'hyperv.synic' needs 'hyperv.vpindex', without which QEMU doesn't start. | Write "
+            "'hyperv: {vpindex: true}'",
+        ),
+        (
+            "requires: {accelerator: kvm}\nrestore: false\n"
+            "hyperv: {vpindex: true, synic: true, stimer: true}",
+            4,
+            "'hyperv.stimer' needs 'timers.hypervclock'",
+        ),
+        ("requires: {accelerator: kvm}\nhyperv: {reset: true}", 3, "Write 'restore: false'"),
+        (
+            "restore: false\nmemory: {balloon: false, free_page_reporting: true}",
+            3,
+            "is a feature of the balloon, and 'memory.balloon' is false",
+        ),
+        ("memory: {free_page_reporting: true}", 2, "Write 'restore: false'"),
+        ("nice: 20", 2, "'nice' is 20"),
+        ("cpu_weight: 0", 2, "'cpu_weight' is 0"),
+        (
+            "nice: -5\nvcpu_sched: {policy: rr, priority: 1}",
+            2,
+            "'nice' is of the fair scheduler, and 'vcpu_sched.policy' is 'rr'",
         ),
         ("pin: {vcpus: {0: 3-1}}", 2, "not a CPU list: '3-1'"),
         ("pin: {vcpus: 1-3}", 2, "give 'plan', or a mapping of numbers to CPU lists"),
