@@ -158,7 +158,8 @@ class Disk:
     """True if iothreads serve the disks rather than the emulator thread: the first one the root
     disk, and the second, where there is one, the data disk."""
     iothread_mapping: bool = False
-    """True if its queues are spread over all iothreads (libvirt 10, QEMU 9)."""
+    """True if its queues are spread over all iothreads (libvirt 10, QEMU 9; on a virtio-scsi
+    controller libvirt 11.2, QEMU 10)."""
     bus: str = "virtio"
     format: str = "raw"
     queues: int | None = None

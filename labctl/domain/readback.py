@@ -164,8 +164,6 @@ def _disks(root: etree._Element) -> _Named:
         if target is not None and (bus := target.get("bus")) is not None:
             yield f"{name} bus", bus
         yield from _driver(name, disk, _DISK)
-        if mapped := [thread.get("id", "?") for thread in disk.iterfind("driver/iothreads/*")]:
-            yield f"{name} iothreads", ", ".join(mapped)
 
 
 def _devices(root: etree._Element) -> _Named:
@@ -192,6 +190,8 @@ def _driver(name: str, device: etree._Element, keys: tuple[str, ...]) -> _Named:
     for key in keys:
         if driver is not None and (value := driver.get(key)) is not None:
             yield f"{name} {key}", value
+    if mapped := [thread.get("id", "?") for thread in device.iterfind("driver/iothreads/*")]:
+        yield f"{name} iothreads", ", ".join(mapped)
 
 
 # Read back what runs, from the kernel and from libvirt, and compare it with what was asked.

@@ -263,7 +263,7 @@ def _device_options(kind: str, inside: Iterable[XmlChange]) -> list[str]:
         name = change.path.replace("/@", ".").removeprefix("@")
         if name in _NAMED_OPTIONS[kind] and change.after is not None:
             options.append(f"{name}={change.after}")
-        elif kind == "controller":
+        elif kind == "controller" and not change.path.startswith("driver/"):
             continue  # its type and index, which --add-device gives it
         elif change.after:
             path = _option(change.path)

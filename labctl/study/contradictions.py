@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labctl.base.hostfacts import is_version
+from labctl.base.hostfacts import is_older, is_version
 from labctl.base.tuning import PLAN, Kind, Policy, Strategy, Tuning
 from labctl.study.changes import Key, dotted, values
 
@@ -18,6 +18,8 @@ _NEEDS_KVM = "Add 'requires: {accelerator: kvm}'."
 _NEEDS_BOOT = "Write 'restore: false'."
 _FAIR = (Policy.OTHER, Policy.BATCH)
 _OF_FAIR = ("vcpu_slice_ms", "nice", "cpu_weight")
+_SCSI_MAPPING = {"libvirt": "11.2", "qemu": "10.0"}
+_WORDS = {"libvirt": "libvirt", "qemu": "QEMU"}
 _AT_BOOT = ("cpu", "kvm", "hyperv", "timers")
 _ENLIGHTENED: Mapping[str, Sequence[Key]] = {
     "synic": (("hyperv", "vpindex"),),
@@ -120,11 +122,16 @@ def _disk(tuning: Tuning) -> Iterator[Contradiction]:
             (("disk", "io"), ("disk", "cache")),
             "'disk.io' is 'native', which needs 'disk.cache' none or directsync.",
         )
-    if disk.iothread_mapping and disk.bus != "virtio":
-        yield Contradiction(
-            (("disk", "iothread_mapping"), ("disk", "bus")),
-            f"'disk.iothread_mapping' is for virtio disks, and 'disk.bus' is '{disk.bus}'.",
-        )
+    if disk.iothread_mapping and disk.bus == "scsi":
+        for name, needed in _SCSI_MAPPING.items():
+            given = getattr(tuning.requires, name)
+            if given is None or (is_version(given) and is_older(given, needed)):
+                yield Contradiction(
+                    (("disk", "iothread_mapping"), ("disk", "bus"), ("requires", name)),
+                    "'disk.iothread_mapping' of a virtio-scsi controller takes "
+                    f"{_WORDS[name]} {needed}.",
+                    f"Write 'requires: {{{name}: \"{needed}\"}}' as well.",
+                )
 
 
 def _cpu(tuning: Tuning) -> Iterator[Contradiction]:

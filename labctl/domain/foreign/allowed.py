@@ -83,6 +83,14 @@ def _device(
 
 _DRIVER = Element(VIRTIO)
 
+_MAPPING = Element(
+    children={
+        "iothread": Element(
+            {"id": number(MOST_IOTHREADS, 1)}, {"queue": leaf(many=True, id=FEW)}, many=True
+        )
+    }
+)
+
 _DISK_DRIVER = Element(
     {
         "name": words("qemu"),
@@ -100,15 +108,7 @@ _DISK_DRIVER = Element(
         **VIRTIO,
     },
     {
-        "iothreads": Element(
-            children={
-                "iothread": Element(
-                    {"id": number(MOST_IOTHREADS, 1)},
-                    {"queue": leaf(many=True, id=FEW)},
-                    many=True,
-                )
-            }
-        ),
+        "iothreads": _MAPPING,
         "metadata_cache": Element(children={"max_size": of(SIZE, unit=WORD)}),
     },
 )
@@ -189,7 +189,8 @@ _CONTROLLER = _device(
             "ioeventfd": ON,
             "iothread": number(MOST_IOTHREADS, 1),
             **VIRTIO,
-        }
+        },
+        {"iothreads": _MAPPING},
     ),
     master=leaf(startport=PLACE),
     model=leaf(name=WORD),

@@ -255,6 +255,8 @@ def _make_room(own: etree._Element, old: etree._Element | None, new: etree._Elem
             own.remove(child)
         for key in _OF_A_MODEL:
             own.attrib.pop(key, None)
+    if own.tag == "driver" and new.find("iothreads") is not None:
+        own.attrib.pop("iothread", None)  # libvirt takes one of the two
     if own.tag == "hyperv" and own.get("mode") == "passthrough":
         own.attrib.pop("mode")  # it takes no enlightenment by its name
     if own.tag == "memballoon" and new.get("model") == "none":
@@ -346,6 +348,7 @@ def _graft_disks(
         if driver.get("io") == "native" and driver.get("cache") not in _DIRECT:
             del driver.attrib["io"]  # QEMU refuses it, and the tuning is about the cache
         if is_virtio:
+            _make_room(driver, before, after)
             _graft(driver, "iothreads", before.find("iothreads"), after.find("iothreads"))
 
 

@@ -99,6 +99,29 @@ def test_a_domain_that_passes_all_enlightenments_through_gets_those_of_the_tunin
     assert [child.tag for child in hyperv] == ["vapic"]
 
 
+def test_a_disk_with_an_iothread_has_several_instead() -> None:
+    domain = own("server").xml
+    assert 'bus="virtio"' in domain
+    name, plan = "iothreads-4-mapped", pin_plan(hosts.TWO_SOCKETS_SMT, own("server").vcpus, 4)
+    text = domain.replace("<driver ", '<driver iothread="1" ')
+    plain, rendered = (
+        render(hosts.request(t, plan=plan, vcpus=own("server").vcpus, accelerator="kvm"))
+        for t in (BASELINE, load_tuning(name))
+    )
+    drivers = [
+        disk.find("driver")
+        for disk in parse(grafted(text, load_tuning(name), plain, rendered)).iterfind(
+            "devices/disk[@device='disk']"
+        )
+        if disk.find("target[@bus='virtio']") is not None
+    ]
+    assert drivers
+    for driver in drivers:
+        assert driver is not None
+        assert driver.get("iothread") is None
+        assert len(driver.findall("iothreads/iothread")) == 4
+
+
 def test_a_tuning_changes_what_it_is_about_and_nothing_else() -> None:
     assert changed("server", "vcpupin") == {
         f"cputune/vcpupin[@vcpu='{n}']/@cpuset": cpu for n, cpu in enumerate(("1", "9", "2", "10"))

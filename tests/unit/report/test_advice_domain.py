@@ -94,6 +94,21 @@ def test_only_the_disk_that_was_named_changes(name: str, disk: str) -> None:
 
 
 @needs_virt_xml
+def test_a_controller_is_added_with_its_iothreads() -> None:
+    theirs = (FIXTURES / "virt-install-4.1.0-own-server.xml").read_text()
+    after = applied(theirs, "iothreads-4-mapped-scsi", "vda")
+    (controller,) = (
+        device for device in changed_devices(theirs, after) if device.tag == "controller"
+    )
+    assert [one.get("id") for one in controller.after.iterfind("driver/iothreads/iothread")] == [
+        *"1234"
+    ]
+    driver = controller.after.find("driver")
+    assert driver is not None
+    assert dict(driver.attrib) == {"queues": "4"}
+
+
+@needs_virt_xml
 def test_a_second_time_changes_nothing() -> None:
     theirs = (FIXTURES / "virt-install-4.1.0-own-server.xml").read_text()
     once = applied(theirs, "pinned+fifo", "vda")

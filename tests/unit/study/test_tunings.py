@@ -192,6 +192,12 @@ def test_extending_itself_is_a_circle(write: Write) -> None:
             "is a feature of the balloon, and 'memory.balloon' is false",
         ),
         ("memory: {free_page_reporting: true}", 2, "Write 'restore: false'"),
+        (
+            "requires: {libvirt: '11.2'}\nrestore: false\niothreads: 2\n"
+            "disk: {bus: scsi, iothread: true, iothread_mapping: true}",
+            5,
+            "takes QEMU 10.0. | Write 'requires: {qemu: \"10.0\"}'",
+        ),
         ("nice: 20", 2, "'nice' is 20"),
         ("cpu_weight: 0", 2, "'cpu_weight' is 0"),
         (
