@@ -1,11 +1,11 @@
-"""Compare what two versions of labctl report of the same runs.
+"""Compare what two versions of labctl print about the same runs.
 
-`python -m tools.same_numbers FIRST [LAST] [--run FOLDER]... [--reparse]` reports the recorded
-example, the runs of older versions, copies of the example that lack or doubt something, and
-imported runs of known effects by the code of both commits, and compares their JSON: numbers, codes,
-order and missing values must be the same. Sentences may differ, and so may the names of keys where
-`RENAMED` lists them. What only the later version says is counted and shown, and is no difference.
-With `--reparse` each code first reads the raw files of the recorded runs again.
+`python -m tools.same_numbers FIRST [LAST] [--run FOLDER]... [--part PART]... [--reparse]` runs the
+labctl of both, each a commit or a folder, on the recorded examples, runs of older versions, damaged
+copies, imported runs of known effects, a density run and a fleet. Numbers, codes, order, missing
+values, exit statuses, domain XML, plans and the options of each command must be the same. Prose may
+differ: only the keys in `PROSE` hold prose. `RENAMED` lists renamed keys. With `--reparse` each
+labctl first reads the raw files of the recorded runs again.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 
-from labctl.store.run_places import find_run
-
 SEEDS = (11, 23, 47)
 EFFECTS = {"baseline": 1.0, "control": 1.0, "handicap": 0.93, "pinned": 1.08, "noisy": 1.0}
 """Factors on the throughput of the imported runs' arms."""
 BLOCKS = 12
-REPORTED = (("report", "--json"), ("report", "--csv"))
+AT_ONCE = 2
+"""Commands that run at the same time."""
 
 RENAMED: dict[str, str] = {
     "handicap": "known_loss",
@@ -38,49 +42,130 @@ RENAMED: dict[str, str] = {
 """Names of keys, and of a check, in the JSON reports by their old name (docs/upgrading.md)."""
 VERSIONS = frozenset({"schema", "labctl"})
 """Keys that differ between two versions by their meaning."""
+PROSE = frozenset(
+    (
+        "sentence",
+        "text",
+        "lead",
+        "because",
+        "sure",
+        "others",
+        "worse",
+        "price",
+        "answer",
+        "headline",
+        "accelerator_reason",
+        "description",
+        "title",
+        "ending",
+        "warnings",
+        "problems",
+        "cautions",
+        "refusals",
+        "left_out",
+        "takes",
+        "risks",
+        "notes",
+        "costs",
+        "found",
+        "remedy",
+        "fallback",
+        "why",
+        "note",
+        "in_force",
+        "message",
+        "hint",
+        "words",
+        "unavailable",
+        "measured",
+        "decision.status",
+        "unavailable.reason",
+        "reasons.reason",
+        "collectors.reason",
+    )
+)
+"""Keys of prose, some with the key above them. `reason` alone is a code of a comparison."""
+PROSE_BELOW = frozenset({"notes", "skipped", "skipped_workloads", "skipped_conditions"})
+"""Keys of objects that hold prose by name."""
+POLICIES = {
+    "strict": "fail",
+    "lenient": "pass",
+    "open": "open",
+}
+"""Policies for `labctl gate`, and how each treats an undecided rule."""
 
 
-def differences(first: Any, last: Any, place: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield each place where two reports differ, and whether it was only added."""
+class Kind(StrEnum):
+    """Name the kinds of findings; only the first fails the comparison."""
+
+    DIFFERENT = "different"
+    ADDED = "added"
+    WORDS = "words"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Describe a difference. `place`: keys and indices; `text`: what differs there."""
+
+    kind: Kind
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place or 'the report'} {self.text}"
+
+
+def differences(first: Any, last: Any, place: str = "") -> Iterator[Found]:
+    """Yield each place where two reports differ."""
     if isinstance(first, dict) and isinstance(last, dict):
         old = {RENAMED.get(str(key), str(key)): value for key, value in first.items()}
         for key in sorted((old.keys() | last.keys()) - VERSIONS):
             inner = f"{place}.{key}" if place else key
             if key not in last:
-                yield f"{inner} is gone", False
+                yield Found(Kind.DIFFERENT, inner, "is gone")
             elif key not in old:
-                yield f"{inner} is new", True
+                yield Found(Kind.ADDED, inner, "is new")
             else:
                 yield from differences(old[key], last[key], inner)
         shared = [key for key in old if key in last]
         if shared != [key for key in last if key in old]:
-            yield f"{place or 'the report'}: its keys have another order", False
+            yield Found(Kind.DIFFERENT, place, "has its keys in another order")
     elif isinstance(first, list) and isinstance(last, list):
         if len(first) != len(last):
-            more = len(last) > len(first) and all(is_sentence(item) for item in last)
-            yield f"{place} has {len(last)} items for {len(first)}", more
+            yield Found(Kind.DIFFERENT, place, f"has {len(last)} items for {len(first)}")
         for number, (one, other) in enumerate(zip(first, last, strict=False)):
             yield from differences(one, other, f"{place}[{number}]")
-    elif is_sentence(first) and is_sentence(last):
-        return
+    elif isinstance(first, frozenset) and isinstance(last, frozenset):
+        yield from (Found(Kind.DIFFERENT, place, f"lacks {item!r}") for item in first - last)
+        yield from (Found(Kind.DIFFERENT, place, f"has a new {item!r}") for item in last - first)
     elif type(first) is not type(last) or (first != last and RENAMED.get(str(first)) != last):
-        yield f"{place} is {last!r} for {first!r}", False
+        words = isinstance(first, str) and isinstance(last, str) and is_prose(place)
+        kind = Kind.WORDS if words else Kind.DIFFERENT
+        yield Found(kind, place, f"is {last!r} for {first!r}")
 
 
-def is_sentence(value: Any) -> bool:
-    """Tell words from codes and names, which hold no space."""
-    return isinstance(value, str) and " " in value
+def is_prose(place: str) -> bool:
+    """Return whether the strings at a place are prose; everywhere else they are codes and names."""
+    keys = re.sub(r"\[\d+\]", "", place).split(".")
+    return (
+        keys[-1] in PROSE or ".".join(keys[-2:]) in PROSE or not PROSE_BELOW.isdisjoint(keys[-3:-1])
+    )
 
 
-@contextmanager
-def checked_out(commit: str, beside: Path) -> Iterator[Path]:
-    """Check a commit out into a folder that goes again afterwards."""
-    folder = beside / f"labctl-{commit[:12]}"
-    subprocess.run(["git", "worktree", "add", "-q", "--detach", folder, commit], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
+def tree_of(version: str, folder: Path) -> Path:
+    """Return a folder as it is, or a commit's files, written into `folder`."""
+    if Path(version).is_dir():
+        return Path(version).resolve()
+    archive = subprocess.run(
+        ["git", "archive", "--format=tar", f"{version}^{{commit}}"],
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if archive.returncode != 0:
+        raise click.ClickException(f"'{version}' is neither a folder nor a commit")
+    folder.mkdir()
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    return folder
 
 
 def labctl(tree: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -124,6 +209,15 @@ def imported(tree: Path, results: Path, seed: int, *options: str) -> Path:
     return results / name
 
 
+def unpacked(archive: Path, results: Path) -> Path:
+    """Unpack a run's archive into `results`, under the archive's name."""
+    folder = results / archive.name.removesuffix(".tar.xz")
+    with tempfile.TemporaryDirectory(dir=results) as temporary:
+        subprocess.run(["tar", "-xJf", archive, "-C", temporary], check=True)
+        (top,) = Path(temporary).iterdir()
+        return Path(shutil.move(top, folder))
+
+
 def doubtful(example: Path, results: Path) -> Iterator[Path]:
     """Yield copies of a run that aren't whole, each in another way."""
 
@@ -146,9 +240,112 @@ def doubtful(example: Path, results: Path) -> Iterator[Path]:
     yield odd
 
 
-def reparsed(tree: Path, run: Path) -> Path:
+def density_run(results: Path) -> Path:
+    """Write a density run of two tunings, whose limit breaks above 3 to 6 guests."""
+    folder = results / "density"
+    (folder / "guests").mkdir(parents=True)
+    steps, counts = [], []
+    for block in range(1, 11):
+        for tuning, most in (("baseline", 3 + block % 2), ("pinned", 5 + block % 2)):
+            for count in range(1, most + 2):
+                guests = [
+                    {
+                        "number": number,
+                        "cpus": f"CPU {number % 2}",
+                        "folder": f"b{block:02d}-{tuning}-n{count:02d}-g{number:02d}",
+                        "value": 0.005 + 0.002 * (count - 1) + 0.0001 * number,
+                    }
+                    for number in range(1, count + 1)
+                ]
+                step = {"block": block, "tuning": tuning, "count": count, "guests": guests}
+                steps.append({**step, "held": count <= most, "common_s": 9.9, "other_cpus": 0.0})
+            counts.append({"block": block, "tuning": tuning, "number": most})
+    record = {
+        "schema": 1,
+        "labctl": "0.1",
+        "command": "labctl density frame-loop",
+        "workload": "frame-loop",
+        "parameters": {"hz": 60},
+        "definition": {},
+        "duration_s": 10.0,
+        "limit": {"metric": "frame_p95", "bound": "<", "value": 0.016, "unit": "s"},
+        "tunings": ["baseline", "pinned"],
+        "blocks": 10,
+        "search": "up",
+        "most": 20,
+        "most_by": "the host's memory",
+        "seed": 1,
+        "vcpus": 1,
+        "memory_mib": 1024,
+        "started_at": "2026-11-24T10:00:00+00:00",
+        "status": "done",
+        "accelerator": "kvm",
+        "host": {"cpu_model": "A CPU", "kernel_release": "6.1"},
+        "steps": steps,
+        "counts": counts,
+    }
+    (folder / "density.json").write_text(json.dumps(record))
+    return folder
+
+
+def fleet(tree: Path, folder: Path, runs: Sequence[Path]) -> Path:
+    """Write a fleet's folder, as a fleet sweep leaves it, whose hosts have measured `runs`."""
+    names = [f"h{number}" for number in range(1, len(runs) + 1)]
+    plan = json.loads((runs[0] / "plan.json").read_text())
+    record = {
+        "schema": 1,
+        "study": "pinning",
+        "study_digest": plan.get("study_digest") or "0" * 64,
+        "seed": 1,
+        "labctl": "0.1.0",
+        "started": "2026-01-01T00:00:00+00:00",
+        "command": ["labctl", "fleet", "sweep", "pinning"],
+        "inventory": ["/hosts.yml"],
+        "serial": "1,100%",
+        "batches": [names[:1], names[1:]],
+    }
+    folder.mkdir()
+    (folder / "fleet.json").write_text(json.dumps(record))
+    for name, run in zip(names, runs, strict=True):
+        host = folder / "hosts" / name
+        host.mkdir(parents=True)
+        state = {"schema": 1, "status": "done", "reason": "", "batch": 1, "run": run.name}
+        (host / "state.json").write_text(json.dumps({**state, "digest": f"digest-{name}"}))
+        done = labctl(tree, "run", "export", run, "--out", host / "run.tar.xz")
+        if done.returncode != 0:
+            raise click.ClickException(f"{run.name} was not exported: {done.stderr}")
+    return folder
+
+
+def policies(folder: Path) -> list[Path]:
+    """Write the policies for `labctl gate`: each has rules that runs keep and rules that they
+    violate or leave undecided."""
+    written = []
+    for name, undecided in POLICIES.items():
+        rules = [
+            {"metric": "*", "against": "baseline", "worse_by_at_most": "400 %"},
+            {"tuning": "pinned", "grade": "candidate"},
+        ]
+        if name != "lenient":
+            rules += [
+                {"metric": "*", "against": "baseline", "worse_by_at_most": "5 %"},
+                {
+                    "tuning": "baseline",
+                    "metric": "events_per_s",
+                    "against": "twin",
+                    "within": "9 %",
+                },
+            ]
+        named = [{"name": f"rule {number}", **rule} for number, rule in enumerate(rules, 1)]
+        path = folder / f"{name}.yaml"
+        path.write_text(json.dumps({"undecided": undecided, "rules": named}))
+        written.append(path)
+    return written
+
+
+def reparsed(tree: Path, run: Path, copies: Path) -> Path:
     """Return a copy of a run whose samples a tree's labctl has read from the raw files again."""
-    copy = Path(shutil.copytree(run, tree.with_name(f"{tree.name}-runs") / run.name))
+    copy = Path(shutil.copytree(run, copies / run.name))
     done = labctl(tree, "run", "reparse", copy)
     if done.returncode != 0:
         said = done.stderr.strip().rpartition("\n")[2]
@@ -156,66 +353,218 @@ def reparsed(tree: Path, run: Path) -> Path:
     return copy
 
 
-def reported(tree: Path, run: Path, command: tuple[str, ...]) -> Any:
-    """Return what a tree's labctl reports of a run: JSON as it is, CSV as rows, or its refusal's
-    exit status."""
-    name, *options = command
-    done = labctl(tree, name, run, *options)
-    if done.returncode != 0:
-        return {"exit status": done.returncode}
-    if "--json" in options:
-        return json.loads(done.stdout)
-    return list(csv.DictReader(done.stdout.splitlines()))
+def read_help(text: str) -> dict[str, Any]:
+    """Return the usage, options and subcommands of a help text, and all its words."""
+    section, options, commands = "", set(), set()
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            section = line
+        elif section.endswith(":") and (entry := re.match(r"  (\S.*?)(?:\s{2,}|$)", line)):
+            (options if entry[1].startswith("-") else commands).add(entry[1])
+    usage = " ".join(text.partition("\n\n")[0].split())
+    words = " ".join(text.split())
+    return {
+        "usage": usage,
+        "options": frozenset(options),
+        "commands": frozenset(commands),
+        "words": words,
+    }
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def reported(tree: Path, arguments: Sequence[str | Path], read: Callable[[str], Any]) -> Any:
+    """Return the exit status of a tree's labctl and what it prints, without the tree's path."""
+    done = labctl(tree, *arguments)
+    text = done.stdout.replace(str(tree), "TREE")
+    try:
+        output = read(text)
+    except ValueError:
+        output = text.splitlines()
+    message = done.stderr.replace(str(tree), "TREE") if done.returncode else ""
+    return {"exit status": done.returncode, "output": output, "message": message}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Describe a command that both run. `last`: the arguments of the last version, if others."""
+
+    part: str
+    name: str
+    arguments: tuple[str | Path, ...]
+    read: Callable[[str], Any] = json.loads
+    last: tuple[str | Path, ...] | None = None
+
+    def found(self, trees: tuple[Path, Path]) -> list[Found]:
+        first = reported(trees[0], self.arguments, self.read)
+        return list(differences(first, reported(trees[1], self.last or self.arguments, self.read)))
+
+
+def names_in(trees: tuple[Path, Path], *arguments: str) -> list[str]:
+    """Return the names that a `list --json` of either tree has."""
+    names: dict[str, None] = {}
+    for tree in trees:
+        printed = json.loads(labctl(tree, *arguments, "--json").stdout)
+        entries = printed if isinstance(printed, list) else printed["studies"]
+        names |= dict.fromkeys(entry["name"] for entry in entries)
+    return list(names)
+
+
+def commands_in(trees: tuple[Path, Path]) -> list[tuple[str, ...]]:
+    """Return every command and subcommand that either tree's help names."""
+    found: dict[tuple[str, ...], None] = {}
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        command = waiting.pop(0)
+        found[command] = None
+        for tree in trees:
+            for name in sorted(read_help(labctl(tree, *command, "--help").stdout)["commands"]):
+                inner = (*command, name)
+                if inner not in found and inner not in waiting:
+                    waiting.append(inner)
+    return list(found)
+
+
+def checks_of_version(trees: tuple[Path, Path], parts: Sequence[str]) -> Iterator[Check]:
+    """Yield the commands that read no run."""
+    if "tuning" in parts:
+        for name in names_in(trees, "tuning", "list"):
+            for accel in ("tcg", "kvm"):
+                arguments = ("tuning", "render", name, "--vcpus", "2", "--accel", accel)
+                yield Check("tuning", f"{name} {accel}", arguments, str.splitlines)
+    if "sweep" in parts:
+        for name in names_in(trees, "study", "list"):
+            for quick in ((), ("--quick",)):
+                arguments = ("sweep", name, "--plan-only", "--json", "--seed", "1", *quick)
+                yield Check("sweep", " ".join((name, *quick)), (*arguments, "--accel", "tcg"))
+    if "help" in parts:
+        for command in commands_in(trees):
+            name = " ".join(command) or "labctl"
+            yield Check("help", name, (*command, "--help"), read_help)
+
+
+def checks_of_runs(
+    runs: Sequence[tuple[Path, Path]], results: Path, rules: Sequence[Path]
+) -> Iterator[Check]:
+    """Yield the commands that read runs; each run has a folder for both."""
+    for first, last in runs:
+        for options, read in ((("--json",), json.loads), (("--csv",), read_csv)):
+            name = f"{first.name} {options[0]}"
+            yield Check(
+                "report", name, ("report", first, *options), read, ("report", last, *options)
+            )
+        yield Check("advise", first.name, ("advise", first, "--json"))
+        for rule in rules:
+            arguments = ("gate", first, "--policy", rule, "--json")
+            yield Check("gate", f"{first.name} {rule.stem}", arguments)
+        for trial in ("", "1", "2", "3", "4"):
+            if "traced" in first.name:
+                arguments = ("timeline", first, *filter(None, [trial]), "--json")
+                yield Check("timeline", f"{first.name} {trial}".strip(), arguments)
+    for (first, _), (last, _) in pairwise(runs):
+        for force in ((), ("--force",)):
+            name = " ".join((first.name, last.name, *force))
+            yield Check("compare", name, ("compare", first, last, "--json", *force))
+    for metric in ("rate", "ipc", "events_per_s", "latency_p95", "host_cpu{thread=vcpu}"):
+        arguments = ("history", "--metric", metric, "--json", "--results", results)
+        yield Check("history", metric, arguments)
+
+
+PARTS = (
+    *("report", "compare", "gate", "history", "advise", "timeline", "density", "fleet"),
+    *("tuning", "sweep", "help"),
+)
+
+
+def show(part: str, names: Sequence[str], found: Sequence[list[Found]], *, words: bool) -> None:
+    """Print a part's findings, those that are alike once with their number."""
+    kinds = Counter(item.kind for items in found for item in items)
+    counted = ", ".join(f"{kinds[kind]} {kind}" for kind in Kind)
+    click.echo(f"{part}: {len(names)} commands: {counted}")
+    for kind in Kind if words else (Kind.DIFFERENT, Kind.ADDED):
+        where: dict[str, list[str]] = {}
+        for name, items in zip(names, found, strict=True):
+            for item in items:
+                if item.kind is kind:
+                    where.setdefault(re.sub(r"\[\d+\]", "[]", str(item)), []).append(name)
+        for text, places in where.items():
+            click.echo(f"  {kind}: {text} ({len(places)}×, first in {places[0]})")
 
 
 @click.command()
 @click.argument("first")
 @click.argument("last", default="HEAD")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Compare this only.")
+@click.option("--words", is_flag=True, help="Show changed prose, too.")
 @click.option("--reparse", is_flag=True, help="Read the recorded runs' raw files again, by each.")
-def main(first: str, last: str, runs: tuple[Path, ...], reparse: bool) -> None:
-    """Compare the reports of FIRST's and LAST's code; exits with 1 where they differ."""
-    worst = 0
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        checked_out(first, Path(temporary)) as old,
-        checked_out(last, Path(temporary)) as new,
-    ):
-        results = Path(temporary) / "results"
-        results.mkdir()
-        # Both read the same folders: the recorded run of the first commit.
-        with find_run(old / "results", "example").unpacked() as recorded:
-            example = Path(shutil.copytree(recorded.path, results / "example"))
-        versions = sorted(new.glob("tests/unit/fixtures/versions/*/"))
-        recorded_runs = [
-            example,
-            *(shutil.copytree(path, results / path.name) for path in versions if path.is_dir()),
-            *(shutil.copytree(path, results / path.name) for path in runs),
-        ]
-        others = [
-            *doubtful(example, results),
-            *(imported(old, results, seed) for seed in SEEDS),
-            *(imported(old, results, seed, "--interleaved") for seed in SEEDS),
-        ]
-        trees = (old, new)
-        subjects = [(path, (path, path)) for path in others]
-        for path in recorded_runs:
-            copies = [reparsed(tree, path) for tree in trees] if reparse else [path, path]
-            subjects.append((path, (copies[0], copies[1])))
-        for path, folders in subjects:
-            for command in REPORTED:
-                pairs = zip(trees, folders, strict=True)
-                one, other = (reported(tree, folder, command) for tree, folder in pairs)
-                found = list(differences(one, other))
-                wrong = [place for place, added in found if not added]
-                worst = worst or int(bool(wrong))
-                click.echo(
-                    f"{path.name}, {' '.join(command)}: "
-                    f"{len(wrong)} differences, {len(found) - len(wrong)} added"
-                )
-                for place in wrong[:10]:
-                    click.echo(f"  {place}")
+def main(
+    first: str,
+    last: str,
+    runs: tuple[Path, ...],
+    parts: tuple[str, ...],
+    words: bool,
+    reparse: bool,
+) -> None:
+    """Compare what FIRST and LAST print, each a commit or a folder; exits with 1 if they differ."""
+    parts = parts or PARTS
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        trees = (tree_of(first, place / "first"), tree_of(last, place / "last"))
+        checks = list(checks_of_version(trees, parts))
+        if not {"tuning", "sweep", "help"}.issuperset(parts):
+            checks += prepared(trees, place, runs, reparse)
+        worst = 0
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for part in parts:
+                of_part = [check for check in checks if check.part == part]
+                found = list(pool.map(lambda check: check.found(trees), of_part))
+                show(part, [check.name for check in of_part], found, words=words)
+                if any(item.kind is Kind.DIFFERENT for items in found for item in items):
+                    worst = 1
     sys.exit(worst)
+
+
+def prepared(
+    trees: tuple[Path, Path], place: Path, more: Sequence[Path], reparse: bool
+) -> Iterator[Check]:
+    """Make the runs, density run and fleet that both read, and yield the commands that read them.
+    The recorded runs are those of the first version."""
+    old = trees[0]
+    results = place / "results"
+    results.mkdir()
+    versions = trees[1] / "tests/unit/fixtures/versions"
+    archives = [*(old / "results").glob("*.tar.xz"), *versions.glob("*.tar.xz")]
+    recorded = [unpacked(path, results) for path in sorted(archives)]
+    folders = sorted(path for path in versions.glob("*") if path.is_dir())
+    copied = [Path(shutil.copytree(path, results / path.name)) for path in (*folders, *more)]
+    subjects = [(path, path) for path in (*recorded, *copied)]
+    if reparse:
+        copies = (place / "reparsed-first", place / "reparsed-last")
+        subjects = [
+            (reparsed(old, path, copies[0]), reparsed(trees[1], path, copies[1]))
+            for path, _ in subjects
+        ]
+    made = [imported(old, results, seed) for seed in SEEDS]
+    made += [imported(old, results, seed, "--interleaved") for seed in SEEDS]
+    others = [*made, *doubtful(results / "example", results)]
+    subjects += [(path, path) for path in others]
+    yield from checks_of_runs(subjects, results, policies(place))
+    density = density_run(place)
+    yield Check("density", density.name, ("density", "--show", density, "--json"))
+    for name, measured in (("imported", made), ("recorded", [results / "example"] * 3)):
+        # A report keeps tables in the fleet's folder, so that each version has its own.
+        one = fleet(old, place / f"fleet-{name}", measured)
+        other = Path(shutil.copytree(one, place / f"last-{name}" / one.name))
+        for command in ("report", "advise"):
+            yield Check(
+                "fleet",
+                f"{command} {name}",
+                ("fleet", command, one, "--json"),
+                last=("fleet", command, other, "--json"),
+            )
 
 
 if __name__ == "__main__":
