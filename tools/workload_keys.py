@@ -57,8 +57,8 @@ _HEAD = """\
 This page is for anyone who measures a program of their own and needs more than a command line \
 says. Afterwards you can write a workload as a file, `benchmarks/workloads/NAME.yaml` of a lab \
 folder; `labctl workload validate NAME` and `labctl workload try NAME` then show what is wrong \
-with it. [Your own program](workloads.md#your-own-program) says what a program meets on either \
-side, [How a metric is read](workloads.md#how-a-metric-is-read) what the readers take.
+with it. [Your own program](own-program.md) says what a program meets on either \
+side, [How a metric is read](own-program.md#how-a-metric-is-read) what the readers take.
 
 <!-- Written by 'make docs' from labctl/workloads/workload_file.py: change the texts there. -->
 

@@ -503,7 +503,7 @@ def exits() -> None:
 
 
 @exits.command("price")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/exit-prices.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/exits.md).")
 @click.pass_context
 def price(context: click.Context, as_json: bool) -> None:
     """Measure the nanoseconds of each kind of VM exit, with a guest that makes one kind at a time.

@@ -72,7 +72,7 @@ _OPTIONS = (
         "metrics",
         multiple=True,
         metavar="NAME=READER",
-        help="A REGEX, json:PATH or csv:COLUMN[K=V], optionally after FILE: (docs/workloads.md).",
+        help="A REGEX, json:PATH or csv:COLUMN[K=V], optionally after FILE: (docs/own-program.md).",
     ),
     click.option(
         "--unit",

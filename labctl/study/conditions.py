@@ -168,11 +168,11 @@ _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]*$
 
 class NeighbourFile(FileModel):
     workload: _Name
-    """The workload that each of them runs: one that a file declares (docs/workloads.md), or one
+    """The workload that each of them runs: one that a file declares (docs/own-program.md), or one
     that the study defines itself."""
     define: dict[str, Any] | None = None
-    """A workload that no file has, with the keys of one (docs/workloads.md); `workload` is then its
-    name."""
+    """A workload that no file has, with the keys of one (docs/own-program.md); `workload` is then
+    its name."""
     parameters: dict[str, int | float | bool | str] = {}
     """The workload's own parameters; those left out have its defaults."""
     count: Annotated[int, Field(ge=1, le=MOST)] | Literal["per-cpu"] = PER_CPU

@@ -71,7 +71,7 @@ class WorkloadFile(FileModel):
     program: _Name
     """One of labctl's workloads (docs/workloads.md); the default is the workload's own name."""
     define: dict[str, Any] | None = None
-    """A workload that no file has, with the keys of one (docs/workloads.md)."""
+    """A workload that no file has, with the keys of one (docs/own-program.md)."""
     parameters: dict[str, int | float | bool | str] = {}
     """The program's own parameters; those left out have its defaults."""
     duration_s: Annotated[

@@ -282,7 +282,7 @@ HOST = (
         "seconds per second that the vCPU threads, together, were runnable and waited for a CPU, "
         "as schedstat has it: of waits that end by preempting whoever ran, as those under "
         "SCHED_FIFO nearly all do, [the kernel counts next to "
-        "nothing](tracing.md#held-against-other-tools), and counts them in `host_cpu`",
+        "nothing](tracing.md#differences-from-other-tools), and counts them in `host_cpu`",
         zero=Zero.USUAL,
         page=Page.LARGE,
     ),
@@ -382,7 +382,7 @@ HOST_SCHEDULER = (
         {
             "sched_delay{of}": "seconds per second that they waited, all together; from other "
             "events than `run_delay`, and the same but for what waits at the window's edges and "
-            "[what schedstat leaves out](tracing.md#held-against-other-tools), which under "
+            "[what schedstat leaves out](tracing.md#differences-from-other-tools), which under "
             "SCHED_FIFO is most of it"
         },
         elsewhere={
@@ -486,7 +486,7 @@ HOST_SCHEDULER = (
             "were switched at all (of vCPUs all must have been); `host_cpu` counts the same from "
             "schedstat, where the kernel leaves out what a hypervisor below this host took "
             "(`host_steal`), which a trace doesn't, and has in it what [`run_delay` leaves "
-            "out](tracing.md#held-against-other-tools)",
+            "out](tracing.md#differences-from-other-tools)",
             "cpu_time{thread=workload}": "natively: the same of the workload's threads",
         },
         facts={"thread": ("workload",)},
@@ -536,6 +536,6 @@ GUEST_SCHEDULER = (
         Unit.FRACTION,
         Better.NEITHER,
         "share of the workload's wake-ups that the traces cover ([how many were "
-        "seen](nested.md#how-many-were-seen)); natively from the host's trace",
+        "seen](nested.md#coverage)); natively from the host's trace",
     ),
 )

@@ -536,7 +536,7 @@ PICTURES = (
         title="VM exits by reason",
         shows="Their number and, if there is room for all arms, their time, per operation if "
         "that was measured, otherwise per second. If there are none, a sentence says why. "
-        "If the host has an [exit price list](exit-prices.md), a table compares the loss "
+        "If the host has an [exit price list](exits.md#exit-prices), a table compares the loss "
         "that Σ exits × price predicts with the measured loss.",
         template="exits",
         draw=lambda at: exits(at.view, at.place, at.shown),

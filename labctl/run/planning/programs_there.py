@@ -67,7 +67,7 @@ def _remedy(program: str) -> str:
         name = Path(program).name
         return (
             f"Add your own program to 'files' of a workload file: files: {{{name}: "
-            f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/workloads.md)."
+            f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/own-program.md)."
         )
     found = shutil.which(program)
     owner = _said("dpkg", "-S", os.path.realpath(found)).partition(":")[0] if found else ""

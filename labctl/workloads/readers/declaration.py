@@ -189,7 +189,7 @@ class MetricFile(SourceFile):
     shown as it is and never converted."""
     better: Literal["higher", "lower", "neither"] | None = None
     """The direction that is better. Without it rates are better higher, and times and latencies
-    lower, by the unit or the metric's name (docs/workloads.md); where neither tells it must be
+    lower, by the unit or the metric's name (docs/own-program.md); where neither tells it must be
     there."""
     title: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
     """Name in tables, where it isn't the metric's own."""

@@ -1,4 +1,4 @@
-"""The commands of "Your own program" in docs/workloads.md do what the page says of them."""
+"""The commands of docs/own-program.md do what the page says of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tests.unit.cli.conftest import Labctl
 from tests.unit.domain import hosts
 from tests.unit.run.asked import plan_on
 
-PAGE = Path(__file__).parents[3] / "docs/workloads.md"
-SECTION = PAGE.read_text().split("## Your own program\n")[1].split("\n## ")[0]
+PAGE = Path(__file__).parents[3] / "docs/own-program.md"
 COMMANDS = [
     shlex.split(command.replace("\\\n", " "), comments=True)[1:]
-    for command in re.findall(r"^    (labctl (?:.*\\\n)*.*)", SECTION, re.M)
+    for command in re.findall(r"^    (labctl (?:.*\\\n)*.*)", PAGE.read_text(), re.M)
 ]
 SWEEPS = [words for words in COMMANDS if words[0] == "sweep"]
 RUN_NOTHING = [

@@ -1,4 +1,4 @@
-"""What docs/workloads.md says about readers is what they do."""
+"""What docs/own-program.md says about readers is what they do."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from labctl.workloads.metric_file import read_run
 from labctl.workloads.readers.named import READERS
 from tests.unit.workloads.readers.outputs import METRICS, Left, numbers
 
-PAGE = (Path(__file__).parents[4] / "docs" / "workloads.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "own-program.md").read_text()
 SECTION = PAGE.partition("## How a metric is read\n")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| (`\w.*?) \| `(\{.*?\})` \| `(.*?)` \| `(.*?)` \|$", SECTION, re.M)
 
