@@ -364,7 +364,7 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Conclusions about a run that its answer is made of. `blocks` and `boots` are those that they
+    """Hold the conclusions that an answer is made of. `blocks` and `boots` are those that they
     rest on, while trials are counted over the whole run. `warnings`: sentences that could change
     the answer, the gravest first; `standings`: where each tuning stands, the best first."""
 
@@ -399,7 +399,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement(Judged):
-    """All conclusions about a run. `decision`: the answer, which everything that shows one
+    """Hold all conclusions about a run. `decision`: the answer, which everything that shows one
     reads."""
 
     decision: AnswerRecord

@@ -108,8 +108,8 @@ OTHER_CPU = "host_cpu{thread=other}"
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Why a trial can't be used (None: it can), and whether others took more of its CPUs than the
-    study allows."""
+    """Say why a trial can't be used (None: it can), and whether others disturbed it: took more of
+    its CPUs than the study allows."""
 
     reason: str | None = None
     is_disturbed: bool = False
