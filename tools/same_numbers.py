@@ -45,6 +45,8 @@ VERSIONS = frozenset({"schema", "labctl"})
 PROSE = frozenset(
     (
         "sentence",
+        "unmarked",
+        "side_costs.interval",
         "text",
         "lead",
         "because",
@@ -81,6 +83,7 @@ PROSE = frozenset(
         "decision.status",
         "unavailable.reason",
         "reasons.reason",
+        "states.reason",
         "collectors.reason",
     )
 )
@@ -355,7 +358,9 @@ def reparsed(tree: Path, run: Path, copies: Path) -> Path:
 
 def read_help(text: str) -> dict[str, Any]:
     """Return the usage, options and subcommands of a help text, and all its words."""
-    section, options, commands = "", set(), set()
+    section = ""
+    options: set[str] = set()
+    commands: set[str] = set()
     for line in text.splitlines():
         if line and not line.startswith(" "):
             section = line
@@ -376,14 +381,22 @@ def read_csv(text: str) -> list[dict[str, str]]:
 
 
 def reported(tree: Path, arguments: Sequence[str | Path], read: Callable[[str], Any]) -> Any:
-    """Return the exit status of a tree's labctl and what it prints, without the tree's path."""
+    """Return the exit status of a tree's labctl and what it prints. Paths that differ between two
+    trees are replaced."""
     done = labctl(tree, *arguments)
-    text = done.stdout.replace(str(tree), "TREE")
+    paths = {str(path): path.name for path in arguments if isinstance(path, Path)}
+
+    def plain(text: str) -> str:
+        for path, name in {**paths, str(tree): "TREE"}.items():
+            text = text.replace(path, name)
+        return text
+
+    text = plain(done.stdout)
     try:
         output = read(text)
     except ValueError:
         output = text.splitlines()
-    message = done.stderr.replace(str(tree), "TREE") if done.returncode else ""
+    message = plain(done.stderr) if done.returncode else ""
     return {"exit status": done.returncode, "output": output, "message": message}
 
 
@@ -449,6 +462,7 @@ def checks_of_runs(
     runs: Sequence[tuple[Path, Path]], results: Path, rules: Sequence[Path]
 ) -> Iterator[Check]:
     """Yield the commands that read runs; each run has a folder for both."""
+    arguments: tuple[str | Path, ...]
     for first, last in runs:
         for options, read in ((("--json",), json.loads), (("--csv",), read_csv)):
             name = f"{first.name} {options[0]}"
@@ -457,19 +471,19 @@ def checks_of_runs(
             )
         yield Check("advise", first.name, ("advise", first, "--json"))
         for rule in rules:
-            arguments = ("gate", first, "--policy", rule, "--json")
-            yield Check("gate", f"{first.name} {rule.stem}", arguments)
+            gate = ("gate", first, "--policy", rule, "--json")
+            yield Check("gate", f"{first.name} {rule.stem}", gate)
         for trial in ("", "1", "2", "3", "4"):
             if "traced" in first.name:
-                arguments = ("timeline", first, *filter(None, [trial]), "--json")
+                arguments = ("timeline", first, *([trial] if trial else []), "--json")
                 yield Check("timeline", f"{first.name} {trial}".strip(), arguments)
     for (first, _), (last, _) in pairwise(runs):
         for force in ((), ("--force",)):
             name = " ".join((first.name, last.name, *force))
             yield Check("compare", name, ("compare", first, last, "--json", *force))
     for metric in ("rate", "ipc", "events_per_s", "latency_p95", "host_cpu{thread=vcpu}"):
-        arguments = ("history", "--metric", metric, "--json", "--results", results)
-        yield Check("history", metric, arguments)
+        history = ("history", "--metric", metric, "--json", "--results", results)
+        yield Check("history", metric, history)
 
 
 PARTS = (
@@ -554,17 +568,12 @@ def prepared(
     yield from checks_of_runs(subjects, results, policies(place))
     density = density_run(place)
     yield Check("density", density.name, ("density", "--show", density, "--json"))
-    for name, measured in (("imported", made), ("recorded", [results / "example"] * 3)):
-        # A report keeps tables in the fleet's folder, so that each version has its own.
-        one = fleet(old, place / f"fleet-{name}", measured)
-        other = Path(shutil.copytree(one, place / f"last-{name}" / one.name))
-        for command in ("report", "advise"):
-            yield Check(
-                "fleet",
-                f"{command} {name}",
-                ("fleet", command, one, "--json"),
-                last=("fleet", command, other, "--json"),
-            )
+    # A report keeps tables in the fleet's folder, so that each version has its own.
+    one = fleet(old, place / "fleet", [results / "example"] * 3)
+    other = Path(shutil.copytree(one, place / "other" / one.name))
+    for command in ("report", "advise"):
+        arguments = ("fleet", command, one, "--json")
+        yield Check("fleet", command, arguments, last=("fleet", command, other, "--json"))
 
 
 if __name__ == "__main__":

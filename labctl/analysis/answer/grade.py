@@ -72,7 +72,7 @@ def _grounds(
     )
     against = [one.text.rstrip(".") for one in fresh if one.agrees is False]
     yield Ground(
-        name="no fresh run contradicts it",
+        name="no fresh run against it",
         met=not against,
         text=listed([_lower(t) for t in against]),
     )
