@@ -121,7 +121,7 @@ class Found:
 def differences(first: Any, last: Any, place: str = "") -> Iterator[Found]:
     """Yield each place where two reports differ."""
     if isinstance(first, dict) and isinstance(last, dict):
-        old = {RENAMED.get(str(key), str(key)): value for key, value in first.items()}
+        old = {key if key in last else RENAMED.get(key, key): first[key] for key in first}
         for key in sorted((old.keys() | last.keys()) - VERSIONS):
             inner = f"{place}.{key}" if place else key
             if key not in last:

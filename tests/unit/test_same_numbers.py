@@ -111,6 +111,7 @@ def test_prose_may_change_and_keys_that_are_listed_may_be_renamed(
     first = {"bill": 3, "why": "the host was busy", "skipped": {"a": "x y"}}
     last = {"side_costs": 3, "why": "others ran on the host", "skipped": {"a": "z"}}
     assert [kind for _, kind in kinds(first, last)] == [Kind.WORDS] * 2
+    assert kinds({"bill": 3}, {"bill": 3}) == []
     assert [kind for _, kind in kinds({"why": "a b"}, {"why": None})] == [Kind.DIFFERENT]
     unavailable = [{"unavailable": [{"reason": word}]} for word in ("no PMU", "no PMU here")]
     assert [kind for _, kind in kinds(*unavailable)] == [Kind.WORDS]
@@ -176,6 +177,9 @@ def test_two_folders_of_labctl_are_compared_by_their_command_line(
 ) -> None:
     for name, code in (("first", STAND_IN), ("last", STAND_IN.replace(*changed))):
         (tmp_path / name / "labctl/cli").mkdir(parents=True)
+        # Without these the installed labctl would come first.
+        for package in ("labctl", "labctl/cli"):
+            (tmp_path / name / package / "__init__.py").touch()
         module = tmp_path / name / "labctl/cli/main.py"
         module.write_text(code.replace("JSON", '[{"name": "pinned"}]'))
     first, last = (str(tmp_path / name) for name in ("first", "last"))
