@@ -17,10 +17,9 @@ from typing import Any
 
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.json import parse_json
-from labctl.base.process import last_words
+from labctl.base.process import Deadline, last_words
 from labctl.base.runner_messages import (
     EndedServer,
     HashedProgram,

@@ -1,6 +1,4 @@
-"""Run subprocesses: argv lists, explicit deadlines, a failure explained once. The only door to
-them.
-"""
+"""Run subprocesses with deadlines: argv lists, a failure explained once. The only door to them."""
 
 from __future__ import annotations
 
@@ -18,8 +16,41 @@ from types import FrameType
 from typing import IO, Final
 
 from labctl.base import interpreter
-from labctl.base.deadline import Deadline
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, DeadlineError, HostError
+
+# Share one point in time among nested waits, instead of timeouts that each wait shrinks.
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Bound `what`: it must be over at `at` (CLOCK_MONOTONIC, seconds)."""
+
+    what: str
+    at: float
+    seconds: float
+
+    @classmethod
+    def after(cls, seconds: float, what: str) -> Deadline:
+        return cls(what=what, at=time.monotonic() + seconds, seconds=seconds)
+
+    def remaining(self) -> float:
+        """Return seconds left; raises DeadlineError when there are none."""
+        left = self.at - time.monotonic()
+        if left <= 0:
+            raise self.error()
+        return left
+
+    @property
+    def expired(self) -> bool:
+        return time.monotonic() >= self.at
+
+    def error(self) -> DeadlineError:
+        return DeadlineError(f"{self.what} was not done within {self.seconds:g} s")
+
+
+# Run subprocesses: argv lists, explicit deadlines, a failure explained once. The only door to
+# them.
+
 
 PROC = Path("/proc")
 

@@ -242,7 +242,7 @@ class _Carrying:
 
     def _run(self, argv: Sequence[str]) -> str:
         from labctl.base import process
-        from labctl.base.deadline import Deadline
+        from labctl.base.process import Deadline
         from labctl.rollout.steps import filled
 
         return process.run(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.process import Deadline
 from labctl.domain.render import RUNNER_PORT
 from labctl.domain.session import AgentSilentError
 

@@ -32,10 +32,9 @@ import libvirt
 from lxml import etree
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError, nearest
 from labctl.base.json import parse_json
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.base.xmldiff import parse
 from labctl.domain.calls import MEMORY_S, Calls
 from labctl.domain.orphans import adopt_orphans

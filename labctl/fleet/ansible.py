@@ -26,10 +26,9 @@ from typing import Any, Final
 import psutil
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import shipped_data
-from labctl.base.process import ending_signals_call
+from labctl.base.process import Deadline, ending_signals_call
 
 # Lend a folder for what ansible-runner writes: events, and an environment with its secrets.
 

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import UsageError
 from labctl.base.paths import shipped_data
+from labctl.base.process import Deadline
 from labctl.store.jsonfile import output_file
 
 REQUIREMENTS: Final = "requirements.txt"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 
 _APT = Path("/etc/apt")
 _RELEASE = Path("/etc/os-release")

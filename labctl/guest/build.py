@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.json import parse_json
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.guest import apt, chroot, images, inventory, layers
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import UsageError
 from labctl.base.paths import NOBODY
+from labctl.base.process import Deadline
 from labctl.guest import apt
 from labctl.guest.tree import empty_folder, read_file, remove_file, write_file
 

@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.guest.recipe import CloudImage, url_problem
 
 # Download within limits of size and time; resume a broken download, never from elsewhere.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.guest import images
 
 

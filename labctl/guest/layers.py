@@ -15,10 +15,10 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import BROUGHT, NOBODY, StatePaths, brought_folder
+from labctl.base.process import Deadline
 from labctl.base.trust import held_in_tree, open_regular
 from labctl.base.wording import printable
 from labctl.guest import chroot, images, inventory

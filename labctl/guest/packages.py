@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 from labctl.guest import chroot
 from labctl.guest.recipe import Recipe
 from labctl.guest.tree import folder_in, remove_file, write_file

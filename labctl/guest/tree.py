@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 from labctl.base.trust import held_in_tree
 
 

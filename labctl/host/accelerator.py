@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import StatePaths
-from labctl.base.process import running
+from labctl.base.process import Deadline, running
 from labctl.host.facts import QEMU
 from labctl.host.machines import boot_id
 from labctl.store.jsonfile import read_json, write_json

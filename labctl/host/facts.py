@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.host import cgroups
 from labctl.host.machines import Facts, Texts, machine_facts, running_machines, unavailable
 from labctl.host.settings.tunables import selected

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.link import CLIENT, COMPETITOR, Bottleneck
-from labctl.base.process import cleaning_up, dies_with_labctl, run, running, written_by
+from labctl.base.process import Deadline, cleaning_up, dies_with_labctl, run, running, written_by
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, ip
 from labctl.host.settings.tunables import PRESENT

@@ -12,10 +12,9 @@ import os
 import re
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
 from labctl.base.kernel import TRACEFS, with_tracefs
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 
 # Read the configuration that a kernel was built with.
 

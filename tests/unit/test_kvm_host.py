@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.events import silent
 from labctl.base.paths import StatePaths
-from labctl.base.process import run, running
+from labctl.base.process import Deadline, run, running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 from labctl.run.guests import leftovers

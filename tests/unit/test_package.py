@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.paths import DATA_FOLDERS
+from labctl.base.process import Deadline
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import ExitCode
+from labctl.base.process import Deadline
 
 CHECKOUT = Path(__file__).parents[2]
 

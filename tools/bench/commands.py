@@ -8,9 +8,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, ExitCode, UsageError
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.base.tuning import Strategy
 from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.guest.build import build

@@ -11,9 +11,9 @@ from pathlib import Path
 from labctl.base import yaml
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.events import Note
+from labctl.base.process import Deadline
 from labctl.base.runner_messages import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.domain.session import RunningGuest

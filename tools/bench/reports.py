@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.store.index import NAME
 from tools.bench.benchmark import Benchmark
 from tools.bench.figures import Figure

@@ -12,9 +12,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.store.run_folder import LoadedRun
 from labctl.store.run_places import all_runs
 from labctl.store.samples import Sample

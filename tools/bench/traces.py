@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.kernel import with_tracefs
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.collect.traces.recorded_events import sched_events, timer_events
 from labctl.store.trial import TrialFolder
 from labctl.trace import files

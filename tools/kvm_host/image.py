@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labctl.base import process, yaml
-from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.guest.build import build
 from labctl.guest.images import DIGEST_LENGTH, Image, images_lock
 from labctl.guest.recipe import Recipe, RecipeFile, load_recipe

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
-from labctl.base.process import dies_with_labctl, running
+from labctl.base.process import Deadline, dies_with_labctl, running
 from labctl.guest.images import Image
 from labctl.host.facts import QEMU
 

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.hostfacts import is_older
 from labctl.base.json import parse_json
-from labctl.base.process import dies_with_labctl, run, running
+from labctl.base.process import Deadline, dies_with_labctl, run, running
 from labctl.store.trial import TrialFolder
 
 # Read what `perf stat` prints for programs to read: JSON lines, or CSV (`-x,`) of a perf before

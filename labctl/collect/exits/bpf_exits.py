@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, LabctlError
 from labctl.base.json import parse_json
 from labctl.base.kernel import with_tracefs
-from labctl.base.process import dies_with_labctl, run, running
+from labctl.base.process import Deadline, dies_with_labctl, run, running
 
 RAW = "trace/exits.bpftrace.jsonl"
 

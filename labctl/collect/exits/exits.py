@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.hostfacts import is_older, upstream_release
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Collector, Here, Target
 from labctl.collect.exits import bpf_exits, kvm_stats, perf

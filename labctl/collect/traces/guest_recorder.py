@@ -13,9 +13,9 @@ from dataclasses import asdict
 
 from labctl.base.channel import Channel, ChannelClosed, ClockReading
 from labctl.base.command import Command, CommandResult
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.kernel import LOCKED_DOWN, TRACEFS, clock_discipline
+from labctl.base.process import Deadline
 from labctl.collect.collector import Target
 from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder

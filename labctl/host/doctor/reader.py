@@ -12,8 +12,8 @@ from typing import Protocol
 
 from labctl.base import process
 from labctl.base.cpus import CpuSet, parse_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
+from labctl.base.process import Deadline
 
 _COMMAND_S = 10.0
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO
 
 from labctl.base.cpus import format_cpus, parse_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, LabctlError
 from labctl.base.kernel import DEVICE, Held, in_words, limit_us, limited
-from labctl.base.process import dies_with_labctl, last_words, run, running
+from labctl.base.process import Deadline, dies_with_labctl, last_words, run, running
 from labctl.base.trust import doubt
 from labctl.base.tuning import HostProgram
 from labctl.host.settings import tuned

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from labctl.base.deadline import Deadline
-from labctl.base.process import dies_with_labctl, run
+from labctl.base.process import Deadline, dies_with_labctl, run
 from labctl.host.settings.tunables import ABSENT, PRESENT
 
 NAMESPACES = Path("/run/netns")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError
+from labctl.base.process import Deadline
 from labctl.host.settings.tunables import ABSENT, PathTunable
 from labctl.store.jsonfile import write_bytes
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.host.machines import boot_id
 from labctl.host.settings.journal import Journal
 from labctl.store.jsonfile import read_json, write_bytes, write_json

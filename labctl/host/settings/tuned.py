@@ -19,9 +19,9 @@ from pathlib import Path
 
 from labctl.base import process
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import data_folders
+from labctl.base.process import Deadline
 from labctl.base.templates import lab_template_environment
 from labctl.base.tuning import KNOB_VALUES, Values
 from labctl.host.settings.journal import Changes, KnobChange

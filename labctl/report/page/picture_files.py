@@ -18,8 +18,8 @@ from markupsafe import escape
 from labctl.analysis.answer.view import View
 from labctl.analysis.model import Judgement
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError, UsageError
+from labctl.base.process import Deadline
 from labctl.base.wording import counted, printable
 from labctl.report.page import dots
 from labctl.report.page.factor_pictures import heatmap, interaction

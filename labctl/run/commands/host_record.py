@@ -11,8 +11,8 @@ from typing import Any
 
 import labctl
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError, UsageError
+from labctl.base.process import Deadline
 from labctl.base.tuning import Kind
 from labctl.collect.counters import perf
 from labctl.domain.session import EMBEDDED, is_embedded

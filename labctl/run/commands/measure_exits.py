@@ -22,10 +22,9 @@ from typing import Any
 from qemu.qmp import QMPError
 from qemu.qmp.legacy import QEMUMonitorProtocol
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.paths import data_folders
-from labctl.base.process import dies_with_labctl, run, running
+from labctl.base.process import Deadline, dies_with_labctl, run, running
 from labctl.host.accelerator import FEATURE_SETS
 from labctl.host.facts import QEMU
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, BusyError, HostError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
 from labctl.base.placement import refuse
+from labctl.base.process import Deadline
 from labctl.base.runner_messages import runner_archive
 from labctl.base.tuning import Tuning
 from labctl.base.xmldiff import parse

@@ -18,11 +18,10 @@ from typing import Any
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.command import Command
 from labctl.base.cpus import CpuSet
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.kernel import Held
 from labctl.base.placement import known_slice_ns, set_slice
-from labctl.base.process import thread_ids
+from labctl.base.process import Deadline, thread_ids
 from labctl.base.runner_messages import runner_archive
 from labctl.base.tuning import Kind, Sched, Tuning
 from labctl.collect.collector import ThreadRef

@@ -9,9 +9,9 @@ from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from labctl.base.channel import Channel
-from labctl.base.deadline import Deadline
 from labctl.base.events import Listener
 from labctl.base.paths import StatePaths, guest_name, guest_uuid, mac_of
+from labctl.base.process import Deadline
 from labctl.base.tuning import Strategy, Tuning
 from labctl.domain.asked import ExpectedThread
 from labctl.domain.pinning.pin_plan import PinPlan

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.events import Listener, Note, Warned
 from labctl.base.paths import OWN_NAME, StatePaths, host_lock
-from labctl.base.process import cleaning_up, ending_signals_interrupt
+from labctl.base.process import Deadline, cleaning_up, ending_signals_interrupt
 from labctl.host import own_cgroups
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal

@@ -15,8 +15,8 @@ from typing import Any
 from labctl.base.channel import Channel, Serving
 from labctl.base.command import Command
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.domain.asked import EMULATOR, VCPU
 from labctl.domain.render import guest_data_paths
 from labctl.run.guests import tuned

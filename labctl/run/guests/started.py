@@ -10,8 +10,8 @@ from pathlib import Path
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.process import Deadline
 from labctl.base.tuning import Tuning
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate

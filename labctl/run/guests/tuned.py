@@ -14,10 +14,9 @@ from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.json import parse_json
-from labctl.base.process import last_words
+from labctl.base.process import Deadline, last_words
 from labctl.base.tuning import GuestSide
 from labctl.host.settings.tunables import selected
 

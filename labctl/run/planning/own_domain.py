@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from labctl.base.cpus import format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError, UsageError
 from labctl.base.json import parse_json
-from labctl.base.process import ProcessError, run
+from labctl.base.process import Deadline, ProcessError, run
 from labctl.base.trust import doubt
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.foreign.foreign_domain import (

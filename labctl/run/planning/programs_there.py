@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import LabctlError, UsageError, nearest
 from labctl.base.paths import BROUGHT, StatePaths, shipped_data
+from labctl.base.process import Deadline
 from labctl.guest.apt import host_sources
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe

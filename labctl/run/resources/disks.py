@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
 from labctl.base.paths import DATA_DISK_BYTES
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 
 _IMAGE_BYTES = 3 * 1024 * 1024 * 1024
 """Tree, qcow2 and the raw disk that a build makes on the way."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labctl.base.deadline import Deadline
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.base.tuning import Tuning
 from labctl.domain.foreign.foreign_domain import OwnDomain
 from labctl.host.accelerator import KVM_DEVICE, Accelerator

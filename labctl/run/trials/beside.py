@@ -14,9 +14,8 @@ from typing import IO, Any, Protocol
 
 from labctl.base.channel import Channel, Execution
 from labctl.base.cpus import CpuSet, format_cpus
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError, UsageError
-from labctl.base.process import last_words, running, written_by
+from labctl.base.process import Deadline, last_words, running, written_by
 from labctl.collect.collector import ThreadRef
 from labctl.host.narrow import Narrow, Narrowed, narrowed
 from labctl.host.native import NativeSession, in_tree, runner_in

@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from labctl.base.channel import Channel
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
+from labctl.base.process import Deadline
 from labctl.base.tuning import Kind
 from labctl.host.machines import machine_facts, same_kernel
 from labctl.run.collectors.calibrate import Calibrations

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from labctl.base.channel import Channel
-from labctl.base.deadline import Deadline
 from labctl.base.errors import HostError
 from labctl.base.events import Warned
+from labctl.base.process import Deadline
 from labctl.base.runner_messages import HashedProgram
 from labctl.base.tuning import Kind
 from labctl.base.wording import counted

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 from labctl.base.runner_messages import cgroup_name
 from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Calibration, uncalibrated

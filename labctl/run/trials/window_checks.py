@@ -14,8 +14,8 @@ from typing import Any
 from labctl.base import kernel
 from labctl.base.channel import ClockReading
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.collect import runner_counts, snapshots
 from labctl.collect.counters import host_cpus
 from labctl.domain.asked import (

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
 from labctl.base.json import parse_json
+from labctl.base.process import Deadline
 from labctl.workloads.readers import match_child
 
 _WALL_S = 60.0

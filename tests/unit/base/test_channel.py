@@ -15,8 +15,8 @@ import pytest
 from labctl.base import channel as module
 from labctl.base.channel import Channel, ChannelClosed, RefusedError
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError
+from labctl.base.process import Deadline
 from tests.unit.runner.runners import running_runner
 
 Answer = Callable[[dict[str, Any]], bytes]

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import DeadlineError, ExitCode
+from labctl.base.process import Deadline
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as a list of one that a test may change."""
     now = [100.0]
-    monkeypatch.setattr("labctl.base.deadline.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("labctl.base.process.time.monotonic", lambda: now[0])
     return now
 
 

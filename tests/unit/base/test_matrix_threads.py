@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from labctl.base import interpreter, process
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 
 VARIABLE = "OPENBLAS_NUM_THREADS"
 

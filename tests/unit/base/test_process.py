@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base import process
-from labctl.base.deadline import Deadline
 from labctl.base.errors import DeadlineError, HostError
+from labctl.base.process import Deadline
 
 
 def soon() -> Deadline:

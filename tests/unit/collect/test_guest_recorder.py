@@ -15,8 +15,8 @@ import pytest
 
 from labctl.base.channel import ChannelClosed
 from labctl.base.command import Command, CommandResult
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.base.tuning import Kind, Level
 from labctl.collect.traces import guest_recorder as module
 from labctl.collect.traces.guest_recorder import guest_tracing

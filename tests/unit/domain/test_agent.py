@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
+from labctl.base.process import Deadline
 from labctl.domain import agent as agent_module
 from labctl.domain.agent import RUNNER_PATH, GuestAgent, install_hint
 from labctl.domain.session import AgentSilentError

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, DeadlineError, HostError, LabctlError, UsageError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.guest import fetch
 from labctl.guest.recipe import CloudImage
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
+from labctl.base.process import Deadline
 from labctl.guest.layer import Brought, Layer, Wheel
 from labctl.guest.layers import fetch_wheel, unpack
 

@@ -9,9 +9,8 @@ import pytest
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError, HostError
-from labctl.base.process import run
+from labctl.base.process import Deadline, run
 from labctl.base.runner_messages import runner_archive
 from labctl.host import cgroups, own_cgroups
 from labctl.host.link import native_network

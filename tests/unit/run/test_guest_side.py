@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labctl.base.command import Command, CommandResult
-from labctl.base.deadline import Deadline
+from labctl.base.process import Deadline
 from labctl.base.tuning import GuestSide
 from labctl.run.guests.tuned import RAW, set_up
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from labctl.base.command import Command, CommandResult, Server
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.run.trials.engine import PostBootSetup
 
 

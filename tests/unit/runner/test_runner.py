@@ -13,8 +13,8 @@ import pytest
 
 from labctl.base.channel import ChannelClosed, RefusedError
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.base.tuning import Policy, Sched
 from tests.unit.runner.runners import Runner, is_gone, running_runner
 

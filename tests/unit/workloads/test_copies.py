@@ -16,8 +16,8 @@ import pytest
 import labctl.base.runner_messages
 from labctl.base.channel import Serving
 from labctl.base.command import Command
-from labctl.base.deadline import Deadline
 from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline
 from labctl.base.runner_messages import EndedServer
 from labctl.workloads.beside import START, Left, copies_of, left_by
 from tests.unit.runner.runners import Runner, running_runner
