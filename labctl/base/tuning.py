@@ -64,6 +64,7 @@ class Strategy(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """Hold what is pinned: None leaves it free, "plan" takes the pin plan's CPUs, else these CPUs.
+    `vhost`: the kernel's workers for network cards, which the plan has on the emulator's CPUs.
 
     `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs.
     `strategy`: of the pin plan that "plan" speaks of.
@@ -71,6 +72,7 @@ class Pin:
 
     vcpus: str | Mapping[int, CpuSet] | None = None
     emulator: str | CpuSet | None = None
+    vhost: str | CpuSet | None = None
     iothreads: str | Mapping[int, CpuSet] | None = None
     strategy: Strategy = Strategy.COMPACT
 

@@ -9,7 +9,7 @@ from typing import Any
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.placement import said
 from labctl.base.tuning import Policy, Sched, Tuning
-from labctl.domain.pinning.pin_plan import PinPlan, placement
+from labctl.domain.pinning.pin_plan import PinPlan, placement, vhost_cpus
 
 VCPU = "vcpu"
 EMULATOR = "emulator"
@@ -113,12 +113,16 @@ def expected_workload(
     return replace(expected, slice_ns=tuning.vcpu_slice_ns, nice=tuning.nice)
 
 
-def urged(expected: Iterable[ExpectedThread], tuning: Tuning) -> list[ExpectedThread]:
+def urged(
+    expected: Iterable[ExpectedThread], tuning: Tuning, plan: PinPlan
+) -> list[ExpectedThread]:
     """Return the same threads, with what no XML says: the tuning's nice value asked of all of them,
-    and its time slice of the vCPUs."""
+    its time slice of the vCPUs, and the CPUs of vhost's workers."""
+    vhost = vhost_cpus(tuning, plan)
+    workers = [] if vhost is None else [_expected(VHOST, 0, vhost, None)]
     return [
         replace(one, nice=tuning.nice, slice_ns=tuning.vcpu_slice_ns if one.role == VCPU else 0)
-        for one in expected
+        for one in [*expected, *workers]
     ]
 
 

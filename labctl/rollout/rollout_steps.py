@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.analysis.answer.view import View
-from labctl.base.cpus import CpuSet, parse_cpus
+from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.placement import RT_RUNTIME_US, HostCpus, PinProblem, named_cpus, xml_problems
 from labctl.base.tuning import (
@@ -17,6 +17,7 @@ from labctl.base.tuning import (
     ELEVATOR,
     KERNEL_WORD,
     KNOB_VALUES,
+    PLAN,
     SYSFS_PATH,
     SYSFS_VALUE,
     Values,
@@ -139,6 +140,11 @@ _NICE = (
     "libvirt has no option for the nice value of QEMU's threads. After each start of the guest, do "
     "this as root: 'ls /proc/PID/task | xargs renice -n {nice} -p', PID being QEMU's."
 )
+_VHOST = (
+    "libvirt has no option for the CPUs of vhost's workers. After each start of the guest, do this "
+    "as root for each thread that is called 'vhost-PID', PID being QEMU's: 'taskset --cpu-list "
+    "--pid {cpus} TID'. They are in /proc/PID/task, before Linux 6.4 processes of their own."
+)
 _WEIGHT = (
     "Give the domain the CPU weight {weight} with 'virsh schedinfo DOMAIN --live --config "
     "--set cpu_shares={weight}' on a host with cgroup v2; with cgroup v1 it is {shares}, the "
@@ -220,6 +226,8 @@ def rollout_steps(
         notes.append(_SLICE.format(ms=settings.vcpu_slice_ms, ns=settings.vcpu_slice_ms * 1e6))
     if settings.nice not in (None, former.nice):
         notes.append(_NICE.format(nice=settings.nice))
+    if vhost := _vhost_cpus(view, settings, machine):
+        notes.append(_VHOST.format(cpus=format_cpus(vhost)))
     if (weight := settings.cpu_weight) not in (None, former.cpu_weight):
         notes.append(_WEIGHT.format(weight=weight, shares=weight * 1024 // 100))
     runtime_us = host.get("rt-runtime-us")
@@ -363,6 +371,17 @@ def _cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) 
         return Cpus(pins.online, frozenset(pins.vcpus))
     plan = view.run.run.pins_of(settings.pin.strategy).data
     return Cpus(_recorded_cpus(plan.online), frozenset(plan.vcpus.values()))
+
+
+def _vhost_cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) -> CpuSet:
+    """Return the CPUs that vhost's workers are pinned to, by a plan for the machine or as the run
+    has recorded them; none where they are free."""
+    pin = settings.pin
+    if pin.vhost != PLAN:
+        return _recorded_cpus(pin.vhost)
+    if machine is not None:
+        return machine.pins(pin.strategy, 1).emulator
+    return _recorded_cpus(view.run.run.pins_of(pin.strategy).data.emulator)
 
 
 def _by_vcpu(path: str) -> bool:

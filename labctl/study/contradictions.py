@@ -53,6 +53,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
     if tuning.host.get("smt") == "off" and PLAN in (
         tuning.pin.vcpus,
         tuning.pin.emulator,
+        tuning.pin.vhost,
         tuning.pin.iothreads,
     ):
         yield Contradiction(
@@ -78,6 +79,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
         yield from _enlightened(tuning)
         yield from _memory(tuning)
         yield from _network(tuning)
+        yield from _vhost(tuning)
         if tuning.restore:
             yield from _not_restorable(tuning)
 
@@ -267,6 +269,15 @@ def _network(tuning: Tuning) -> Iterator[Contradiction]:
             (("network", "packed"), ("network", "vhost")),
             "'network.packed' needs packed rings, which the kernel's vhost does not support.",
             "Write 'network: {vhost: false}', or leave 'packed' out.",
+        )
+
+
+def _vhost(tuning: Tuning) -> Iterator[Contradiction]:
+    if tuning.pin.vhost and not tuning.network.vhost:
+        yield Contradiction(
+            (("pin", "vhost"), ("network", "vhost")),
+            "'pin.vhost' is given, and no network card is served by the kernel's vhost.",
+            "Write 'network: {vhost: true}' as well.",
         )
 
 

@@ -76,6 +76,7 @@ def _knob_value(value: object) -> object:
 class PinFile(FileModel):
     vcpus: Annotated[Any, BeforeValidator(_numbered_pins)] = None
     emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
+    vhost: Annotated[Any, BeforeValidator(_one_pin)] = None
     iothreads: Annotated[Any, BeforeValidator(_numbered_pins)] = None
     strategy: Literal["compact", "spread", "node", "siblings"] | None = None
 
@@ -398,6 +399,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
         pin=Pin(
             vcpus=_without_none(pin.get("vcpus")),
             emulator=pin.get("emulator"),
+            vhost=pin.get("vhost"),
             iothreads=_without_none(pin.get("iothreads")),
             strategy=Strategy(pin.get("strategy", Strategy.COMPACT)),
         ),
@@ -471,7 +473,7 @@ def _check_native(source: _Source, values: Mapping[str, Any]) -> None:
     for key in GUEST_ONLY:
         if values.get(key):
             raise source.error((key,), f"'{key}' has no effect in a native tuning.")
-    for key in ("emulator", "iothreads"):
+    for key in ("emulator", "vhost", "iothreads"):
         if values.get("pin", {}).get(key):
             raise source.error(("pin", key), f"'pin.{key}' has no effect in a native tuning.")
 

@@ -21,7 +21,7 @@ from labctl.base.paths import host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain import readback
 from labctl.domain.asked import ExpectedThread, expected_threads, mismatches, urged
-from labctl.domain.pinning.pin_plan import pin_plan
+from labctl.domain.pinning.pin_plan import pin_plan, vhost_cpus
 from labctl.domain.readback import huge_page_kib, memory_problems
 from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
@@ -31,7 +31,7 @@ from labctl.host.cgroups import detect, libvirt_controllers
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
-from labctl.run.guests.bench import urge
+from labctl.run.guests.bench import pin_vhost, urge
 from labctl.run.guests.lab_opening import open_image
 from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.planning.requirements import read_offers
@@ -102,13 +102,15 @@ class Bench:
 
     def threads(self, tuning: Tuning, vcpus: int) -> list[ExpectedThread]:
         plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
-        return urged(expected_threads(tuning, plan, self.topology.usable), tuning)
+        return urged(expected_threads(tuning, plan, self.topology.usable), tuning, plan)
 
     def wrong(self, tuning: Tuning, xml: str, running: RunningGuest, vcpus: int) -> list[str]:
         """What the running guest has otherwise than was asked."""
         vcpu_tids = running.vcpu_threads()
         urge(tuning, running.pid, vcpu_tids.values())
         weigh(detect(), running, tuning.cpu_weight)
+        plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
+        pin_vhost(running.pid, vhost_cpus(tuning, plan))
         states = readback.read_threads(running.pid, vcpu_tids, running.iothread_threads())
         return [
             *mismatches(self.threads(tuning, vcpus), states),

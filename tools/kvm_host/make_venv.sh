@@ -30,7 +30,8 @@ for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certific
     [ ! -e "$file" ] || install -D -m 644 "$file" "$root$file"
 done
 
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
 exec env -u PIP_FIND_LINKS -u PYENV_ROOT -u PYTHONPATH -u TMPDIR HOME=/root LC_ALL=C.UTF-8 \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    sh "$checkout/labctl/guest/install_root.sh" "$root" \
-    env -C "$checkout" tools/setup.sh python
+    chroot "$root" env -C "$checkout" tools/setup.sh python

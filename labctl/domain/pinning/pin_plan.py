@@ -207,6 +207,13 @@ def placement(tuning: Tuning, plan: PinPlan) -> Placement:
     )
 
 
+def vhost_cpus(tuning: Tuning, plan: PinPlan) -> CpuSet | None:
+    """Return the CPUs that `tuning` pins the kernel's vhost workers to; None leaves them. No XML of
+    libvirt's says it."""
+    pin = tuning.pin.vhost
+    return plan.emulator if pin == PLAN else _explicit(pin)
+
+
 def _chosen(
     pin: str | Mapping[int, CpuSet] | None, planned: Mapping[int, CpuSet]
 ) -> Mapping[int, CpuSet]:

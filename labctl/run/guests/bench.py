@@ -17,7 +17,7 @@ from typing import Any
 
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.command import Command
-from labctl.base.cpus import CpuSet
+from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.kernel import Held
 from labctl.base.placement import known_slice_ns, set_slice
@@ -28,7 +28,8 @@ from labctl.collect.collector import ThreadRef
 from labctl.collect.table import RECORDERS
 from labctl.collect.threads.thread_snapshots import OWN
 from labctl.domain import readback
-from labctl.domain.asked import ExpectedThread, expected_workload, mismatches, urged
+from labctl.domain.asked import VHOST, ExpectedThread, expected_workload, mismatches, urged
+from labctl.domain.pinning.pin_plan import vhost_cpus
 from labctl.domain.readback import memory_problems, read_threads
 from labctl.domain.render import guest_data_paths
 from labctl.host.cgroups import Layout, placement, placement_problems
@@ -163,6 +164,22 @@ def guest_threads(
     ]
 
 
+def pin_vhost(pid: int, cpus: CpuSet | None) -> None:
+    """Pin the kernel's vhost workers for a QEMU; None leaves them. Raises BrokenError where the
+    kernel refuses it."""
+    if cpus is None:
+        return
+    for state in read_threads(pid, {}, {}):
+        if state.role != VHOST:
+            continue
+        try:
+            os.sched_setaffinity(state.tid, cpus)
+        except OSError as error:
+            raise BrokenError(
+                f"vhost's thread {state.tid} can't run on CPU {format_cpus(cpus)}: {error.strerror}"
+            ) from error
+
+
 def urge(tuning: Tuning, pid: int, sliced: Iterable[int]) -> None:
     """Give a process's threads the tuning's nice value, and those of `sliced` its time slice; what
     they start inherits both. Raises BrokenError where one can't have it."""
@@ -260,8 +277,10 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         vcpus = running.vcpu_threads()
         iothreads = running.iothread_threads()
         live = running.live_xml()
-        expected = urged(lab.source.expected_threads(lab, tuning, paused.asked_xml), tuning)
+        plan = lab.pin_plan_for(tuning)
+        expected = urged(lab.source.expected_threads(lab, tuning, paused.asked_xml), tuning, plan)
         urge(tuning, pid, vcpus.values())
+        pin_vhost(pid, vhost_cpus(tuning, plan))
         weigh(lab.layout, running, tuning.cpu_weight)
 
         def misplaced() -> list[str]:

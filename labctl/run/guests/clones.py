@@ -28,6 +28,7 @@ from labctl.base.paths import MOST_NEIGHBOURS, neighbour_seat
 from labctl.base.process import last_words
 from labctl.base.tuning import Tuning
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread, mismatches, urged
+from labctl.domain.pinning.pin_plan import vhost_cpus
 from labctl.domain.readback import read_threads
 from labctl.domain.save_image import (
     Identity,
@@ -40,7 +41,7 @@ from labctl.domain.session import RunningGuest, confined_to
 from labctl.host.cgroups import Layout
 from labctl.host.guest_memory import MIB, memory_problem
 from labctl.host.link import tap
-from labctl.run.guests.bench import urge
+from labctl.run.guests.bench import pin_vhost, urge
 from labctl.run.guests.boots import SavedBoot, empty_data_disks
 from labctl.run.guests.lab import Lab, Pins
 from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
@@ -253,7 +254,9 @@ class CloneRoom:
             if cpus is None:
                 urge(self.tuning, running.pid, running.vcpu_threads().values())
                 asked = lab.source.expected_threads(lab, self.tuning, parts.xml)
-                expected = urged(asked, self.tuning)
+                plan = lab.pin_plan_for(self.tuning)
+                pin_vhost(running.pid, vhost_cpus(self.tuning, plan))
+                expected = urged(asked, self.tuning, plan)
             else:
                 expected = confined_threads(running, cpus)
             check_place(lab.layout, running, expected, weight)

@@ -36,7 +36,7 @@ from labctl.run.planning.requirements import Unmet
 from labctl.store.jsonfile import canonical
 from labctl.store.records.run_record import DomainUsed
 from labctl.store.run_folder import RunFolder
-from labctl.study.changes import changes, dotted, word
+from labctl.study.changes import Key, changes, dotted, word
 from labctl.study.study import Study
 
 # Check files that the administrator's own domain names before a copy opens them: disks at rest,
@@ -218,7 +218,7 @@ _OF_XML = frozenset(
     ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
     + ("cpu", "kvm", "hyperv", "timers", "memory", "disk", "network")
 )
-"""Keys of a tuning that are said in the domain's XML."""
+"""Keys of a tuning that are said in the domain's XML, but for the pin of vhost's workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,8 +413,8 @@ def _misfit(
             remedy=f"Add '{words}' in the guest, and measure it as one more domain.",
         )
     plan = pin_plans.get(tuning.pin.strategy)
-    heads = {key[0] for key in changes(tuning, baseline)}
-    if plan is None or not heads or heads - _OF_XML:
+    changed = changes(tuning, baseline)
+    if plan is None or not changed or not all(map(_is_of_xml, changed)):
         return  # what it does to host or guest, or by being booted, needs nothing of the XML
     if not is_changed(domain, tuning, plan, baseline, accelerator):
         yield Unmet(
@@ -449,7 +449,12 @@ def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
     """Return what a tuning changes on the host or in the guest rather than in the domain's XML, one
     `key: value` each."""
     changed = changes(tuning, baseline).items()
-    return [f"{dotted(key)}: {word(value)}" for key, value in changed if key[0] not in _OF_XML]
+    return [f"{dotted(key)}: {word(value)}" for key, value in changed if not _is_of_xml(key)]
+
+
+def _is_of_xml(key: Key) -> bool:
+    """Tell whether the domain's XML says it."""
+    return key[0] in _OF_XML and key != ("pin", "vhost")
 
 
 def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:

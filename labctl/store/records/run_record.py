@@ -17,6 +17,7 @@ class PinChoice(Record):
     strategy: Text | None = None
     vcpus: Any = None
     emulator: Any = None
+    vhost: Any = None
     iothreads: Any = None
 
 

@@ -293,6 +293,14 @@ def test_a_nice_value_which_libvirt_has_no_option_for_is_told_as_a_command(
     assert "'ls /proc/PID/task | xargs renice -n -5 -p'" in note
 
 
+def test_vhosts_cpus_are_told_as_a_command(labctl: Labctl, results: Path) -> None:
+    settings = {"pinned+fifo": {"pin": {"vhost": "1"}}, "baseline": {}}
+    stored(results, with_run(made(), tunings=settings))
+    [first, _] = advised(labctl)["advised"]
+    (note,) = (one for one in first["rollout"]["notes"] if "vhost" in one)
+    assert "'taskset --cpu-list --pid 1 TID'" in note
+
+
 def test_a_cpu_weight_is_told_for_both_versions_of_cgroups(labctl: Labctl, results: Path) -> None:
     settings = {"pinned+fifo": {"cpu_weight": 25}, "baseline": {"cpu_weight": None}}
     stored(results, with_run(made(), tunings=settings))

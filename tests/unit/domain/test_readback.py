@@ -182,7 +182,7 @@ def test_a_native_workload_is_held_to_its_twins_nice_value(tmp_path: Path) -> No
 def test_every_thread_of_a_guest_is_held_to_its_nice_value(proc: Path) -> None:
     expected = expected_threads(TUNING, PLAN, PLAN.usable)
     lowered = replace(TUNING, nice=5)
-    said = mismatches(urged(expected, lowered), threads(proc))
+    said = mismatches(urged(expected, lowered, PLAN), threads(proc))
     assert len(said) == len(threads(proc))
     assert all("has the nice value 0, asked was 5" in text for text in said)
 
@@ -198,6 +198,15 @@ def test_an_enlightenment_that_the_domain_lacks_is_named() -> None:
         "Hyper-V feature spinlocks: asked was on 8191, the domain has on 4096",
         "Hyper-V feature stimer direct: asked was on, the domain has off",
     ]
+
+
+def test_vhosts_workers_are_held_to_the_plans_cpus_of_the_emulator(proc: Path) -> None:
+    tuning = replace(TUNING, pin=replace(TUNING.pin, vhost="plan"))
+    expected = urged(expected_threads(TUNING, PLAN, PLAN.usable), tuning, PLAN)
+    assert mismatches(expected, threads(proc)) == ["vhost thread 0: there is no such thread"]
+    add_thread(proc, PID, 99999, one_thread(f"vhost-{PID}"))
+    (said,) = mismatches(expected, threads(proc))
+    assert said == (f"vhost thread 0 ('vhost-{PID}', thread 99999) may run on CPU 0-1, asked was 0")
 
 
 def test_what_libvirt_fills_in_is_no_mismatch() -> None:

@@ -198,6 +198,7 @@ def test_extending_itself_is_a_circle(write: Write) -> None:
             5,
             "takes QEMU 10.0. | Write 'requires: {qemu: \"10.0\"}'",
         ),
+        ("pin: {vhost: plan}", 2, "no network card is served by the kernel's vhost"),
         ("nice: 20", 2, "'nice' is 20"),
         ("cpu_weight: 0", 2, "'cpu_weight' is 0"),
         (
