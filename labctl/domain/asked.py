@@ -200,7 +200,7 @@ def _differences(want: ExpectedThread, state: ThreadState) -> list[str]:
             f"{state.slice_ns / 1e6:g} ms"
         )
     if want.nice not in (None, state.nice):
-        wrong.append(f"{name} has the nice value {state.nice}, asked was {want.nice}")
+        wrong.append(f"{name}: expected nice value {want.nice}, got {state.nice}")
     return wrong
 
 

@@ -254,7 +254,10 @@ def test_a_password_gets_nowhere() -> None:
 @pytest.mark.parametrize(
     ("element", "reason"),
     [
-        ("<hostdev mode='subsystem' type='pci'/>", "<hostdev type='pci'> (line 48): a device of"),
+        (
+            "<hostdev mode='subsystem' type='pci'/>",
+            "<hostdev type='pci'> (line 48): a passed-through host device",
+        ),
         ("<filesystem><source dir='/srv'/><target dir='t'/></filesystem>", "<filesystem>"),
         ("<shmem name='s'/>", "<shmem> (line 48): it shares memory"),
         ("<lease/>", "<lease>"),

@@ -180,11 +180,11 @@ REFUSED = {
     "two systems": (with_part("<os><type>hvm</type></os>"), "more than one"),
     "two sources of a disk": (
         BY_HAND.replace("<source dev='/dev/vg/web'/>", "<source dev='/a'/><source dev='/b'/>"),
-        "<source> (line 5): there is more than one in its <disk>",
+        "<source> (line 5): more than one in its <disk>",
     ),
     "a disk whose name is a path": (
         BY_HAND.replace("dev='vda'", "dev='../../etc/x'"),
-        "<target> (line 7): dev='../../etc/x' is no name of a disk",
+        "<target> (line 7): dev='../../etc/x' is not a name of a disk",
     ),
     "a path with ..": (BY_HAND.replace("/srv/log", "/srv/../etc/log"), "is not an absolute path"),
     "a kernel by a relative path": (
@@ -199,19 +199,19 @@ REFUSED = {
         BY_HAND.replace(
             "<source file='/srv/setup.iso'/>", "<driver type='vmdk'/><source file='/x'/>"
         ),
-        "labctl opens raw and qcow2, and it is 'vmdk'",
+        "labctl supports raw and qcow2, but it is 'vmdk'",
     ),
     "a read-only disk of such a format": (
         BY_HAND.replace(
             "<source file='/srv/shared.img'/>", "<driver type='vdi'/><source file='/x'/>"
         ),
-        "labctl opens raw and qcow2, and it is 'vdi'",
+        "labctl supports raw and qcow2, but it is 'vdi'",
     ),
     "a disk of an unknown kind": (
         BY_HAND.replace("device='cdrom'", "device='cdxrom'"),
         "does not support disks of the kind 'cdxrom'",
     ),
-    "iothreads without end": (BY_HAND.replace(">2</ioth", ">99999</ioth"), "up to 256"),
+    "iothreads without end": (BY_HAND.replace(">2</ioth", ">99999</ioth"), "at most 256"),
     "queues without end": (BY_HAND.replace("queues='4'", "queues='99999'"), "from 0 to 16384"),
     "a priority beyond the kernel's": (
         BY_HAND.replace("priority='5'", "priority='100'"),
@@ -223,7 +223,7 @@ REFUSED = {
     ),
     "an option of QEMU's behind a comma": (
         BY_HAND.replace(">Nehalem<", ">host,x=y<"),
-        "'host,x=y' is no word",
+        "'host,x=y' is not a word",
     ),
 }
 
@@ -302,7 +302,7 @@ def test_a_finished_copy_names_labctls_files_and_those_that_were_looked_at(name:
 @pytest.mark.parametrize("added", ["<emulator>/x</emulator>", "<filesystem/>", "<future/>"])
 def test_a_template_puts_nothing_into_a_copy_that_is_not_in_the_table(added: str) -> None:
     xml = copy_of(own("server")).xml.replace("</devices>", f"{added}</devices>")
-    with pytest.raises(UsageError, match="must not have: .*domain/devices/(emu|file|fut)"):
+    with pytest.raises(UsageError, match="must not contain: .*domain/devices/(emu|file|fut)"):
         confirmed(xml, frozenset({"/lab/x"}), LABEL, "the copy")
 
 

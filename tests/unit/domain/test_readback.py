@@ -79,12 +79,20 @@ def test_a_guest_that_got_what_was_asked_has_no_mismatch(proc: Path) -> None:
     ("role", "change", "sentence"),
     [
         ("vcpu", {"cpus": frozenset({0, 1})}, "expected CPU 1, got 0-1"),
-        ("vcpu", {"policy": "other", "priority": 0}, "SCHED_OTHER, expected SCHED_FIFO at prio"),
-        ("vcpu", {"priority": 2}, "SCHED_FIFO at priority 2, expected SCHED_FIFO at priority 1"),
+        ("vcpu", {"policy": "other", "priority": 0}, "expected policy SCHED_FIFO at prio"),
+        (
+            "vcpu",
+            {"priority": 2},
+            "expected policy SCHED_FIFO at priority 1, got SCHED_FIFO at priority 2",
+        ),
         ("iothread", {"cpus": frozenset({1})}, "iothread 1 ('IO iothread1'"),
-        ("iothread", {"policy": "rr", "priority": 1}, "SCHED_RR at priority 1, expected SCHED_O"),
+        (
+            "iothread",
+            {"policy": "rr", "priority": 1},
+            "expected policy SCHED_OTHER, got SCHED_RR at priority 1",
+        ),
         ("emulator", {"cpus": frozenset({1})}, "expected CPU 0, got 1"),
-        ("emulator", {"policy": "deadline"}, "SCHED_DEADLINE, expected SCHED_OTHER"),
+        ("emulator", {"policy": "deadline"}, "expected policy SCHED_OTHER, got SCHED_DEADLINE"),
     ],
 )
 def test_a_thread_that_differs_is_named(
@@ -175,7 +183,7 @@ def test_a_native_workload_is_held_to_its_twins_nice_value(tmp_path: Path) -> No
     add_thread(tmp_path, 10, 10, one_thread("sysbench", cpus="1"))
     twin = Tuning(name="native+nice", description="", kind=Kind.NATIVE, nice=5)
     assert native_mismatches(10, frozenset({1}), None, tmp_path, tuning=twin) == [
-        "the workload ('sysbench', thread 10) has the nice value -5, asked was 5"
+        "the workload ('sysbench', thread 10): expected nice value 5, got -5"
     ]
 
 
@@ -184,7 +192,7 @@ def test_every_thread_of_a_guest_is_held_to_its_nice_value(proc: Path) -> None:
     lowered = replace(TUNING, nice=5)
     said = mismatches(urged(expected, lowered, PLAN), threads(proc))
     assert len(said) == len(threads(proc))
-    assert all("has the nice value 0, asked was 5" in text for text in said)
+    assert all("expected nice value 5, got 0" in text for text in said)
 
 
 def test_an_enlightenment_that_the_domain_lacks_is_named() -> None:
@@ -194,19 +202,19 @@ def test_an_enlightenment_that_the_domain_lacks_is_named() -> None:
     bent = asked.replace('retries="8191"', 'retries="4096"').replace('<ipi state="on"/>', "")
     bent = bent.replace('<direct state="on"/>', '<direct state="off"/>')
     assert live_mismatches(asked, bent) == [
-        "Hyper-V feature ipi: asked was on, the domain has none",
-        "Hyper-V feature spinlocks: asked was on 8191, the domain has on 4096",
-        "Hyper-V feature stimer direct: asked was on, the domain has off",
+        "Hyper-V feature ipi: expected on, the domain has none",
+        "Hyper-V feature spinlocks: expected on 8191, the domain has on 4096",
+        "Hyper-V feature stimer direct: expected on, the domain has off",
     ]
 
 
 def test_vhosts_workers_are_held_to_the_plans_cpus_of_the_emulator(proc: Path) -> None:
     tuning = replace(TUNING, pin=replace(TUNING.pin, vhost="plan"))
     expected = urged(expected_threads(TUNING, PLAN, PLAN.usable), tuning, PLAN)
-    assert mismatches(expected, threads(proc)) == ["vhost thread 0: there is no such thread"]
+    assert mismatches(expected, threads(proc)) == ["vhost thread 0: no such thread"]
     add_thread(proc, PID, 99999, one_thread(f"vhost-{PID}"))
     (said,) = mismatches(expected, threads(proc))
-    assert said == (f"vhost thread 0 ('vhost-{PID}', thread 99999) may run on CPU 0-1, asked was 0")
+    assert said == (f"vhost thread 0 ('vhost-{PID}', thread 99999): expected CPU 0, got 0-1")
 
 
 def test_what_libvirt_fills_in_is_no_mismatch() -> None:

@@ -90,7 +90,7 @@ def test_one_copy_serves_guest_after_guest_and_the_saved_file_stays_as_it_is(
     [
         (b"", "not a complete save file of libvirt: 0 bytes"),
         (b"LibvirtQemudPart" + header()[16:], "b'LibvirtQemudPart' instead of b'LibvirtQemudSave'"),
-        (b"QFI\xfb" + bytes(200), "where b'LibvirtQemudSave' is expected"),
+        (b"QFI\xfb" + bytes(200), "instead of b'LibvirtQemudSave'"),
         (altered(VERSION, 3), "a save file of version 2, got 3"),
         # Of a host of the other byte order.
         (altered(VERSION, 0x02000000), "version 2, got 33554432"),

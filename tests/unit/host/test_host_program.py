@@ -72,7 +72,7 @@ def test_it_is_in_force_once_its_check_succeeds(tmp_path: Path) -> None:
 )
 def test_one_that_ends_is_refused_with_its_last_words(command: str, says: str) -> None:
     with (
-        pytest.raises(HostError, match="isn't in force") as why,
+        pytest.raises(HostError, match="is not working") as why,
         program_running(program(command, "/bin/false")),
     ):
         pass

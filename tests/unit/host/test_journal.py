@@ -272,7 +272,7 @@ def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
                 super().write(value)
 
     with (
-        pytest.raises(BrokenError, match="back to '60': it still reads '10'"),
+        pytest.raises(BrokenError, match="to '60': it still reads '10'"),
         journal.changed(Stuck(str(setting)), "10"),
     ):
         pass

@@ -73,7 +73,10 @@ def test_trials_of_the_plan_and_of_its_spares_are_all_there(run: RunFolder) -> N
         ({"attempt": 2}, "it is recorded as 0003.2"),
         ({"block": 1}, "its block is 1, but the plan's is 2"),
         ({"position": 7}, "its position is 7, but the plan's is 1"),
-        ({"cell": planned(1, 1, "native")["cell"]}, "its cell is native · cpu · quiet, and the"),
+        (
+            {"cell": planned(1, 1, "native")["cell"]},
+            "its cell is native · cpu · quiet, but the plan's",
+        ),
         ({"boot": 1}, "its boot, 1, is that of trials of the plan's boot 1, and the plan has it"),
     ],
 )

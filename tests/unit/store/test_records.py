@@ -43,7 +43,7 @@ def test_a_plan_is_written_as_it_was_read_byte_for_byte(path: Path, tmp_path: Pa
         ({"seed": 2**63 + 1}, [f"'seed': expected a whole number, got {2**63 + 1}"]),
         (
             {"workloads": {"cpu": {"margin": True}}},
-            ["'workloads.cpu.margin' is True where a number"],
+            ["'workloads.cpu.margin': expected a number, got True"],
         ),
         ({"conditions": "all"}, ["'conditions': expected a list, got 'all'"]),
         ({"tunings": {"x": 5}}, ["'tunings.x': expected an object, got 5"]),
@@ -155,8 +155,8 @@ def test_what_another_labctl_wrote_stays_where_a_record_is_changed(tmp_path: Pat
     ("data", "said"),
     [
         ({"trials": {"planned": 1, "done": "x", "invalid": 0}}, "'trials.done': expected"),
-        ({"extended": [{"at": 5, "command": "x"}]}, "'extended[0].at' is 5 where a text"),
-        ({"verifies": "r1"}, "'verifies' is 'r1' where an object"),
+        ({"extended": [{"at": 5, "command": "x"}]}, "'extended[0].at': expected a text, got 5"),
+        ({"verifies": "r1"}, "'verifies': expected an object, got 'r1'"),
         ({"tunings": {"x": {"guest": {"sysfs": {"/sys/a": 5}}}}}, "'tunings.x.guest.sysfs./sys/a'"),
         ({"tunings": {"x": {"requires": {"command_line": "x"}}}}, "'tunings.x.requires.command"),
     ],

@@ -243,7 +243,7 @@ def test_a_rule_that_ended_a_run_leaves_the_trials_that_it_had(extended: RunFold
     [
         ("{", "plan.2.json"),
         ("[]", "plan.2.json is not an extension of a plan"),
-        ('{"trials": [], "first_block": "three", "last_block": 4}', "'first_block' is 'three'"),
+        ('{"trials": [], "first_block": "three", "last_block": 4}', "'first_block': expected"),
     ],
 )
 def test_an_extension_that_is_not_whole_is_a_problem_and_the_rest_is_loaded(

@@ -226,8 +226,8 @@ def test_a_study_without_a_quick_selection_says_so(make_study: MakeStudy) -> Non
         (Overrides(workloads=("cpus",)), "no workload 'cpus'"),
         (Overrides(conditions=("noisy",)), "no condition 'noisy'"),
         (Overrides(blocks=0), "--blocks: expected a number from 1"),
-        (Overrides(duration_s=float("nan")), "--duration is nan"),
-        (Overrides(memory_mib=16), "--memory is 16"),
+        (Overrides(duration_s=float("nan")), "got nan"),
+        (Overrides(memory_mib=16), "got 16"),
         (Overrides(duration_s=1.2), "only half seconds"),
     ],
 )

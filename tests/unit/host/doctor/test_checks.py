@@ -193,7 +193,7 @@ def test_a_unified_host_s_cpu_cgroup_is_one_that_has_the_controller(host: FakeHo
 @pytest.mark.parametrize(
     ("runtime", "says"),
     [
-        ("950000", "stop for 50 ms in each 1 s at the latest: seen by fifo"),
+        ("950000", "stop for 50 ms in each 1 s at the latest: affects fifo"),
         ("-1", "off: a FIFO thread that spins may stop its CPU"),
         ("0", "real-time threads get no CPU time at all"),
         ("1000000", "may take all of each second"),
