@@ -91,7 +91,7 @@ def test_a_session_weighs_what_was_asked_and_a_difference_is_told(process: int) 
     assert shown.read_text().endswith(" nice -6\n")
     assert Path("/proc/self/autogroup").read_text() == own
     (said,) = cpu_weight.session_problems(SESSIONS, process, None)
-    assert said.endswith("nice -6' and not at nice 0")
+    assert said.endswith("nice -6', not at nice 0")
     assert cpu_weight.session_problems(SESSIONS, process, 400) == []
 
 
