@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from labctl.base.cpus import format_cpus
-from labctl.base.tuning import (
-    Cpu,
-    Disk,
-    GuestSide,
-    Hyperv,
-    Kind,
-    KvmFeatures,
-    Memory,
-    Network,
-    Pin,
-    Sched,
-    Tuning,
-)
+from labctl.base.tuning import Kind, Sched, Tuning
 
 Key = tuple[str, ...]
 """A key of a tuning file: ("disk", "cache") is written `disk: {cache: …}`."""
 
-_GROUPS: Final[dict[str, type[Any]]] = {
-    "pin": Pin,
-    "cpu": Cpu,
-    "kvm": KvmFeatures,
-    "hyperv": Hyperv,
-    "memory": Memory,
-    "disk": Disk,
-    "network": Network,
-    "guest": GuestSide,
+_WORDS = frozenset(
+    ("name", "description", "kind", "sources", "needs", "risks", "exercised_by")
+    + ("requires", "restore", "twin")
+)
+"""Keys that act on neither guest nor host."""
+_ACTING: Final[Mapping[str, Any]] = {
+    own.name: own.default_factory for own in fields(Tuning) if own.name not in _WORDS
 }
-_KEYS = {name: [item.name for item in fields(group)] for name, group in _GROUPS.items()}
+"""Keys that do, with what makes their default."""
+
+GROUP_TYPES: Final[Mapping[str, type[Any]]] = {
+    name: made for name, made in _ACTING.items() if isinstance(made, type) and is_dataclass(made)
+}
+"""Types by the names of keys that hold keys of their own."""
+_KEYS = {name: [item.name for item in fields(group)] for name, group in GROUP_TYPES.items()}
 _MAPPINGS = frozenset({("timers",), ("host",), ("cpu", "features"), ("guest", "sysfs")})
 """Mappings whose entries are keys of their own. A pin's mapping of numbers is one value."""
-_ALONE = (
-    *(
-        "timers",
-        "host",
-        "vcpu_sched",
-        "vcpu_slice_ms",
-        "nice",
-        "cpu_weight",
-        "emulator_sched",
-        "iothread_sched",
-        "iothreads",
-    ),
-    "handicap_percent",
+_ALONE = sorted(
+    (name for name in _ACTING if name not in GROUP_TYPES), key=lambda name: (name,) not in _MAPPINGS
 )
 
 NATIVE_GROUP = "Without a guest"

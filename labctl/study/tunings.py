@@ -18,14 +18,7 @@ from labctl.base.paths import data_files
 from labctl.base.quantities import DELAY, PERCENT
 from labctl.base.tuning import (
     PLAN,
-    Cpu,
-    Disk,
-    GuestSide,
-    Hyperv,
     Kind,
-    KvmFeatures,
-    Memory,
-    Network,
     Pin,
     Policy,
     Requires,
@@ -36,7 +29,7 @@ from labctl.base.tuning import (
 from labctl.base.yaml import FileModel, line_of, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.store.jsonfile import canonical
-from labctl.study.changes import GROUPS, changes, dotted, group, word
+from labctl.study.changes import GROUP_TYPES, GROUPS, changes, dotted, group, word
 from labctl.study.combine import JOINT, combined, split
 from labctl.study.contradictions import contradictions
 
@@ -245,6 +238,14 @@ _T = TypeVar("_T")
 _Files = Mapping[str, Path]
 """Name to file of every tuning."""
 
+_READ = frozenset(
+    ("name", "description", "kind", "sources", "needs", "risks", "exercised_by", "requires")
+    + ("restore", "twin", "pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
+    + ("timers", "host", "handicap_percent")
+)
+"""Keys that `_frozen` reads one by one: they have other defaults, or are not taken as they
+stand."""
+
 GUEST_ONLY = (
     *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "hyperv", "timers"),
     *("memory", "disk", "network", "guest", "handicap_percent"),
@@ -404,23 +405,14 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
             strategy=Strategy(pin.get("strategy", Strategy.COMPACT)),
         ),
         vcpu_sched=_sched(source, "vcpu_sched", values.get("vcpu_sched")),
-        vcpu_slice_ms=values.get("vcpu_slice_ms"),
-        nice=values.get("nice"),
-        cpu_weight=values.get("cpu_weight"),
         emulator_sched=_sched(source, "emulator_sched", values.get("emulator_sched")),
         iothread_sched=_sched(source, "iothread_sched", values.get("iothread_sched")),
         iothreads=values.get("iothreads", 0),
         requires=required(values.get("requires", {})),
-        cpu=_value(Cpu, values.get("cpu")),
-        kvm=_value(KvmFeatures, values.get("kvm")),
-        hyperv=_value(Hyperv, values.get("hyperv")),
         timers=values.get("timers", {}),
-        memory=_value(Memory, values.get("memory")),
-        disk=_value(Disk, values.get("disk")),
-        network=_value(Network, values.get("network")),
         host={knob: value for knob, value in values.get("host", {}).items() if value is not None},
-        guest=_value(GuestSide, values.get("guest")),
         handicap_percent=float(values.get("handicap_percent", 0)),
+        **_as_they_stand(values),
     )
     if kind is Kind.NATIVE:
         _check_native(source, values)
@@ -440,6 +432,21 @@ def _value(type_: type[_T], values: Mapping[str, Any] | None) -> _T:
     """Return a group of keys as its frozen value; what isn't given keeps the value's default."""
     given = {key: value for key, value in (values or {}).items() if value is not None}
     return type_(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+
+
+def _as_they_stand(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that are taken as they stand: groups, and those that nothing else reads."""
+    groups = {
+        name: _value(type_, values.get(name))
+        for name, type_ in GROUP_TYPES.items()
+        if name not in _READ
+    }
+    plain = {
+        own.name: values[own.name]
+        for own in fields(Tuning)
+        if own.name in values and own.name not in _READ and own.name not in groups
+    }
+    return {**groups, **plain}
 
 
 def _without_none(pins: Any) -> str | Mapping[int, CpuSet] | None:

@@ -22,11 +22,7 @@ from tools.bench.benchmark import IMAGE, Benchmark
 RECIPE = Path(__file__).parent / "guest-images" / "kvm-host.yaml"
 PACKAGES = Path(__file__).parents[1] / "packages.txt"
 
-LEFT_OUT = frozenset(
-    {
-        *("chromium", "librsvg2-bin", "shellcheck", "strace", "virtinst"),
-    }
-)
+LEFT_OUT = frozenset({"chromium", "librsvg2-bin", "shellcheck", "strace", "virtinst"})
 """Packages of packages.txt that check the checkout, or that no test in the machine needs."""
 
 MAKE_VENV = Path(__file__).with_name("make_venv.sh")

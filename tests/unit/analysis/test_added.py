@@ -140,7 +140,7 @@ def test_what_a_run_says_of_its_end() -> None:
     )
     looked = ending(made(20, stopping=LOOKS))
     assert looked == (
-        "The run went to the last of its looks, after 20 blocks. "
+        "The run reached the last of its looks, after 20 blocks. "
         "Each of the 3 looks tests at alpha/3."
     )
     assert ending(made(10)) is None

@@ -92,9 +92,7 @@ def test_an_interrupted_run_opens_with_how_far_it_came_and_what_goes_on_with_it(
     whole = made(status="interrupted")
     run = replace(whole, trials=whole.trials[:17])
     found = decided(run)
-    assert (
-        found.status == "17 of 40 trials done: 'labctl sweep --resume synthetic' goes on with it."
-    )
+    assert found.status == "17 of 40 trials done: 'labctl sweep --resume synthetic' continues it."
     assert judge(run).answer.startswith(found.status)
     assert [step.command for step in found.next] == ["labctl sweep --resume synthetic"]
     assert "Run the study" not in judge(run).answer, "it has the blocks, and they are to be run"

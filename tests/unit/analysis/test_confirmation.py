@@ -79,7 +79,7 @@ def test_emulated_guests_confirm_nothing() -> None:
         (replace(again(made(2)), problems=("plan.json was changed",)), "its folder is incomplete"),
         (again(with_plan(made(2), conditions=["quiet"])), "its plan differs in conditions"),
         (with_run(again(made(2)), imported={"file": "x.csv"}), "it was not measured by labctl"),
-        (again(made(2, boots=2)), "it has 2 boots"),
+        (again(made(2, boots=2)), "it has only 2 boots"),
     ],
     ids=["foreign", "seed", "unfinished", "emulated", "damaged", "plan", "imported", "boots"],
 )

@@ -202,7 +202,7 @@ def test_and_a_control_that_shows_less(limit: str, outcome: Outcome) -> None:
     """Its reach of 4 % is below the threshold, and a loss of 3 % would have been seen."""
     one = found(worse_by_at_most=limit, seed=17, noise=0.02, effects={"handicap": 0.95})
     assert one.outcome is outcome
-    assert ("the A/A control can't rule out a bias up to 4 %" in one.why) is (
+    assert ("the A/A control cannot exclude a bias of up to 4 %" in one.why) is (
         outcome is Outcome.UNDECIDED
     )
 

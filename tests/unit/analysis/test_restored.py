@@ -88,7 +88,7 @@ def test_the_answer_begins_with_what_the_study_asked() -> None:
         "Restoring changes the effect of 'pinned' (sysbench-cpu with a noisy neighbour)"
     )
     assert noisy.startswith(
-        "It was not shown that 'pinned' (sysbench-cpu with a noisy neighbour) does r"
+        "It was not shown that 'pinned' (sysbench-cpu with a noisy neighbour) has the same effect"
     )
 
 
@@ -117,8 +117,8 @@ def warned(*shown: str) -> list[str]:
 
 def test_what_earlier_runs_have_shown_is_named_until_it_is_everything() -> None:
     assert warned() == [
-        "Restored state: tunings were restored from a saved guest, and that this equals booting "
-        "them has not been shown on this host."
+        "Restored state: tunings were restored from a snapshot, and it was not tested on this "
+        "host that this equals booting them."
     ]
     (some,) = warned("pinned")
     assert some.endswith("but for 'pinned' in sysbench-cpu with a noisy neighbour (run r0).")

@@ -73,7 +73,7 @@ def test_a_loss_that_is_not_excluded_is_named_as_the_price() -> None:
     assert low < 1 / 1.05
     assert of(judgement).code is AnswerCode.PRICED
     assert judgement.answer.startswith("Not shown: 'pinned' improves something, but harm elsewhere")
-    price = f"where {HERE} does not matter: this run could not exclude IOPS −"
+    price = f"if {HERE} does not matter: this run could not exclude IOPS −"
     assert price in judgement.answer
     assert "there (the study allows 5 %); it improves sysbench-cpu" in judgement.answer
     assert judgement.decision.grade is Grade.NOT_SHOWN
@@ -133,7 +133,7 @@ def test_what_was_not_shown_is_no_recommendation(run: LoadedRun, why: str) -> No
     assert "fio-randread" in {one.workload for one in of(judgement).unshown}
     assert judgement.decision.grade is Grade.NOT_SHOWN
     if of(judgement).code is AnswerCode.PRICED:
-        assert f"where {HERE} does not matter: {why}" in judgement.answer
+        assert f"if {HERE} does not matter: {why}" in judgement.answer
 
 
 def test_where_a_tuning_was_not_measured_baseline_is_not_what_to_keep() -> None:
@@ -166,7 +166,7 @@ def test_a_smaller_gain_that_is_harmless_comes_before_a_larger_one_with_a_price(
     judgement = judge(run)
     assert [one.tuning for one in judgement.standings] == ["pinned+fifo", "pinned"]
     assert judgement.answer.startswith("Promising, not confirmed: 'pinned+fifo'")
-    assert f"'pinned', where {HERE} does not matter" in judgement.answer
+    assert f"'pinned', if {HERE} does not matter" in judgement.answer
 
 
 def test_what_regresses_is_never_recommended_however_much_the_study_allows() -> None:
@@ -218,7 +218,7 @@ def test_programs_get_the_answer_as_a_code() -> None:
     assert (priced["code"], priced["tuning"]) == ("trade-off-not-excluded", "pinned")
     assert (none["code"], none["tuning"]) == ("none", None)
     [tuning] = priced["tunings"]
-    assert tuning["price"].startswith(f"where {HERE} does not matter")
+    assert tuning["price"].startswith(f"if {HERE} does not matter")
     [unshown] = tuning["unshown"]
     assert (unshown["workload"], unshown["metric"]) == ("fio-randread", "iops")
     assert log(unshown["loss"]) < -log(1.05)
