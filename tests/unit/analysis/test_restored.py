@@ -121,7 +121,7 @@ def test_what_earlier_runs_have_shown_is_named_until_it_is_everything() -> None:
         "host that this equals booting them."
     ]
     (some,) = warned("pinned")
-    assert some.endswith("but for 'pinned' in sysbench-cpu with a noisy neighbour (run r0).")
+    assert some.endswith("except for 'pinned' in sysbench-cpu with a noisy neighbour (run r0).")
     assert warned("pinned", "pinned+fifo") == []
 
 

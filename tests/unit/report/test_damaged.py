@@ -115,8 +115,13 @@ def test_a_file_may_end_anywhere(folder: RunFolder, name: str, kept: float) -> N
 @pytest.mark.parametrize(
     ("name", "path", "value", "said"),
     [
-        ("plan.json", ["tunings", "pinned", "kind"], 5, "'tunings.pinned.kind' is 5 where a text"),
-        ("plan.json", ["trials", 0, "cell"], "x", "'trials[0].cell' is 'x' where an object"),
+        (
+            "plan.json",
+            ["tunings", "pinned", "kind"],
+            5,
+            "'tunings.pinned.kind': expected a text, got 5",
+        ),
+        ("plan.json", ["trials", 0, "cell"], "x", "'trials[0].cell': expected an object, got 'x'"),
         ("plan.json", ["workloads"], [], "'workloads': expected an object, got []"),
         ("run.json", ["skipped"], "all", "'skipped': expected an object, got 'all'"),
         ("run.json", ["warnings", 0], 5, "'warnings[0]': expected a text, got 5"),

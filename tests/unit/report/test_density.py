@@ -50,14 +50,14 @@ def test_each_step_of_the_curve_is_a_row() -> None:
 
 def test_one_block_shows_its_number_and_no_interval() -> None:
     text = shown(record({"baseline": [2], "vcpupin": [3]}))
-    assert "no interval: 1 block, and 6 blocks are the fewest that show one" in text
+    assert "no interval: 1 block, and at least 6 are needed" in text
     assert "no difference shown: 1 block differed; at least 6 are needed to" in text
 
 
 def test_a_bounded_number_is_never_said_alone() -> None:
     of = record({"baseline": ["4+"] * 3})
     assert re.search(r"baseline +at least 4", shown(of))
-    assert "baseline, blocks 1, 2 and 3: --most ended the search, and not the limit" in shown(of)
+    assert "baseline, blocks 1, 2 and 3: --most ended the search before the limit did" in shown(of)
     assert "baseline: at least 4 guests." in paged(of)
 
 

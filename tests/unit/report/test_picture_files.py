@@ -98,7 +98,7 @@ def test_without_the_converter_the_svg_is_written_and_the_reason_is_said(
 
 def test_a_file_is_no_folder(run: LoadedRun, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         write_pictures(run, judge(run), tmp_path / "taken")
     with pytest.raises(UsageError, match="there is no folder"):
         write_pictures(run, judge(run), tmp_path / "not" / "there")
