@@ -169,9 +169,8 @@ def test_what_is_for_measuring_alone_names_the_option_that_measures(
 ) -> None:
     result = _labctl(tmp_path, *words)
     assert result.exit_code != 0
-    assert f"{words[0]} says how" in str(result.exception)
+    assert f"{words[0]} has no effect without --overhead" in str(result.exception)
     assert isinstance(result.exception, UsageError)
-    assert "--overhead" in str(result.exception.hint)
 
 
 def test_one_pair_is_no_pair(tmp_path: Path) -> None:

@@ -217,10 +217,10 @@ def test_of_unpaired_trials_neither_page_nor_comparison_speaks_as_if_blocks_held
 
     for name, more in (("loose", ()), ("paired", ("--interleaved",))):
         assert labctl("run", "import", path, *words, *more, "--name", name).code == 0
-    of_blocks = ("block by block", "single blocks", "Every block has each arm once")
+    of_blocks = ("computed per block", "single blocks", "Every block has each arm once")
     assert all(text in html("paired") for text in of_blocks)
     assert not any(text in html("loose") for text in of_blocks)
-    assert "compares means of trials, unpaired" in html("loose")
+    assert "computed from means of trials, unpaired" in html("loose")
     compared = " ".join(labctl("compare", "loose", "paired").out.split())
     assert "loose: its effects are unpaired" in compared
     assert "paired: its effects are unpaired" not in compared

@@ -66,7 +66,7 @@ def test_the_plan_is_shown_in_80_columns_with_what_it_takes_and_leaves_out(labct
     lines = said.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("everything, quick: ")
-    assert any(line.startswith("It takes about ") for line in lines)
+    assert any(line.startswith("Expected time: about ") for line in lines)
     assert "threshold" in said
 
 
@@ -98,7 +98,7 @@ def test_the_plan_says_what_it_could_exclude_by_the_noise_of_an_earlier_run(
     write_run(tmp_path / "2024-04", with_plan(emulated, host_digest=plan["host_digest"]))
     said = " ".join(labctl(*asked).out.split())
     assert "spread in 2024-01" in said
-    assert "Warm-ups, restores and boots are taken from run 2024-01" in said
+    assert "warm-ups, restores and boots are from run 2024-01" in said
     assert re.search(r"sysbench-cpu 5 % [0-9.]+ % \d+ % \(neighbour\) \d+ %", said)
     found = json.loads(labctl(*asked, "--json").out)
     assert found.pop("expected_time")["paced_by"] == "2024-01"
