@@ -97,8 +97,8 @@ def as_carried_out(
             raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
         if made.to_json() != recorded.to_json():
             raise BrokenError(
-                f"plan.{number}.json was changed: its digest is {made.digest[:12]}, "
-                f"expected {str(recorded.digest)[:12]}",
+                f"plan.{number}.json was changed after it was made: its content does not match "
+                f"its digest {str(recorded.digest)[:12]}",
                 hint="An extension can't be edited. Start a new run.",
             )
         whole, digest = extended(whole, made), made.digest

@@ -199,8 +199,8 @@ class Plan:
             raise BrokenError(f"the plan can't be read: {error}") from error
         if as_planned != record.to_json():
             raise BrokenError(
-                f"the plan was changed after it was made: its digest is {plan.digest[:12]}, "
-                f"expected {str(record.digest)[:12]}",
+                "the plan was changed after it was made: its content does not match its digest "
+                f"{str(record.digest)[:12]}",
                 hint="A plan can't be edited. Start a new run.",
             )
         return plan

@@ -41,8 +41,8 @@ def test_what_a_collector_takes_is_paired_within_blocks() -> None:
     assert disturbs.value == pytest.approx(200 / 810)
     assert disturbs.met is True
     # t(0.975, 2) * 10 / sqrt(3), for all that the blocks differ by thousands.
-    assert "BPF 200 ns (175…225) an exit" in disturbs.note
-    assert "perf record 810 ns (767…853) an exit" in disturbs.note
+    assert "BPF 200 ns (175 to 225) an exit" in disturbs.note
+    assert "perf record 810 ns (767 to 853) an exit" in disturbs.note
     assert "perf's less BPF's 610 ns" in disturbs.note
 
 
@@ -62,7 +62,7 @@ def test_a_bpf_that_costs_more_than_recording_misses_the_target() -> None:
 def test_where_recording_costs_nothing_that_can_be_seen_there_is_no_ratio() -> None:
     disturbs = exits.exits_figures([block(0.0, 100.0, -900.0), block(0.0, 100.0, 1000.0)])[0]
     assert (disturbs.value, disturbs.met) == (None, None)
-    assert "perf record 50 ns (-12021…12121) an exit" in disturbs.note
+    assert "perf record 50 ns (-12021 to 12121) an exit" in disturbs.note
 
 
 def test_bytes_are_per_exit_and_cpu_time_is_from_a_collectors_start_to_its_end() -> None:

@@ -37,7 +37,11 @@ def test_a_whole_run_ends_with_0(run: RunFolder, labctl: Labctl) -> None:
     ("words", "code", "said"),
     [
         (("--study-digest", "a" * 64, "--seed", "7"), 0, ""),
-        (("--study-digest", "b" * 64), 4, "measured another study: expected digest bbbbbbbbbbbb…, got aaaaaaaaaaaa…"),
+        (
+            ("--study-digest", "b" * 64),
+            4,
+            "measured another study: expected digest bbbbbbbbbbbb…, got aaaaaaaaaaaa…",
+        ),
         (("--seed", "8"), 4, "measured with another seed: expected 8, got 7"),
     ],
 )

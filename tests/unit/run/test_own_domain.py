@@ -167,7 +167,7 @@ def test_a_disk_that_the_host_does_not_let_us_read_is_named(
 
 def test_a_disk_of_another_format_is_named(disk: Path) -> None:
     said = refused(written(disk, format="qcow2"))
-    assert f"disk vda of 'web', {disk}, is no qcow2 that can be read" in said
+    assert f"disk vda of 'web', {disk}, is not a readable qcow2" in said
     assert "<driver type=" in said
 
 
@@ -247,7 +247,7 @@ def test_another_file_below_a_disk_ends_the_run(disk: Path) -> None:
     own.check()
     shutil.copy2(base, other)
     os.rename(other, base)
-    with pytest.raises(HostError, match=f"{base}, which a copy of 'web' opens, is another file"):
+    with pytest.raises(HostError, match=f"{base}, which a copy of 'web' opens, was replaced"):
         own.check()
 
 

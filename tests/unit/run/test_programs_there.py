@@ -92,7 +92,9 @@ def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePa
     mine = {"mine": program("wrk", packages=("wrk",))}
     layered = RECIPE.with_layer(Layer(packages=("wrk",)))
     (said,) = check_programs(mine, layered, places)
-    assert said.startswith("'wrk': looked for in the image 'debian-13' once it is built with wrk")
+    assert said.startswith(
+        "'wrk': checked in the image 'debian-13' after the sweep has built it with wrk"
+    )
     built(layered, places, "usr/bin/other")
     with pytest.raises(UsageError, match="'wrk' was not found"):
         check_programs(mine, layered, places)
@@ -107,7 +109,7 @@ def test_without_an_image_only_strangers_are_told(places: StatePaths) -> None:
     assert check_programs({"redis-get": workload("redis-get")}, layered, places) == ()
     (images.image_dir(RECIPE, places) / "manifest.json").unlink()
     (said,) = check_programs({"mine": program("foo"), "sysbench-cpu": ours}, RECIPE, places)
-    assert said.startswith("'foo': looked for in the image 'debian-13' once it is built, which")
+    assert said.startswith("'foo': checked in the image 'debian-13' after the sweep has built it")
 
 
 def test_a_program_of_the_workload_s_own_files_is_not_looked_for(places: StatePaths) -> None:

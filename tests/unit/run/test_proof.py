@@ -179,7 +179,9 @@ def test_what_a_script_starts_is_said_to_be_unknown(make: Any, said: list[Event]
     for _ in range(2):
         proof.check(Kind.GUEST, machine(is_script=True))
     (text,) = proof.to_json()["unproven"]
-    assert text == f"{PROGRAM} is a script in the guest: what it starts isn't hashed."
+    assert (
+        text == f"{PROGRAM} is a script in the guest: the programs that it starts are not hashed."
+    )
     assert len(said) == 1
 
 
@@ -193,7 +195,7 @@ def test_of_a_vm_of_ones_own_what_cannot_be_proven_is_said(make: Any) -> None:
     proof.check(Kind.GUEST, machine({}, problem="no loader"))
     alone, problem = proof.to_json()["unproven"]
     assert "there is no native side" in alone
-    assert problem == f"What {PROGRAM} runs in the guest can't be hashed: no loader"
+    assert problem == f"Cannot hash {PROGRAM} in the guest: no loader"
 
 
 def test_a_vm_of_ones_own_is_held_to_its_earlier_boots(make: Any) -> None:
@@ -216,7 +218,7 @@ def test_what_runs_beside_a_vm_of_ones_own_is_held_to_the_images_build(
     proof = make(own_vm=True, built={program: "a" * 64}, **beside)
     proof.check_tree()
     assert proof.to_json()["native"]["files"][program] == "a" * 64
-    with pytest.raises(HostError, match="is not what the image was built with"):
+    with pytest.raises(HostError, match="is not the file that the image was built with"):
         make(own_vm=True, built={program: "0" * 64}, **beside).check_tree()
 
 

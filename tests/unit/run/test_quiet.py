@@ -80,8 +80,8 @@ def test_who_disturbed_a_run_is_named_once() -> None:
     for others in (BUSY, BUSY, IDLE, Others(1.0, (other, HOG)), BUSY):
         quiet.blame(others)
     assert [event.text for event in events if isinstance(event, Note)] == [
-        "Beside it ran cc1plus (pid 812, 0.93 of a CPU).",
-        "Beside it ran apt-get (pid 9, 0.93 of a CPU), cc1plus (pid 812, 0.93 of a CPU).",
+        "Also running: cc1plus (pid 812, 0.93 of a CPU).",
+        "Also running: apt-get (pid 9, 0.93 of a CPU), cc1plus (pid 812, 0.93 of a CPU).",
     ]
     assert quiet.disturbed == 5
 

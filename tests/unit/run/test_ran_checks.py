@@ -44,7 +44,7 @@ def test_limits_in_force_are_no_reason(member: str) -> None:
         ({"oom_kills": 2}, "2 processes were killed"),
         (
             {"files": {**FILES, "/x/cpu.shares": {"set": "512", "found": "1024"}}},
-            "has 1024 in /x/cpu.shares, and was given 512",
+            "expected 512 in /x/cpu.shares, got 1024",
         ),
     ],
 )
@@ -70,4 +70,4 @@ def checked(thread: dict[str, Any], *, native: bool) -> list[str]:
 def test_a_command_has_its_own_policy_and_cpus(native: bool) -> None:
     assert checked(told(9, "1", "fifo", 1), native=native) == []
     assert "SCHED_OTHER" in checked(told(9, "1", "other"), native=native)[0]
-    assert "on CPU 0-1, asked was 1" in checked(told(9, "0-1", "fifo", 1), native=native)[0]
+    assert "expected CPU 1, got 0-1" in checked(told(9, "0-1", "fifo", 1), native=native)[0]

@@ -591,7 +591,7 @@ def test_no_number_and_no_letter_is_hidden(run: RunFolder, tmp_path: Path, text:
 
 
 def test_nothing_is_written_over(run: RunFolder) -> None:
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         export(run, run.path, StatePaths(run.path.parent), redacting=True)
 
 

@@ -79,7 +79,7 @@ def test_kvm_without_a_pmu_verifies_kvm_alone_and_names_what_is_not_shown() -> N
     polled = sample("halt_poll", Unit.PER_SECOND, result="success")
     found = told(KVM, run("kvm", (polled, Unavailable(metric="ipc{source=pmu}", reason=reason))))
     assert (found.verifies_kvm, found.verifies_pmu, found.verifies_all) == (True, False, False)
-    assert "but this does not show hardware counters of native runs" in found.label
+    assert "but this does not test hardware counters of native runs" in found.label
     [claim] = [claim for claim in found.claims if claim.name == "guest-pmu"]
     assert claim.why == reason
 

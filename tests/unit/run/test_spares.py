@@ -119,7 +119,7 @@ def test_a_spare_runs_for_a_lost_value_and_the_comparison_has_its_verdict(world:
     assert found.left_out == (4,)
     assert engine.counts() == {"planned": 55, "done": 54, "invalid": 3}
     (note,) = notes(world)
-    assert note.startswith("Block 11 is a spare: it runs because trial ")
+    assert note.startswith("Block 11 is a spare block, run because trial ")
     assert "(pinned, sysbench-cpu, quiet) of block 4 has no valid attempt" in note
 
 
@@ -164,7 +164,7 @@ def test_spares_run_as_far_as_they_last_and_the_report_says_when_they_were_too_f
     assert blocks_of(world) == list(range(1, 13))
     assert the_primary(judgement).verdict is Verdict.DEMONSTRATION
     assert any(
-        "The plan's 2 spare blocks were too few: 'pinned' has 9 of 10 blocks" in text
+        "The plan's 2 spare blocks were not enough: 'pinned' has 9 of 10 blocks" in text
         for text in judgement.warnings
     )
 
@@ -183,9 +183,9 @@ def test_the_report_says_which_blocks_are_spares_and_why_they_ran(world: World) 
     assert spares is not None
     assert (spares.planned, spares.ran) == (2, (11, 12))
     assert spares.sentence == (
-        "Blocks 11 and 12 are spares: they ran because no attempt was valid for 'pinned' in "
+        "Blocks 11 and 12 are spares: they ran because 'pinned' in "
         "sysbench-cpu on a quiet host (block 4) and 'baseline' in sysbench-cpu on a quiet host "
-        "(block 7)."
+        "(block 7) had no valid attempt."
     )
 
 

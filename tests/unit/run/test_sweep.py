@@ -392,7 +392,7 @@ def test_a_run_that_could_not_be_extended_is_what_it_was(
     before = folder.read_run()
 
     def refused(*others: Any) -> None:
-        raise UsageError("started")
+        raise UsageError("begun on another host than this one is now")
 
     monkeypatch.setattr(module, "measure", refused)
     with pytest.raises(UsageError, match="another host"):
@@ -412,7 +412,7 @@ def test_an_edited_extension_is_neither_resumed_nor_extended_and_the_report_says
     data["trials"].pop()
     path.write_text(json.dumps(data))
     for asked in (more(tmp_path, folder, 2), request(tmp_path, resume=folder.name)):
-        with pytest.raises(BrokenError, match=r"plan\.2\.json is not the extension that was made"):
+        with pytest.raises(BrokenError, match=r"plan\.2\.json was changed after it was made"):
             sweep(asked, lambda event: None)
     problem, left_out = folder.load().problems
     assert "plan.2.json was changed after it was made" in problem

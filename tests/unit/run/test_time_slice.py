@@ -54,7 +54,7 @@ def test_a_kernel_that_takes_a_slice_and_does_nothing_is_found_out(
     set_slices([thread], 3_000_000)
     assert slice_ns(thread) == 3_000_000
     monkeypatch.setattr(bench, "set_slice", lambda tid, wanted_ns: None)
-    with pytest.raises(BrokenError, match=r"given a time slice of 20 ms and has 3 ms"):
+    with pytest.raises(BrokenError, match=r"expected a time slice of 20 ms, got 3 ms"):
         set_slices([thread], 20_000_000)
 
 

@@ -132,8 +132,8 @@ def test_the_common_window_is_from_the_last_start_to_the_first_end(tmp_path: Pat
     [
         (b"", "no row"),
         (HEAD.encode(), "no row"),
-        (frames(5, count=30), "30 samples and p95 needs 400"),
-        (frames(5)[:-9], "may be cut|Expected"),
+        (frames(5, count=30), "30 samples, but p95 needs 400"),
+        (frames(5)[:-9], "may be truncated|Expected"),
         (b"\xff\xfe\x00" * 99, "no text|frames.csv"),
         (b"a,b\n1,2\n", "no column"),
     ],

@@ -110,7 +110,7 @@ def test_a_refusal_tells_how_long_a_trial_may_be(tmp_path: Path, free: dict[str,
     fits_s = long.fitting_s
     found = refusal(long)
     assert found is not None
-    assert f"measure {fits_s} s at most (--duration)" in str(found.hint)
+    assert f"measure at most {fits_s} s (--duration)" in str(found.hint)
     assert refusal(forecast(tmp_path, windows(Kind.GUEST, seconds=fits_s))) is None
     assert refusal(forecast(tmp_path, windows(Kind.GUEST, seconds=fits_s + 1))) is not None
     free["mib"] = KEPT_MIB + SHORT_MOST - 1

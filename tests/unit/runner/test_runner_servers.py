@@ -185,7 +185,7 @@ def test_a_server_that_ends_says_why(runner: Runner) -> None:
         environment=PATH,
     )
     with (
-        pytest.raises(RefusedError, match="sh ended at once; it said: the port is taken"),
+        pytest.raises(RefusedError, match="sh ended at once; it printed: the port is taken"),
         runner.channel.serving([server]),
     ):
         pass
@@ -268,7 +268,7 @@ def test_a_servers_log_ends_at_the_limit(runner: Runner) -> None:
 def test_a_command_that_is_killed_is_told_by_its_label_and_last_words(runner: Runner) -> None:
     hang = "printf '\\036run\\n' >&2; echo begun; exec sleep 100"
     command = shell(hang, timeout_s=0.5, label="mine")
-    with pytest.raises(BrokenError, match=r"'mine' was killed after 0.5 s; it said last: begun"):
+    with pytest.raises(BrokenError, match=r"'mine' was killed after 0.5 s; its last output: begun"):
         runner.channel.run(command, seconds=20)
 
 
@@ -303,7 +303,7 @@ def test_a_file_system_is_filled_for_a_trial_and_gone_afterwards(
 
 def test_a_user_that_the_machine_lacks_is_named(runner: Runner) -> None:
     command = shell("true", user="no-such-user")
-    with pytest.raises(BrokenError, match="there is no user 'no-such-user' there"):
+    with pytest.raises(BrokenError, match="no user 'no-such-user' there"):
         runner.channel.run(command, seconds=20)
 
 
