@@ -121,7 +121,9 @@ class Found:
 def differences(first: Any, last: Any, place: str = "") -> Iterator[Found]:
     """Yield each place where two reports differ."""
     if isinstance(first, dict) and isinstance(last, dict):
-        old = {key if key in last else RENAMED.get(key, key): first[key] for key in first}
+        old: dict[str, Any] = {
+            key if key in last else RENAMED.get(str(key), str(key)): first[key] for key in first
+        }
         for key in sorted((old.keys() | last.keys()) - VERSIONS):
             inner = f"{place}.{key}" if place else key
             if key not in last:
