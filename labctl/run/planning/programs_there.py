@@ -31,7 +31,7 @@ def check_programs(
 ) -> tuple[str, ...]:
     """Return what is only known once the recipe's image is built, as sentences. Raises UsageError
     for a program that the image lacks, and for a package that this host's apt doesn't know."""
-    _check_packages(programs, recipe)
+    doubtful = _check_packages(programs, recipe)
     layered = recipe.with_kernel(None)
     whole = _readable_tree(layered, places)
     below = layered.below
@@ -51,11 +51,12 @@ def check_programs(
             )
         waiting += missing
     if not waiting:
-        return ()
+        return doubtful
     shown = ", ".join(f"'{path}'" for path in dict.fromkeys(waiting))
     packages = recipe.layer.packages if recipe.layer else ()
     with_packages = f" with {', '.join(packages)}" if packages else ""
     return (
+        *doubtful,
         f"{shown}: checked in the image '{recipe.name}' after the sweep has built "
         f"it{with_packages}",
     )
@@ -75,29 +76,41 @@ def _remedy(program: str) -> str:
     return f"Add the Debian package that has it: --package {package} ('packages' in a file)."
 
 
-def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> None:
+def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> tuple[str, ...]:
+    """Return packages that this host's apt doesn't know and that the image's release may have, as
+    sentences. Raises UsageError for an unknown one where host and image share their lists."""
+    suite = recipe.spec.suite
+    is_shared = suite is not None and bool(host_sources(suite)) and _has_lists(suite)
+    doubtful = []
     for name, program in programs.items():
         file = program.file
         wanted = {*file.packages, *(file.build.packages if file.build else ())}
         wanted -= {*recipe.spec.packages}
         if _is_shipped(program) or not wanted:
             continue
-        for package in sorted(_unknown_packages(wanted, recipe.spec.suite)):
+        for package in sorted(_unknown_packages(wanted)):
             known = _said("apt-cache", "pkgnames", package[:2]).split()
-            raise UsageError(
-                f"workload '{name}': no package '{package}' in the package lists of this "
-                f"host, which the image '{recipe.name}' also uses",
-                hint=f"{nearest(package, known).partition(' Allowed')[0]}"
-                if known
-                else "If it is new, update the lists with 'apt-get update'.",
+            near = "".join(nearest(package, known).partition("?")[:2]) if known else ""
+            if is_shared:
+                raise UsageError(
+                    f"workload '{name}': no package '{package}' in the package lists of this "
+                    f"host, which the image '{recipe.name}' also uses",
+                    hint=near or "If it is new, update the lists with 'apt-get update'.",
+                )
+            doubtful.append(
+                f"package '{package}' is not in this host's package lists; those of "
+                f"'{recipe.name}' are read when it is built. {near}".rstrip()
             )
+    return tuple(doubtful)
 
 
-def _unknown_packages(names: Collection[str], suite: str | None) -> set[str]:
-    """Return those that apt doesn't have; nothing where its lists aren't those of the image."""
-    if suite is None or not host_sources(suite):
-        return set()
-    if not any(LISTS.glob(f"*_dists_{suite}_main_binary-*_Packages*")):
+def _has_lists(suite: str) -> bool:
+    return any(LISTS.glob(f"*_dists_{suite}_main_binary-*_Packages*"))
+
+
+def _unknown_packages(names: Collection[str]) -> set[str]:
+    """Return those that apt doesn't have; nothing where it has no lists."""
+    if not _has_lists("*"):
         return set()
     shown = _said("apt-cache", "show", "--no-all-versions", *sorted(names))
     return set(names) - set(re.findall(r"^Package: (\S+)$", shown, re.MULTILINE))

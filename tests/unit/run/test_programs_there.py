@@ -141,6 +141,18 @@ def test_a_package_that_apt_does_not_know_is_refused_with_the_nearest(places: St
 
 
 @pytest.mark.usefixtures("apt")
+def test_a_package_that_only_the_image_s_release_may_have_is_named(
+    places: StatePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host has another release than the image."""
+    monkeypatch.setattr(programs_there, "host_sources", lambda suite: [])
+    mine = program("redis-benchmark", packages=("redis-tols",))
+    first, *_ = check_programs({"mine": mine}, RECIPE, places)
+    assert first.startswith("package 'redis-tols' is not in this host's package lists; those of")
+    assert first.endswith("Did you mean 'redis-tools'?")
+
+
+@pytest.mark.usefixtures("apt")
 def test_without_apt_s_lists_nothing_is_said_of_packages(
     tmp_path: Path, places: StatePaths
 ) -> None:
