@@ -31,9 +31,8 @@ from labctl.host.cgroups import detect, libvirt_controllers
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology, read_topology
-from labctl.run.guests.bench import pin_vhost, urge
+from labctl.run.guests.bench import pin_vhost, urge, weigh, weight_problems
 from labctl.run.guests.lab_opening import open_image
-from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.planning.requirements import read_offers
 from labctl.run.resources.disks import DataDisks, make_overlay
 from labctl.run.resources.huge_pages import (

@@ -32,17 +32,44 @@ from labctl.domain.asked import VHOST, ExpectedThread, expected_workload, mismat
 from labctl.domain.pinning.pin_plan import vhost_cpus
 from labctl.domain.readback import memory_problems, read_threads
 from labctl.domain.render import guest_data_paths
+from labctl.domain.session import RunningGuest
 from labctl.host.cgroups import Layout, placement, placement_problems
-from labctl.host.cpu_weight import group_limits, group_problems, session_problems, weigh_session
+from labctl.host.cpu_weight import (
+    group_limits,
+    group_problems,
+    libvirt_shares,
+    session_problems,
+    weigh_session,
+)
 from labctl.host.native import DATA_FOLDER, NativeSession, native_session
 from labctl.host.settings import knobs
 from labctl.host.topology import read_topology
 from labctl.run.guests import nic, tuned
 from labctl.run.guests.boots import Boots, PausedGuest
 from labctl.run.guests.lab import Lab
-from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.resources.huge_pages import pages_of
 from labctl.store.jsonfile import write_bytes
+
+# Give a guest its tuning's CPU weight, and read it back.
+
+
+def weigh(layout: Layout, running: RunningGuest, weight: int | None) -> None:
+    """Give a guest a CPU weight; None leaves the default. Raises BrokenError where it can't have
+    it."""
+    if weight is None:
+        return
+    if (shares := libvirt_shares(layout, weight)) is not None:
+        running.set_cpu_shares(shares)
+    weigh_session(layout, running.pid, weight)
+
+
+def weight_problems(layout: Layout, running: RunningGuest, weight: int | None) -> list[str]:
+    """Return why a guest does not weigh what it should against its neighbours."""
+    problems = session_problems(layout, running.pid, weight)
+    shares = None if weight is None else libvirt_shares(layout, weight)
+    if shares is not None and (found := running.cpu_shares()) != shares:
+        problems.append(f"the guest has {found} CPU shares, expected {shares}")
+    return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

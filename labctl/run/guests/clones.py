@@ -41,11 +41,10 @@ from labctl.domain.session import RunningGuest, confined_to
 from labctl.host.cgroups import Layout
 from labctl.host.guest_memory import MIB, memory_problem
 from labctl.host.link import tap
-from labctl.run.guests.bench import pin_vhost, urge
+from labctl.run.guests.bench import pin_vhost, urge, weigh, weight_problems
 from labctl.run.guests.boots import SavedBoot, empty_data_disks
 from labctl.run.guests.lab import Lab, Pins
 from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
-from labctl.run.guests.weight import weigh, weight_problems
 from labctl.run.resources.disks import make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
