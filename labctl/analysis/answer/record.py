@@ -226,4 +226,4 @@ UNDECIDED = AnswerRecord(
     next=(),
     tunings=(),
 )
-"""The record of a judgement that is being made."""
+"""The record where no answer was worked out."""
