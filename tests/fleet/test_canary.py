@@ -40,7 +40,7 @@ def test_a_canary_that_measured_something_else_fails_before_the_gate(
     """Its run keeps the policy, and is not the one that was asked for."""
     swept = rig.sweep(tmp_path, "--policy", policy(tmp_path, kept=True), seed=SEED + 1)
     assert swept.statuses == {"h1": "failed", "h2": "not touched", "h3": "not touched"}
-    assert f"measured with seed {SEED}, not {SEED + 1}" in swept.reason("h1")
+    assert f"measured with another seed: expected {SEED + 1}, got {SEED}" in swept.reason("h1")
     assert rig.calls("h2") == []
 
 

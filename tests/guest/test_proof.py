@@ -29,7 +29,9 @@ def test_a_byte_appended_to_the_tree_ends_the_run(
         done = sandbox.labctl(*tiny(), "--quiet")
     assert done.returncode == 3, done.stderr
     assert path.name.partition(".so")[0] in done.stderr
-    expected = "differs between the two sides" if library else "is not what the image was built"
+    expected = (
+        "differs between the two sides" if library else "is not the file that the image was built"
+    )
     assert expected in done.stderr
     assert "labctl image build" in done.stderr
     (run,) = sandbox.runs()
