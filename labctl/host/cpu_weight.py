@@ -83,5 +83,5 @@ def group_problems(layout: Layout, group: Cgroup, weight: int | None) -> list[st
         except OSError as error:
             found = str(error.strerror)
         if found != wanted:
-            problems.append(f"{path} is {found}, asked was {wanted}")
+            problems.append(f"{path}: expected {wanted}, got {found}")
     return problems

@@ -238,7 +238,7 @@ def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:
     running = bench.session.start(bench.xml(other, 1))
     try:
         assert bench.wrong(asked, bench.xml(asked, 1), running, 1) == [
-            "disk vdb queues: asked was 1, the domain has 4"
+            "disk vdb queues: expected 1, the domain has 4"
         ]
     finally:
         running.end()

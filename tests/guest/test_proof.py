@@ -58,8 +58,8 @@ def test_a_policy_that_is_changed_in_the_middle_of_a_trial_makes_it_invalid(
     invalid = {t["cell"]["tuning"]: t for t in trials if t["status"] == "invalid"}
     assert set(changed) == set(invalid) == {"native", "pinned+fifo"}
     for arm, start, end in (
-        ("native", "the workload ('sysbench',", "SCHED_BATCH, asked was SCHED_OTHER"),
-        ("pinned+fifo", "vCPU 0 (", "SCHED_OTHER, asked was SCHED_FIFO at priority 1"),
+        ("native", "the workload ('sysbench',", "expected policy SCHED_OTHER, got SCHED_BATCH"),
+        ("pinned+fifo", "vCPU 0 (", "expected policy SCHED_FIFO at priority 1, got SCHED_OTHER"),
     ):
         # A busy host may have given it other reasons beside this one, and more than one thread may
         # have been changed.

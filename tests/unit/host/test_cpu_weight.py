@@ -62,11 +62,11 @@ def test_a_groups_weight_is_read_back(tmp_path: Path) -> None:
     group = Cgroup({"cpu": tmp_path}, None, None)
     assert cpu_weight.group_problems(SESSIONS, group, 400) == []
     assert cpu_weight.group_problems(V2, group, 400) == [
-        f"{tmp_path}/cpu.weight is No such file or directory, asked was 400"
+        f"{tmp_path}/cpu.weight: expected 400, got No such file or directory"
     ]
     (tmp_path / "cpu.weight").write_text("100\n")
     assert cpu_weight.group_problems(V2, group, 400) == [
-        f"{tmp_path}/cpu.weight is 100, asked was 400"
+        f"{tmp_path}/cpu.weight: expected 400, got 100"
     ]
     (tmp_path / "cpu.weight").write_text("400\n")
     assert cpu_weight.group_problems(V2, group, 400) == []
