@@ -65,8 +65,7 @@ def test_a_policy_that_is_changed_in_the_middle_of_a_trial_makes_it_invalid(
         # have been changed.
         reasons = invalid[arm]["reasons"]
         assert any(
-            reason.startswith(f"after the measured window {start}")
-            and reason.endswith(f"runs under {end}")
+            reason.startswith(f"after the measured window {start}") and reason.endswith(f": {end}")
             for reason in reasons
         ), reasons
     # On a fresh machine it is as asked again.
