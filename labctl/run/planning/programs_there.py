@@ -34,6 +34,8 @@ def check_programs(
     doubtful = _check_packages(programs, recipe)
     layered = recipe.with_kernel(None)
     whole = _readable_tree(layered, places)
+    if whole is not None:
+        doubtful = ()  # its packages are installed
     below = layered.below
     base = _readable_tree(below, places) if whole is None and below is not None else whole
     waiting: list[str] = []

@@ -150,6 +150,8 @@ def test_a_package_that_only_the_image_s_release_may_have_is_named(
     first, *_ = check_programs({"mine": mine}, RECIPE, places)
     assert first.startswith("package 'redis-tols' is not in this host's package lists; those of")
     assert first.endswith("Did you mean 'redis-tools'?")
+    built(RECIPE, places, "usr/bin/redis-benchmark")
+    assert check_programs({"mine": mine}, RECIPE, places) == ()
 
 
 @pytest.mark.usefixtures("apt")
