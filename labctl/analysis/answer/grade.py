@@ -7,7 +7,6 @@ under real virtualization. Everything else is *not shown*.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,10 +15,12 @@ from labctl.analysis.answer.standing import standings
 from labctl.analysis.answer.words import listed
 from labctl.analysis.caveats.run import closed_loop, count_trials
 from labctl.analysis.effects.cells import Scenario, scenario_of
-from labctl.analysis.model import AnswerCode, Comparison, Standing
+from labctl.analysis.effects.effects import on_scale
+from labctl.analysis.model import AnswerCode, Comparison, EffectKind, Standing
 from labctl.analysis.verdicts.checks import Checked
 from labctl.analysis.verdicts.decide import Decided, confirmatory, decide
 from labctl.analysis.verdicts.table import Verdict, verdict_text
+from labctl.base.units import Better
 from labctl.base.wording import counted
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import PlanRecord
@@ -116,15 +117,31 @@ def _control(standing: Standing, checked: Mapping[Scenario, Checked]) -> Ground:
 
 
 def _sensitivity(standing: Standing, checked: Mapping[Scenario, Checked]) -> Ground:
-    """One place is enough: percentiles of a disk's latency never show 5 % less CPU time, and where
-    no harm is claimed, an interval says which loss it excludes."""
-    places = [scenario_of(c) for c in standing.judged]
-    found = any(p in checked and math.isfinite(checked[p].eligibility.sees_from) for p in places)
+    """Ask for the known loss only where "no harm" means "no change": a metric that shows a gain
+    reacts, but one that shows nothing may be blind (docs/decisions/control-and-handicap.md)."""
+    blind = [
+        str(place)
+        for c in standing.judged
+        if c.no_worse and c.no_worse_than is not None and not _gains(c)
+        if (place := scenario_of(c)) not in checked
+        or not checked[place].eligibility.sees(on_scale(c.no_worse_than, c.kind))
+    ]
     return Ground(
         name="sensitivity",
-        met=found,
-        text="the known loss was not detected anywhere, so this run may miss a loss",
+        met=not blind,
+        text="the known loss does not show that this run would have detected harm in "
+        + listed(blind),
     )
+
+
+def _gains(c: Comparison) -> bool:
+    """Return whether a comparison shows a change for the better, of whatever size."""
+    if c.verdict is Verdict.IMPROVES:
+        return True
+    none = 1.0 if c.kind is EffectKind.RATIO else 0.0
+    if c.better is Better.LOWER:
+        return c.high is not None and c.high < none
+    return c.low is not None and c.low > none
 
 
 def _lower(text: str) -> str:

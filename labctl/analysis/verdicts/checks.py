@@ -1,12 +1,11 @@
 """Decide whether a run may judge: does baseline equal itself, and was the known loss detected?
 
-Both use the workload's primary metric and a two-sided interval, in each condition. The control's
-checks are a family of their own: of p places each has confidence 1 - alpha/p, so a sound run finds
-its baseline different from itself anywhere in at most 5 % of cases
-(docs/decisions/control-and-handicap.md). The known loss's interval has 95 %. Found means that it
-lies below 0 altogether, so a blind run passes in one case of forty. A known loss that shows as many
-times the threshold says nothing of losses as small as it: then the minimum detectable effect
-must lie below it.
+Both use the workload's primary metric, in each condition. The control's checks are a family of
+their own: of p places each has confidence 1 - alpha/p, so a sound run finds its baseline different
+from itself anywhere in at most 5 % of cases (docs/decisions/control-and-handicap.md). The known
+loss is tested one-sided at 5 %: its interval of 90 % lies below 0 altogether, so a blind run passes
+in one case of twenty. A known loss that shows as many times the threshold says nothing of losses as
+small as it: then the minimum detectable effect must lie below it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 
 from labctl.analysis.answer.words import effect_shown, few, listed, size_text
 from labctl.analysis.effects.cells import Cells, Scenario, scenario_of
-from labctl.analysis.effects.design import ALPHA, Design, Primary
+from labctl.analysis.effects.design import Design, Primary
 from labctl.analysis.effects.effects import Effects, effects_of, on_scale, towards_better
 from labctl.analysis.effects.intervals import Interval, smallest_visible, t_interval
 from labctl.analysis.model import RunCheck, Said
@@ -97,7 +96,8 @@ def _check_known_loss(
 ) -> tuple[RunCheck, float]:
     """Return the check, and the smallest loss that the run has so shown it sees."""
     references = (design.baseline, design.control)
-    arm = _Arm.of(cells, place, primary, design.known_loss, references, ALPHA)
+    # The test is one-sided, so its interval has twice the level.
+    arm = _Arm.of(cells, place, primary, design.known_loss, references, 2 * design.level)
     withheld = '"equivalent" is withheld there.'
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         said = Said("The known-loss arm could not be checked in ", f": {arm.excuse}; {withheld}")

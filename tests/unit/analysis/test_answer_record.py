@@ -65,7 +65,16 @@ def test_the_time_of_a_verification_is_the_share_of_the_arms_that_run_again() ->
     ("run", "lack"),
     [
         (made(boots=4), "4 boots; a grade needs 5"),
-        (made(effects={"pinned": 1.5}), "the known loss was not detected anywhere"),
+        (
+            made(
+                workloads=WORKLOADS,
+                effects={
+                    "handicap": {"sysbench-cpu": 0.95, "fio-randread": 1.0},
+                    "pinned": {"sysbench-cpu": 1.5, "fio-randread": 1.0},
+                },
+            ),
+            "would have detected harm in fio-randread with a noisy neighbour",
+        ),
         (
             replace(made(), problems=("trial 7 is left out: it is truncated",)),
             "incomplete (1 problem)",
@@ -79,6 +88,25 @@ def test_whatever_is_lacking_keeps_a_run_from_being_a_candidate(run: LoadedRun, 
     assert found.grade is Grade.NOT_SHOWN
     assert lack in found.sure
     assert "roll out 'pinned'." not in found.lead.lower()
+
+
+def test_a_tuning_that_gains_everywhere_needs_no_known_loss() -> None:
+    """A metric that shows a gain is not blind, so nothing rests on the known loss."""
+    assert decided(made(effects={"pinned": 1.5})).grade is Grade.CANDIDATE
+
+
+def test_the_known_loss_is_asked_for_in_the_place_of_the_claim_alone() -> None:
+    """Where pinned gains, it doesn't matter that the known loss shows nothing."""
+    found = decided(
+        made(
+            workloads=WORKLOADS,
+            effects={
+                "handicap": {"sysbench-cpu": 1.0, "fio-randread": 0.95},
+                "pinned": {"sysbench-cpu": 1.5, "fio-randread": 1.0},
+            },
+        )
+    )
+    assert found.grade is Grade.CANDIDATE
 
 
 def test_under_emulation_nothing_is_more_than_a_candidate() -> None:

@@ -115,7 +115,7 @@ def test_the_intervals_of_a_family_all_hold_the_truth_in_about_95_of_100_runs() 
 @pytest.mark.parametrize(("noise", "blocks"), [(0.02, 10), (0.05, 10), (0.05, 20)])
 def test_the_handicap_is_found_as_often_as_the_noncentral_t_says(noise: float, blocks: int) -> None:
     shift = log(0.95) / (noise / sqrt(blocks))
-    expected = stats.nct.cdf(stats.t.ppf(0.025, blocks - 1), blocks - 1, shift)
+    expected = stats.nct.cdf(stats.t.ppf(0.05, blocks - 1), blocks - 1, shift)
     found = power(0.0, noise, blocks, runs=500, seed=SEED).known_loss
     assert found.n == 1000
     assert found.lower_limit(0.9999) <= expected <= found.limit(0.9999)
