@@ -105,6 +105,8 @@ class CsvFile(FileModel):
     def _check(self) -> Self:
         if (self.after is not None or self.until is not None) and self.time is None:
             raise ValueError("'after' and 'until' need 'time', the column with the time of a row")
+        if self.separator in '"\r\n':
+            raise ValueError("'separator' is a quote or a line end, which separates no columns")
         if self.names is not None and len(set(self.names)) < len(self.names):
             raise ValueError("'names' has a column twice")
         for limit in (self.after, self.until):

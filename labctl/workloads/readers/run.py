@@ -1,7 +1,4 @@
-"""Read one run: the texts that declarations name, and what all patterns find in them.
-
-Tables are read by pyarrow (30 MB and a thread), which is loaded when a table is read.
-"""
+"""Read one run: the texts that declarations name, and what all patterns find in them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import numpy as np
 from labctl.base.errors import BrokenError
 from labctl.base.templates import names_in
 from labctl.store.samples import Sample
-from labctl.workloads.readers import hdr, named
+from labctl.workloads.readers import columns, hdr, named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
 from labctl.workloads.readers.found import (
     Found,
@@ -126,8 +123,6 @@ class Run:
                     numbers.append(number_of(_there("value", match.groups, file), file.thousands))
             array = np.array(numbers)
         elif file.csv is not None:
-            from labctl.workloads.readers import columns
-
             array = np.concatenate([columns.column_values(file, part) for part in parts])
         else:
             array = np.array([plain_number(n, file.thousands) for n in nodes_at(file, parts)])
@@ -146,8 +141,6 @@ class Run:
         if metric.regex is not None:
             return by_regex(metric, parts, self.matches)
         if metric.csv is not None:
-            from labctl.workloads.readers import columns
-
             return columns.by_column(metric, parts, self.skip_s)
         return by_path(metric, parts)
 
@@ -199,8 +192,6 @@ def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
     if file.regex is not None:
         pairs = [_window(file, match.groups) for match in matched(file, parts, run.matches)]
     elif file.csv is not None:
-        from labctl.workloads.readers import columns
-
         pairs = []
         for part in parts:
             seconds, done = columns.pairs(file, part, file.seconds, file.operations)

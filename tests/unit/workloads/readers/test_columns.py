@@ -1,12 +1,12 @@
-import subprocess
-import sys
-from pathlib import Path
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from labctl.base.errors import BrokenError
 from labctl.workloads.metric_file import read_run
+from labctl.workloads.readers.columns import LONGEST_ROW
 from tests.unit.workloads.readers.outputs import Left, metric, numbers, read, reasons
 
 REDIS = (
@@ -161,20 +161,70 @@ def test_a_file_that_is_not_there_is_an_error_that_names_those_that_are() -> Non
         read(metric(from_="a.csv", csv={"column": "n"}), b_csv="n\n1\n")
 
 
-def test_a_table_leaves_nothing_over_which_a_child_of_a_child_aborts() -> None:
-    """As libvirt starts QEMU: a child closes all files and forks again."""
-    code = (
-        "import os\n"
-        "from tests.unit.workloads.readers.outputs import metric, read\n"
-        "read(metric(csv={'column': 'a'}), 'a\\n1\\n')\n"
-        "if not os.fork():\n"
-        "    os.closerange(3, 256)\n"
-        "    child = os.fork()\n"
-        "    os._exit(0 if not child else os.waitpid(child, 0)[1] != 0)\n"
-        "raise SystemExit(os.waitpid(-1, 0)[1] != 0)\n"
-    )
-    # Python 3.12 and later warn of a fork beside threads, which this is about.
-    argv = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
-    root = Path(__file__).parents[4]
-    done = subprocess.run(argv, cwd=root, check=False, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('a,b\n"x\ny",2\n', [2]),
+        ('a,b\n"x\n\ny","2"\n\n3,4\n', [2, 4]),
+        ('a,b\n""",""",2\n', [2]),
+        ('a,b\n"1"x"y",2\n', [2]),
+        ('a,b\n1,"2\n"\n', [2]),
+        ("\n\na, b \n1,\u00a02\n", [2]),
+        ("a,b\n1,2\u2028\n", [2]),
+    ],
+)
+def test_cells_in_quotes_and_blank_lines_are_read(text: str, expected: list[float]) -> None:
+    declared = metric(csv={"column": "b"}, as_="mean")
+    assert read(declared, text) == {"it": pytest.approx(np.mean(expected))}
+
+
+def test_a_number_does_not_go_on_over_a_line_s_end() -> None:
+    with pytest.raises(BrokenError, match=r"'1\\n2' is not a number"):
+        read(metric(csv={"column": "b"}), 'a,b\nq,"1\n2"\n')
+
+
+def test_a_column_is_whole_only_if_all_of_it_is() -> None:
+    """A table is read a part at a time: whole numbers in the first, a float in the last."""
+    begin = 1_700_000_000_000_000_001
+    rows = [f"{begin + n},{begin}\n" for n in range(200_000)]
+    declared = metric(csv={"column": "a", "minus": "b"}, unit="ns", better="lower", as_="max")
+    assert read(declared, f"a,b\n{''.join(rows)}") == {"it": pytest.approx(199_999e-9, rel=1e-12)}
+    rows[-1] = f"{begin}.5,{begin}\n"
+    assert read(declared, f"a,b\n{''.join(rows)}") == {"it": pytest.approx(2e-4, rel=0.01)}
+
+
+def test_what_is_wrong_with_the_table_comes_before_what_is_wrong_with_a_number() -> None:
+    text = "a,b\n" + "1,x\n" * 200_000 + "1,2,3\n"
+    with pytest.raises(BrokenError, match="Row #200002: Expected 2 columns, got 3: 1,2,3"):
+        read(metric(csv={"column": "b"}, which="last"), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{'x,' * LONGEST_ROW}2\n", "has a row of more than 1048576 characters"),
+        ('"\n",' * LONGEST_ROW, "has a row of more than 1048576 characters"),
+        (f'"{"x" * 500_000}",2\n', "field larger than field limit"),
+        (f"{'x,' * 1000}2\n", "Expected 2 columns, got 1001: x,x"),
+        ('5" disk,"2\n', "has an unclosed quote"),
+        (f"1,{'1' * 100_000}x\n", "a number of 100001 characters"),
+    ],
+)
+def test_a_hostile_row_is_an_error_soon_and_in_little_memory(text: str, said: str) -> None:
+    declared = metric(csv={"column": "b"}, which="last")
+    whole = f"a,b\n{text}1,2\n"
+    begin_s = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(BrokenError, match=said):
+            read(declared, whole)
+        assert tracemalloc.get_traced_memory()[1] < 30e6
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - begin_s < 5
+
+
+def test_a_separator_that_cannot_separate_is_an_error_of_the_declaration() -> None:
+    for separator in ('"', "\n", "\r"):
+        with pytest.raises(ValueError, match="'separator' is a quote or a line end"):
+            metric(csv={"column": "b", "separator": separator})
