@@ -105,8 +105,8 @@ calibrate: setup
 lock: setup
 	rm -f requirements-build.lock requirements.lock
 	$(bin)/pip-compile $(compile) -o requirements-build.lock requirements-build.in
-	$(bin)/pip-compile $(compile) --extra dev --extra fleet -c requirements-build.lock -o requirements.lock \
-	    pyproject.toml requirements.in
+	$(bin)/pip-compile $(compile) --extra dev --extra fleet --extra parquet \
+	    -c requirements-build.lock -o requirements.lock pyproject.toml requirements.in
 lock: export CUSTOM_COMPILE_COMMAND = make lock
 lock: compile := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
     --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options

@@ -13,6 +13,7 @@ import click
 
 from labctl import __version__
 from labctl.base.errors import ExitCode, UsageError
+from labctl.base.parquet import need_pyarrow
 from labctl.base.wording import counted, printable
 from labctl.cli.common import (
     Group,
@@ -51,6 +52,7 @@ def report(name: str, as_json: bool, html_file: Path | None, results: Path | Non
     FLEET is a name in the folder of runs, or the path of a fleet's folder. New runs are read first
     and kept as Parquet in its folder 'data'.
     """
+    need_pyarrow("labctl fleet report")
     from labctl.analysis.hosts.judge import judge_fleet
     from labctl.fleet.fleet_folder import FleetFolder
     from labctl.fleet.table import taken
@@ -85,6 +87,7 @@ def report(name: str, as_json: bool, html_file: Path | None, results: Path | Non
 @results_option
 def compact(name: str, results: Path | None) -> None:
     """Merge the Parquet files of a fleet's hosts into one a day, sorted by host."""
+    need_pyarrow("labctl fleet compact")
     from labctl.base.wording import counted
     from labctl.fleet.fleet_folder import FleetFolder
     from labctl.fleet.table import compacted
@@ -120,6 +123,7 @@ def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -
     A host may take it if its group may, it was measured and it is not an outlier. If no host may,
     the reasons are shown and the exit code is 1.
     """
+    need_pyarrow("labctl fleet advise")
     from labctl.analysis.hosts.judge import advised_tunings, hosts_that_may, judge_fleet
     from labctl.fleet.advice import (
         advise_fleet,
@@ -240,6 +244,7 @@ def rollout(
     batch confirms the tuning, it is applied and kept, and the next batch begins; otherwise the
     batch stays unchanged. Exits with 1 unless every host keeps it.
     """
+    need_pyarrow("labctl fleet rollout")
     from labctl.analysis.gate.policy import load_policy
     from labctl.cli.sweep import seconds_of
     from labctl.fleet.ansible import in_full
@@ -434,6 +439,8 @@ def sweep(
     If a host fails or is unreachable, it is named and the others continue. Exits with 1 unless
     every host finished and kept the policy's rules.
     """
+    # Only the report needs it, but hours later.
+    need_pyarrow("labctl fleet sweep")
     from labctl.fleet.ansible import in_full
     from labctl.fleet.sweep_hosts import HowToReach, SweepFolder, sweep_hosts
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from labctl.base.parquet import need_pyarrow
 from labctl.cli.common import (
     console,
     html_option,
@@ -107,6 +108,8 @@ def command(
         raise click.UsageError("--factors needs pictures: add '--html FILE'")
     if workloads and (chosen or html_file is not None or pictures is not None):
         raise click.UsageError("--workload applies to the terminal's tables: leave the formats out")
+    if chosen and chosen[0].needs_pyarrow:
+        need_pyarrow(f"--format {chosen[0].name}")
     from labctl.analysis.judge import judge
     from labctl.store.jsonfile import check_folder, output_file
     from labctl.store.run_folder import PAGE

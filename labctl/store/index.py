@@ -99,8 +99,11 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
     path = run / NAME
     if not path.is_file():
         return None
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        return None  # an optional library, and the JSON files are the run
 
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -123,8 +126,11 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
 
 
 def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[AttemptRow]) -> None:
-    """Write the index, or leave it where the folder can't be written to."""
-    import pyarrow.parquet as pq
+    """Write the index, or leave it where the folder can't be written to, or pyarrow is missing."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        return
 
     table, kinds = _table(rows)
     try:

@@ -77,6 +77,15 @@ def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> No
     assert carried.read_bytes() == (CHECKOUT / "LICENSE").read_bytes()
 
 
+def test_the_wheel_needs_pyarrow_for_its_extras_alone(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    needed = [line for line in metadata.read_text().splitlines() if "Dist: pyarrow" in line]
+    assert needed == [
+        "Requires-Dist: pyarrow>=15; extra == 'fleet'",
+        "Requires-Dist: pyarrow>=15; extra == 'parquet'",
+    ]
+
+
 def test_an_installed_labctl_explains_the_words_of_its_reports(
     installed: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ class Format:
     gives: str
     pieces: Callable[[LoadedRun, Sequence[LoadedRun]], Iterable[bytes]]
     is_text: bool = True
+    needs_pyarrow: bool = False
 
     @property
     def option(self) -> str:
@@ -78,7 +79,14 @@ FORMATS = (
         _json,
     ),
     Format("csv", "Print every sample as CSV.", _SAMPLES, _csv),
-    Format("parquet", "Print every sample as a Parquet file.", _SAMPLES, _parquet, is_text=False),
+    Format(
+        "parquet",
+        "Print every sample as a Parquet file.",
+        _SAMPLES,
+        _parquet,
+        is_text=False,
+        needs_pyarrow=True,
+    ),
     Format("openmetrics", "Print levels, effects and verdicts as metrics.", _LEVELS, _openmetrics),
     Format("prometheus", "The same, for node_exporter's textfile collector.", _LEVELS, _prometheus),
 )
