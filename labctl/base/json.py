@@ -7,13 +7,17 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import AliasChoices, BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Parse JSON from guests, tools and files to plain values, within limits.
 
@@ -41,6 +45,11 @@ def without_controls(data: bytes) -> bytes:
     if data.isascii() and b"\x7f" not in data:
         return data  # a tenth of the time of looking
     return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found.group().decode()), data)
+
+
+def fields_of(record: DataclassInstance, *, without: Collection[str] = ()) -> dict[str, object]:
+    """Return a record's fields by name, in their order, for a JSON object that has these keys."""
+    return {key: value for key, value in asdict(record).items() if key not in without}
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -11,7 +11,7 @@ import orjson
 
 from labctl.analysis.answer.json import answer_json, comparison_json, factors_json
 from labctl.analysis.answer.view import View
-from labctl.analysis.density import Density, Fitting, Number
+from labctl.analysis.density import Density, Fitting
 from labctl.analysis.hosts.fleet import (
     FactSplit,
     FleetEffect,
@@ -30,14 +30,11 @@ from labctl.analysis.model import (
     Diagnostic,
     Judgement,
     Level,
-    MissingMetric,
-    Precision,
     RunCheck,
-    Spares,
     Standing,
 )
 from labctl.analysis.times import WallTime, level_of, wall_time
-from labctl.base.json import without_controls
+from labctl.base.json import fields_of, without_controls
 from labctl.report.arm_table import arm_tables, tables_as_json
 from labctl.report.density_words import remarks, test_words
 from labctl.report.price_list import predicted_json
@@ -53,7 +50,7 @@ SCHEMA = 3
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
-def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
+def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
     """Return the report as plain JSON values. What is no finite number is null, never NaN."""
     return {
         key: _finite(list(value) if isinstance(value, Iterator) else value)
@@ -91,7 +88,7 @@ def _indented(value: Any, newline: bytes) -> bytes:
     return without_controls(text)
 
 
-def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
+def _report(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
     """Return the report by key; what has an entry for each metric of each arm is an iterator."""
     return {
         "schema": SCHEMA,
@@ -132,13 +129,13 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
         "control": [_check(item) for item in judgement.control],
         "known_loss": [_check(item) for item in judgement.known_loss],
         "restored": [_check(item) for item in judgement.restored],
-        "precision": [_precision(item) for item in judgement.precision],
+        "precision": [asdict(item) for item in judgement.precision],
         "diagnostics": [_diagnostic(item) for item in judgement.diagnostics],
         "ending": judgement.ending,
         "added": _added(judgement.added),
-        "spares": _spares(judgement.spares),
+        "spares": judgement.spares and asdict(judgement.spares),
         "factors": factors_json(judgement.factors),
-        "unavailable": map(_missing, judgement.unavailable),
+        "unavailable": map(asdict, judgement.unavailable),
         "skipped": run.run.skipped,
         "skipped_workloads": run.plan.skipped_workloads,
         "skipped_conditions": run.plan.skipped_conditions,
@@ -149,7 +146,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _recommendation(standings: Sequence[Standing]) -> dict[str, Any]:
+def _recommendation(standings: Sequence[Standing]) -> dict[str, object]:
     best = next((of for of in standings if of.code is not AnswerCode.NONE), None)
     return {
         "code": str(AnswerCode.NONE if best is None else best.code),
@@ -166,51 +163,16 @@ def _recommendation(standings: Sequence[Standing]) -> dict[str, Any]:
     }
 
 
-def _level(item: Level) -> dict[str, Any]:
-    return {
-        "tuning": item.tuning,
-        "workload": item.workload,
-        "condition": item.condition,
-        "metric": item.metric,
-        "unit": str(item.unit),
-        "better": str(item.better),
-        "source": item.source,
-        "typical": item.typical,
-        "blocks": {str(block): value for block, value in sorted(item.values.items())},
-    }
+def _level(item: Level) -> dict[str, object]:
+    blocks = {str(block): value for block, value in sorted(item.values.items())}
+    return {**fields_of(item, without=("values",)), "blocks": blocks}
 
 
-def _check(item: RunCheck) -> dict[str, Any]:
-    return {
-        "name": item.name,
-        "workload": item.workload,
-        "condition": item.condition,
-        "metric": item.metric,
-        "passed": item.passed,
-        "estimate": item.estimate,
-        "low": item.low,
-        "high": item.high,
-        "confidence": item.confidence,
-        "sentence": item.sentence,
-    }
+def _check(item: RunCheck) -> dict[str, object]:
+    return fields_of(item, without=("said",))
 
 
-def _precision(item: Precision) -> dict[str, Any]:
-    return {
-        "workload": item.workload,
-        "condition": item.condition,
-        "metric": item.metric,
-        "between_boots": item.between_boots,
-        "between_blocks": item.between_blocks,
-        "within_trials": item.within_trials,
-        "boots": item.boots,
-        "blocks_per_boot": item.blocks_per_boot,
-        "seconds": item.seconds,
-        "sentence": item.sentence,
-    }
-
-
-def _diagnostic(item: Diagnostic) -> dict[str, Any]:
+def _diagnostic(item: Diagnostic) -> dict[str, object]:
     return {
         "kind": str(item.kind),
         "tuning": item.tuning,
@@ -223,7 +185,7 @@ def _diagnostic(item: Diagnostic) -> dict[str, Any]:
     }
 
 
-def _attempts(item: Attempts) -> dict[str, Any]:
+def _attempts(item: Attempts) -> dict[str, object]:
     return {
         "arms": [
             {
@@ -239,7 +201,7 @@ def _attempts(item: Attempts) -> dict[str, Any]:
     }
 
 
-def _added(item: Added | None) -> dict[str, Any] | None:
+def _added(item: Added | None) -> dict[str, object] | None:
     if item is None:
         return None
     return {
@@ -247,22 +209,6 @@ def _added(item: Added | None) -> dict[str, Any] | None:
         "last_block": item.last,
         "label": item.label,
         "comparisons": [comparison_json(one) for one in item.comparisons],
-    }
-
-
-def _spares(item: Spares | None) -> dict[str, Any] | None:
-    if item is None:
-        return None
-    return {"planned": item.planned, "ran": list(item.ran), "sentence": item.sentence}
-
-
-def _missing(item: MissingMetric) -> dict[str, Any]:
-    return {
-        "metric": item.metric,
-        "reason": item.reason,
-        "trials": item.trials,
-        "tunings": list(item.tunings),
-        "workloads": list(item.workloads),
     }
 
 
@@ -274,12 +220,12 @@ def _finite(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
 
 
-def _wall_time(spent: WallTime | None) -> dict[str, Any] | None:
+def _wall_time(spent: WallTime | None) -> dict[str, object] | None:
     if spent is None:
         return None
     return {
@@ -296,7 +242,7 @@ def _wall_time(spent: WallTime | None) -> dict[str, Any] | None:
 DENSITY_SCHEMA = 1
 
 
-def density_json(record: DensityRecord, name: str, path: str, found: Density) -> dict[str, Any]:
+def density_json(record: DensityRecord, name: str, path: str, found: Density) -> dict[str, object]:
     """Return what `labctl density --json` prints: the judgement, then the record as it is kept."""
     return {
         "schema": DENSITY_SCHEMA,
@@ -336,26 +282,15 @@ def density_json(record: DensityRecord, name: str, path: str, found: Density) ->
     }
 
 
-def _fitting(one: Fitting) -> dict[str, Any]:
-    interval = one.interval
+def _fitting(one: Fitting) -> dict[str, object]:
     return {
         "tuning": one.tuning,
-        "guests": _number(one.typical),
-        "interval": None
-        if interval is None
-        else {
-            "low": _number(interval.low),
-            "high": _number(interval.high),
-            "coverage": interval.coverage,
-        },
+        "guests": one.typical and asdict(one.typical),
+        "interval": one.interval and asdict(one.interval),
         "no_interval": one.why or None,
-        "by_block": {str(block): _number(number) for block, number in one.numbers.items()},
+        "by_block": {str(block): asdict(number) for block, number in one.numbers.items()},
         "unavailable": {str(block): why for block, why in one.lacking.items()},
     }
-
-
-def _number(number: Number | None) -> dict[str, Any] | None:
-    return None if number is None else {"value": number.value, "at_least": number.at_least}
 
 
 # Write a fleet's judgement for programs. docs/fleet-report.md documents its keys.
@@ -366,7 +301,7 @@ FLEET_SCHEMA = 1
 _POOLED = ("mean", "low", "high", "prediction_low", "prediction_high", "tau", "i2")
 
 
-def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
+def fleet_json(judged: FleetJudgement) -> dict[str, object]:
     """Return plain JSON values; effects as ratios or differences, levels in their unit."""
     return {
         "schema": FLEET_SCHEMA,
@@ -383,20 +318,12 @@ def fleet_json(judged: FleetJudgement) -> dict[str, Any]:
     }
 
 
-def group_answer_json(of: GroupAnswer) -> dict[str, Any]:
+def group_answer_json(of: GroupAnswer) -> dict[str, object]:
     """Return one group's answer as plain JSON values."""
-    return {
-        "tuning": of.tuning,
-        "accelerator": of.accelerator,
-        "group": of.group,
-        "by": of.by,
-        "hosts": of.hosts,
-        "code": str(of.code),
-        "why": of.why,
-    }
+    return fields_of(of, without=("place", "pooled"))
 
 
-def _effect(one: FleetEffect) -> dict[str, Any]:
+def _effect(one: FleetEffect) -> dict[str, object]:
     return {
         **asdict(one.place),
         "margin": one.margin,
@@ -411,11 +338,11 @@ def _effect(one: FleetEffect) -> dict[str, Any]:
     }
 
 
-def _group(place: Place, group: GroupEffect) -> dict[str, Any]:
+def _group(place: Place, group: GroupEffect) -> dict[str, object]:
     return {**pooled_json(place, group.pooled, len(group.hosts)), "why": group.why or None}
 
 
-def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) -> dict[str, Any]:
+def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) -> dict[str, object]:
     """Return a pooled effect as plain JSON values, each null where there is none. `hosts`: of the
     group, where it isn't said by the effect."""
     if found is None:
@@ -426,7 +353,7 @@ def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) ->
     return {"hosts": count, **dict(zip(_POOLED, (*shown, found.tau, found.share), strict=True))}
 
 
-def _split(place: Place, split: FactSplit) -> dict[str, Any]:
+def _split(place: Place, split: FactSplit) -> dict[str, object]:
     return {
         "fact": split.fact,
         "p": split.p,
@@ -439,7 +366,7 @@ def _split(place: Place, split: FactSplit) -> dict[str, Any]:
     }
 
 
-def _fleet_level(one: FleetLevel) -> dict[str, Any]:
+def _fleet_level(one: FleetLevel) -> dict[str, object]:
     return {
         **asdict(one.place),
         "group": one.group,
@@ -449,7 +376,7 @@ def _fleet_level(one: FleetLevel) -> dict[str, Any]:
     }
 
 
-def _point(place: Place, point: Point) -> dict[str, Any]:
+def _point(place: Place, point: Point) -> dict[str, object]:
     return {
         "host": point.host,
         "estimate": _shown(place, point.estimate),
