@@ -9,7 +9,7 @@ import click
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import LabctlError
 from labctl.cli.common import Group, console, listing, print_json
-from labctl.cli.workload import user_of
+from labctl.cli.workload import SideCommands, user_of
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host import cgroups
 from labctl.host.topology import read_topology
@@ -66,7 +66,7 @@ def show_command(name: str, as_json: bool) -> None:
         show_commands(one)
 
 
-def show_commands(one: dict[str, Any]) -> None:
+def show_commands(one: SideCommands) -> None:
     """Print the commands of a neighbour, and as whom they run."""
     from labctl.base.wording import printable
 
@@ -120,7 +120,7 @@ def facts_of(condition: Condition) -> dict[str, Any]:
     }
 
 
-def neighbour_commands(neighbour: Neighbour) -> dict[str, Any]:
+def neighbour_commands(neighbour: Neighbour) -> SideCommands:
     """Return what a neighbour runs, and as whom."""
     beside = beside_of(neighbour)
     command = beside.command(_EXAMPLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,7 @@ from labctl.base.paths import shipped_data
 from labctl.base.wording import printable
 from labctl.cli.common import console, print_json
 from labctl.cli.condition import neighbour_commands
-from labctl.cli.workload import commands_json, example_of
+from labctl.cli.workload import SideCommands, commands_json, example_of
 from labctl.study.plan import Plan
 from labctl.workloads.registry import Declared, Programs, checkers, workload_of
 
@@ -77,7 +77,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         click.echo(printable(f"labctl: note: {sentence}"), err=True)
 
 
-def _show_commands(commands: Mapping[str, Mapping[str, Any]]) -> None:
+def _show_commands(commands: Mapping[str, Mapping[str, SideCommands]]) -> None:
     for name, sides in commands.items():
         for side, said in sides.items():
             click.echo(f"\n{name}, {side}, as {said['user']}:")
@@ -115,12 +115,12 @@ def _earlier(
 # Gather the commands of a plan that no file of labctl's own declares: they are code of others.
 
 
-def commands_of_others(plan: Plan) -> dict[str, dict[str, Any]]:
+def commands_of_others(plan: Plan) -> dict[str, dict[str, SideCommands]]:
     """Return by workload and side what runs, and as whom, of programs that labctl doesn't bring:
     what a file or a command line declares is code."""
     known = checkers()
     kinds = {str(tuning.kind) for tuning in plan.tunings.values()}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, SideCommands]] = {}
     for name, declared in plan.workloads.items():
         if declared.definition is None:
             continue
@@ -146,7 +146,7 @@ def commands_of_others(plan: Plan) -> dict[str, dict[str, Any]]:
     return found | _commands_beside(plan)
 
 
-def _commands_beside(plan: Plan) -> dict[str, dict[str, Any]]:
+def _commands_beside(plan: Plan) -> dict[str, dict[str, SideCommands]]:
     """Return the same of neighbours, by condition and workload; they run on the host."""
     known = checkers()
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
@@ -362,11 +362,21 @@ def validate_tunings(
     else:
         for result in results:
             click.echo(f"{result['tuning']}: {'valid' if result['valid'] else 'NOT VALID'}")
-            for kind, prefix in (("problems", ""), ("lacking", "not here: "), ("warnings", "")):
-                for line in result[kind]:
-                    click.echo(f"  {prefix}{line}")
+            lacking = [f"not here: {line}" for line in result["lacking"]]
+            for line in (*result["problems"], *lacking, *result["warnings"]):
+                click.echo(f"  {line}")
     if not all(result["valid"] for result in results):
         context.exit(ExitCode.FOUND)
+
+
+class Checked(TypedDict):
+    """Result of checking one tuning, as JSON has it."""
+
+    tuning: str
+    valid: bool
+    problems: list[str]
+    lacking: list[str]
+    warnings: list[str]
 
 
 def validated(
@@ -374,7 +384,7 @@ def validated(
     accel: str | None = None,
     vcpus: int | None = None,
     memory_mib: int = MEMORY_MIB,
-) -> list[dict[str, Any]]:
+) -> list[Checked]:
     """Return for each tuning whether it is valid, its problems, what this host lacks for it, and
     warnings."""
     from labctl.domain.pinning.pin_check import check
@@ -392,7 +402,7 @@ def validated(
         tunings.values(), topology, vcpus=vcpus, memory_mib=memory_mib, accelerator=accel
     )
     installed = libvirt_version()
-    results = []
+    results: list[Checked] = []
     for name, tuning in tunings.items():
         problems: list[str] = []
         warnings: list[str] = []
@@ -533,7 +543,7 @@ def render_tunings(
         )
 
 
-def _as_json(tuning: Tuning) -> dict[str, Any]:
+def _as_json(tuning: Tuning) -> dict[str, object]:
     from labctl.study.changes import group
     from labctl.study.tunings import BASELINE, load_tuning, tuning_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, final
 
 import click
 
@@ -102,9 +102,15 @@ def show_command(name: str, as_json: bool) -> None:
     out = console(listing=True)
     click.echo(f"{facts['name']}: {facts['description']}")
     click.echo(f"primary metric: {facts['primary']}; duration: {facts['durations']}")
-    for title in ("packages", "binaries", "files", "wheels"):
-        if facts[title]:
-            click.echo(f"{title}: {', '.join(facts[title])}")
+    needs = {
+        "packages": facts["packages"],
+        "binaries": facts["binaries"],
+        "files": facts["files"],
+        "wheels": facts["wheels"],
+    }
+    for title, names in needs.items():
+        if names:
+            click.echo(f"{title}: {', '.join(names)}")
     if facts["parameters"]:
         table = listing("parameter", "default", "values", "")
         for one in facts["parameters"]:
@@ -112,14 +118,15 @@ def show_command(name: str, as_json: bool) -> None:
         out.print(table)
     if facts["metrics"]:
         table = listing("metric", "unit", "better")
-        for one in facts["metrics"]:
-            table.add_row(one["name"], one["unit"], one["better"])
+        for metric in facts["metrics"]:
+            table.add_row(metric["name"], metric["unit"], metric["better"])
         out.print(table)
     for side, said in facts["sides"].items():
         click.echo(f"\n{side}:")
         if "left_out" in said:
             click.echo(f"  left out: {said['left_out']}")
-        for what, argv in said.get("commands", {}).items():
+            continue
+        for what, argv in said["commands"].items():
             click.echo(f"  {what} (as {said['user']}): {argv}")
 
 
@@ -194,7 +201,7 @@ def try_command(
 def _tried(
     context: click.Context,
     program: Workload,
-    parameters: Any,
+    parameters: Parameters,
     side: str,
     duration: float,
     accel: Requested,
@@ -246,7 +253,7 @@ def _tried(
 
 def _read_recorded(
     program: Workload, recorded: tuple[Path, ...], parameters: Parameters
-) -> tuple[Read, dict[str, Any]]:
+) -> tuple[Read, dict[str, object]]:
     from labctl.run.commands.try_workload import read_recorded
 
     return read_recorded(program, output_of(program, recorded), parameters), {
@@ -254,7 +261,7 @@ def _read_recorded(
     }
 
 
-def _show_read(read: Read, facts: dict[str, Any], *, as_json: bool) -> int:
+def _show_read(read: Read, facts: Mapping[str, object], *, as_json: bool) -> int:
     """Print what was read; return the exit code."""
     code = ExitCode.FOUND if read.problem else ExitCode.DONE
     if as_json:
@@ -325,7 +332,42 @@ _MOST_BYTES = 64 << 20
 """Limit for a recorded output."""
 
 
-def facts_of(program: Workload) -> dict[str, Any]:
+class _ParameterFacts(TypedDict):
+    name: str
+    default: int | float | str
+    values: str
+    description: str
+
+
+class _MetricFacts(TypedDict):
+    name: str
+    unit: str
+    better: str
+
+
+@final
+class _LeftOut(TypedDict):
+    left_out: str
+
+
+class WorkloadFacts(TypedDict):
+    """Workload as `labctl workload show --json` has it."""
+
+    name: str
+    description: str
+    operation: str | None
+    primary: str
+    durations: str
+    packages: list[str]
+    files: list[str]
+    wheels: list[str]
+    binaries: list[str]
+    parameters: list[_ParameterFacts]
+    metrics: list[_MetricFacts]
+    sides: dict[str, _LeftOut | SideCommands]
+
+
+def facts_of(program: Workload) -> WorkloadFacts:
     """Return all that is known of a workload, as JSON has it. Raises UsageError for commands that
     can't be made."""
     file = program.file
@@ -377,7 +419,15 @@ def example_of(
     )
 
 
-def commands_json(program: Workload, setting: Setting) -> dict[str, Any]:
+@final
+class SideCommands(TypedDict):
+    """Commands of a side by their names, and as whom they run."""
+
+    user: str
+    commands: dict[str, str]
+
+
+def commands_json(program: Workload, setting: Setting) -> SideCommands:
     """Return what runs on a side, and as whom."""
     command = program.command(setting)
     commands = commands_of(command, program.servers(setting))
@@ -412,7 +462,7 @@ def parameters_of(program: Workload, given: Iterable[str]) -> Parameters:
     return program.check_parameters(words_of(given, "--set"))
 
 
-def words_of(given: Iterable[str], option: str) -> dict[str, Any]:
+def words_of(given: Iterable[str], option: str) -> dict[str, object]:
     """Return the values of KEY=VALUE words, as YAML takes them."""
     found = {}
     for word in given:
@@ -471,7 +521,7 @@ def shown_value(value: Value | str) -> str:
     return f"unavailable: {value}" if isinstance(value, str) else f"{value.value:g} {value.unit}"
 
 
-def read_json(read: Read) -> dict[str, Any]:
+def read_json(read: Read) -> dict[str, object]:
     """Return what a try read, as JSON has it."""
     return {
         "metrics": {

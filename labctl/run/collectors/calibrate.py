@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final, TypedDict
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -29,7 +29,27 @@ from labctl.workloads.setting import Setting
 _COUNTING_S = 180.0
 """Timeout of one run under callgrind, some fifty times slower, in an emulated guest."""
 _PMU, _LACKEY = "perf", "lackey"
-_PER_OPERATION = "instructions_per_operation"
+_PER_OPERATION: Final = "instructions_per_operation"
+
+
+class _Count(TypedDict):
+    """Count of one tool. `counts`: pairs of operations and their instructions."""
+
+    instructions_per_operation: float
+    method: str
+    counts: list[list[int]]
+
+
+class _Counts(_Count):
+    """Count of one side as its file has it."""
+
+    counted_on: str
+
+
+class _NativeCounts(_Counts):
+    """Native count, with that of a second tool."""
+
+    second: _Count
 
 
 class Calibrations:
@@ -63,13 +83,13 @@ class Calibrations:
         )
         self._count(channel, Kind.GUEST)
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[dict[str, object]]:
         """Return the counts of each workload: both sides', the second one and who made it, by how
         much the guest's differs from native's (a share of it), and the bound on the error of any.
         """
         rows = []
         for name, declared in self._declared.items():
-            native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
+            native, guest = self._native(declared), self._guest(declared)
             rows.append(
                 {
                     "workload": name,
@@ -84,23 +104,27 @@ class Calibrations:
             )
         return rows
 
-    def of(self, kind: Kind, declared: StudyWorkload) -> dict[str, Any] | None:
+    def of(self, kind: Kind, declared: StudyWorkload) -> dict[str, object] | None:
         """Return the count that holds for this side's trials of a workload, None where there is
         none."""
         if declared not in self._declared.values():
             return None
         bound = self._bound(declared)
-        return {**self._read(declared, kind), "bound": bound, "tsc_hz": self._tsc_hz}
+        return {**read_json(self._path(declared, kind)), "bound": bound, "tsc_hz": self._tsc_hz}
 
-    def _read(self, declared: StudyWorkload, kind: Kind) -> dict[str, Any]:
-        found: dict[str, Any] = read_json(self._path(declared, kind))
+    def _native(self, declared: StudyWorkload) -> _NativeCounts:
+        found: _NativeCounts = read_json(self._path(declared, Kind.NATIVE))
+        return found
+
+    def _guest(self, declared: StudyWorkload) -> _Counts:
+        found: _Counts = read_json(self._path(declared, Kind.GUEST))
         return found
 
     def _bound(self, declared: StudyWorkload) -> float:
         """Bound the error, also by the guest's count: the same binary should execute the same
         there.
         """
-        native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
+        native, guest = self._native(declared), self._guest(declared)
         others = (native["second"][_PER_OPERATION], guest[_PER_OPERATION])
         return calibrated.error_bound(native[_PER_OPERATION], *others)
 
@@ -144,11 +168,11 @@ def _text(path: Path) -> str | None:
 
 def _counted(
     channel: Channel, declared: StudyWorkload, vcpus: int, kind: Kind, listener: Listener
-) -> dict[str, Any]:
+) -> _Counts | _NativeCounts:
     """Return the instructions of one operation of a workload, counted on that machine; natively a
     second time, in another way."""
     exact = [_exact(declared, operations, vcpus) for operations in calibrated.COUNTED_OPERATIONS]
-    found = _count_of(
+    count = _count_of(
         "callgrind",
         [
             calibrated.collected_instructions(
@@ -158,8 +182,9 @@ def _counted(
         ],
     )
     if kind is Kind.NATIVE:
-        found["second"] = _second(channel, exact, listener)
-    return {**found, "counted_on": str(kind)}
+        second = _second(channel, exact, listener)
+        return {**count, "second": second, "counted_on": str(kind)}
+    return {**count, "counted_on": str(kind)}
 
 
 def _second_method() -> str:
@@ -167,7 +192,7 @@ def _second_method() -> str:
     return _LACKEY if countable(str(Kind.NATIVE)).problem else _PMU
 
 
-def _second(channel: Channel, exact: Sequence[Command], listener: Listener) -> dict[str, Any]:
+def _second(channel: Channel, exact: Sequence[Command], listener: Listener) -> _Count:
     if _second_method() == _PMU:
         try:
             return _count_of(_PMU, [_counted_by_pmu(channel, command) for command in exact])
@@ -196,7 +221,7 @@ def _exact(declared: StudyWorkload, operations: int, vcpus: int) -> Command:
     return command
 
 
-def _count_of(method: str, instructions: Sequence[int]) -> dict[str, Any]:
+def _count_of(method: str, instructions: Sequence[int]) -> _Count:
     pairs = list(zip(calibrated.COUNTED_OPERATIONS, instructions, strict=True))
     return {
         _PER_OPERATION: calibrated.instructions_per_operation(pairs),

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +46,25 @@ reached by luck alone."""
 MINOR, KVM = "minor", "kvm"
 
 
-def warm_up(
-    bench: Bench, workload: Workload, setting: Setting, request: TrialRequest
-) -> dict[str, Any]:
+class _Window(TypedDict):
+    """One window of a warm-up. `rates`: in operations per second; `faults`: by kind."""
+
+    duration_s: float
+    rates: Sequence[float]
+    cpu_s: float
+    faults: dict[str, int]
+
+
+class Warmed(TypedDict):
+    """Warm-up as `warmup.json` has it."""
+
+    settled: bool
+    rates_settled: bool
+    seconds: float
+    windows: list[_Window]
+
+
+def warm_up(bench: Bench, workload: Workload, setting: Setting, request: TrialRequest) -> Warmed:
     """Run windows of the same workload until neither their rates nor, under KVM, the faults on
     newly touched memory show a trend (METHOD rule 6).
 
@@ -56,7 +72,7 @@ def warm_up(
     first one tells, and is rated by the CPU time that they take: what others on the host take away
     changes the operations per second from window to window, but not how warm the machine is.
     """
-    windows: list[dict[str, Any]] = []
+    windows: list[_Window] = []
     rates: list[float] = []
     touches: list[int] = []
     started = time.monotonic()
