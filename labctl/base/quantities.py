@@ -179,7 +179,7 @@ class Kind:
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         return {"anyOf": [handler(schema), {"type": "string", "pattern": self.pattern}]}
 
 

@@ -25,7 +25,7 @@ from labctl.base.tuning import Policy, Sched
 _MIB = 1 << 20
 
 
-def placement(cpus: CpuSet | None, sched: Sched | None) -> dict[str, Any]:
+def placement(cpus: CpuSet | None, sched: Sched | None) -> dict[str, object]:
     """Return on which CPUs and under which policy a request asks for a program."""
     sched = sched or Sched(policy=Policy.OTHER)
     return {
@@ -41,7 +41,7 @@ def cgroup_name() -> str:
     return f"labctl-command-{os.getpid()}"
 
 
-def surroundings(command: Command, folder: str | None) -> dict[str, Any]:
+def surroundings(command: Command, folder: str | None) -> dict[str, object]:
     """Return what a request says of a command that doesn't run as the runner itself does."""
     if command.environment is None:
         return {"folder": folder}
@@ -59,7 +59,7 @@ def surroundings(command: Command, folder: str | None) -> dict[str, Any]:
     }
 
 
-def _cgroup(wanted: CommandCgroup) -> dict[str, Any]:
+def _cgroup(wanted: CommandCgroup) -> dict[str, object]:
     return {
         "name": cgroup_name(),
         "weight": wanted.weight,
@@ -69,12 +69,12 @@ def _cgroup(wanted: CommandCgroup) -> dict[str, Any]:
     }
 
 
-def serve_request(servers: Sequence[Server], disks: Sequence[FileSystem]) -> dict[str, Any]:
+def serve_request(servers: Sequence[Server], disks: Sequence[FileSystem]) -> dict[str, object]:
     """Return what a request says of servers, and of file systems that are made before them."""
     return {"servers": [*map(_server, servers)], "disks": [*map(_disk, disks)], "work": WORK}
 
 
-def _server(server: Server) -> dict[str, Any]:
+def _server(server: Server) -> dict[str, object]:
     ready = server.ready
     return {
         "argv": list(server.argv),
@@ -93,7 +93,7 @@ def _server(server: Server) -> dict[str, Any]:
     }
 
 
-def _disk(disk: FileSystem) -> dict[str, Any]:
+def _disk(disk: FileSystem) -> dict[str, object]:
     return {
         "device": disk.device,
         "at": disk.at,
@@ -215,7 +215,7 @@ def counters(value: Any) -> dict[str, str | int]:
     return value
 
 
-def cgroup(value: Any) -> dict[str, Any]:
+def cgroup(value: Any) -> dict[str, object]:
     """Return what a runner says of a command's cgroup; raises ValueError for anything else."""
     files = {
         str(name)[:_MOST_NAME]: {at: _text(told[at]) for at in ("set", "found")}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 from rich.console import Console
@@ -151,7 +151,7 @@ class VerdictStanding:
     verdict: Verdict
     voided_by: tuple[FactChange, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "tuning": self.tuning,
             "workload": self.workload,
@@ -178,7 +178,7 @@ class Since:
     def void(self) -> tuple[VerdictStanding, ...]:
         return tuple(verdict for verdict in self.verdicts if verdict.voided_by)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "run": self.run,
             "changes": [

@@ -255,7 +255,7 @@ def restore_timer(places: StatePaths, restore_after: str | None) -> Iterator[Non
         raise
 
 
-def foreseen_json(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> dict[str, Any]:
+def foreseen_json(found: Sequence[Foreseen], after_reboot: Sequence[str]) -> dict[str, object]:
     """Return what would change as plain JSON values, and what would only after a reboot."""
     return {
         "schema": 1,
@@ -340,11 +340,11 @@ def told(value: str | None) -> str | None:
     return f"{len(value)} characters, SHA-256 {digest}"
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
+def _entry_json(entry: Entry) -> dict[str, object]:
     return {**entry.to_json(), "old": told(entry.old), "new": told(entry.new)}
 
 
-def _standing(item: ChangeStanding) -> dict[str, Any]:
+def _standing(item: ChangeStanding) -> dict[str, object]:
     return {
         **_entry_json(item.entry),
         "present": told(item.present),

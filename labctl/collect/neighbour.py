@@ -107,7 +107,7 @@ def _hog(hog: Any, where: str) -> NeighbourWork:
     return NeighbourWork(workload="cpu-hog", cpu_s=cpu_s, operations=operations)
 
 
-def _finite(metrics: Mapping[str, Any], key: str) -> float:
+def _finite(metrics: Mapping[str, object], key: str) -> float:
     value = metrics[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
         raise ValueError(f"{key} is {value!r}")

@@ -94,7 +94,7 @@ def _steal(counted: RunnerCounts, kind: str, accelerator: str) -> Reading:
     return sample("steal", max(0, after.steal - before.steal) / total, source=counted.source)
 
 
-def _kills(target: Target) -> Mapping[str, Any]:
+def _kills(target: Target) -> Mapping[str, object]:
     """Return how many kills for memory the native cgroup has counted."""
     return target.counters() if target.kind is Kind.NATIVE else {}
 

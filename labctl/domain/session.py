@@ -333,7 +333,7 @@ class RunningGuest:
         # libvirt-python has this call in a module of its own, which loads another library.
         import libvirt_qemu
 
-        request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
+        request: Mapping[str, object] = {"execute": command, "arguments": arguments}
         with self._calls.explained(f"QEMU does not answer '{command}'"):
             answer = libvirt_qemu.qemuMonitorCommand(self._domain, json.dumps(request), 0)
         decoded = parse_json(answer)
@@ -349,7 +349,7 @@ class RunningGuest:
         """
         import libvirt_qemu
 
-        request: Mapping[str, Any] = {"execute": command, "arguments": arguments}
+        request: Mapping[str, object] = {"execute": command, "arguments": arguments}
         with self._calls.explained(f"the guest's agent does not support '{command}'"):
             try:
                 answer = libvirt_qemu.qemuAgentCommand(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -130,7 +129,7 @@ def fleet_advice_json(
     headline: str,
     advice: FleetAdvice | None,
     next_command: str | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return plain JSON values. `tuning`: what was asked for or is advised first; `advice`: None
     where no host may take it."""
     answers = [of for of in judged.answers if tuning in (None, of.tuning)]
@@ -147,7 +146,7 @@ def fleet_advice_json(
     }
 
 
-def _advice(advice: FleetAdvice | None) -> dict[str, Any]:
+def _advice(advice: FleetAdvice | None) -> dict[str, object]:
     if advice is None:
         empty = ("hosts", "others", "worse", "risks", "look_first", "rollouts", "unread")
         return {"accelerator": "", **{key: [] for key in empty}}
@@ -172,7 +171,7 @@ def _advice(advice: FleetAdvice | None) -> dict[str, Any]:
     }
 
 
-def _worse(one: WorsePlace) -> dict[str, Any]:
+def _worse(one: WorsePlace) -> dict[str, object]:
     return {
         **asdict(one.place),
         "group": one.group,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
@@ -163,8 +163,8 @@ def play(
     inventory: Sequence[str],
     limit: Sequence[str],
     forks: int,
-    variables: Mapping[str, Any],
-    handler: Callable[[Mapping[str, Any]], None],
+    variables: Mapping[str, object],
+    handler: Callable[[Mapping[str, object]], None],
     check: bool = False,
 ) -> Ended:
     """Run a playbook of the collection to its end; `handler` gets each event as it comes.
@@ -182,7 +182,7 @@ def play(
     raised: list[BaseException] = []
     ended = threading.Event()
 
-    def hear(event: dict[str, Any]) -> bool:
+    def hear(event: dict[str, object]) -> bool:
         if not raised:
             try:
                 handler(event)

@@ -214,7 +214,7 @@ def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[st
     '-', and as they would be, after a '+'. Changes nothing. Why others couldn't, the folder has."""
     shown: dict[str, str] = {}
 
-    def hear(event: Mapping[str, Any]) -> None:
+    def hear(event: Mapping[str, object]) -> None:
         data, news = event.get("event_data"), news_of(event)
         host = str(data.get("host")) if isinstance(data, Mapping) else ""
         if host not in folder.stands:
@@ -246,7 +246,7 @@ def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[st
     return shown
 
 
-def _difference(result: Mapping[str, Any]) -> str:
+def _difference(result: Mapping[str, object]) -> str:
     """Return the lines of Ansible's diff of a file."""
     lines: list[str] = []
     diffs = result.get("diff")
@@ -257,10 +257,10 @@ def _difference(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _variables(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, Any]:
+def _variables(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, object]:
     record = folder.record
     own = "labctl"
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "labctl_serial": [len(batch) for batch in record.batches],
         "labctl_rollout_runs": {host: f"{hosts_runs}/{run}" for host, run in record.runs.items()},
         "labctl_rollout_first_from": str(folder.path.parents[1] / "hosts"),
@@ -291,7 +291,7 @@ class _Heard:
         """Hosts on which something may be changed and isn't kept."""
         self.begun: set[str] = set()
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: Mapping[str, object]) -> None:
         """Take an event of ansible-runner."""
         news = news_of(event)
         if news is None or news.host not in self._folder.stands:
@@ -300,7 +300,7 @@ class _Heard:
         stand = self._folder.change(news.host, **self._changes(news))
         self._watching(news.host, stand, news)
 
-    def _changes(self, news: HostNews) -> dict[str, Any]:
+    def _changes(self, news: HostNews) -> dict[str, object]:
         host, before = news.host, self._folder.stands[news.host]
         match news.what:
             case What.STOPPED:

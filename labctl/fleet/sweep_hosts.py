@@ -253,11 +253,11 @@ def _not_done(fleet: SweepFolder) -> list[str]:
 
 def _variables(
     fleet: SweepFolder, how: HowToReach, study: str, left: Sequence[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     record, there = fleet.record, set(left)
     sizes = [len(there.intersection(batch)) for batch in record.batches]
     own = "labctl"
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "labctl_serial": [size for size in sizes if size],
         "labctl_sweep_id": fleet.path.name,
         "labctl_sweep_study": study,
@@ -289,7 +289,7 @@ class _Heard:
         self.begun: set[str] = set()
         self.stopped = ""
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: Mapping[str, object]) -> None:
         """Take an event of ansible-runner."""
         news = news_of(event)
         if news is None or news.host not in self._hosts:
@@ -300,7 +300,7 @@ class _Heard:
         state = self._fleet.change(news.host, **self._changes(news))
         self._watching(news.host, state, news)
 
-    def _changes(self, news: HostNews) -> dict[str, Any]:
+    def _changes(self, news: HostNews) -> dict[str, object]:
         host = news.host
         match news.what:
             case What.BEGUN if host in self._fetched:
@@ -308,7 +308,7 @@ class _Heard:
             case What.BEGUN:
                 return {"status": Status.RUNNING, "reason": ""}
             case What.PROGRESS:
-                changes: dict[str, Any] = {"status": Status.RUNNING, "run": news.run}
+                changes: dict[str, object] = {"status": Status.RUNNING, "run": news.run}
                 return changes | ({"digest": news.digest} if news.digest else {})
             case What.FETCHED:
                 self._fetched.add(host)

@@ -13,7 +13,6 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from labctl.base import process
 from labctl.base.errors import BrokenError, HostError, UsageError
@@ -229,7 +228,7 @@ _WITHOUT_INITRD = "/dev/vda"
 """The root's name, to a kernel that has no initrd to find it by its UUID."""
 
 
-def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, Any]:
+def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, object]:
     """Return everything of the recipe's image in a folder, made of `base`; returns its manifest."""
     kernel = recipe.kernel
     assert kernel is not None
@@ -399,7 +398,7 @@ def _check_space(recipe: Recipe, base: Image | None, folder: Path) -> None:
 
 def _build_in(
     folder: Path, recipe: Recipe, fetched: Fetched | None, listener: Listener
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return everything of an image in a folder; returns its manifest."""
     deadline = Deadline.after(DEADLINE_S, f"building the image '{recipe.name}'")
     tree = folder / images.TREE

@@ -364,7 +364,7 @@ class Fetched:
     checksum: Checksum
     signed_by: str | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "file": self.path.name,
             "url": self.url,

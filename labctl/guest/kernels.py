@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.store.jsonfile import canonical
@@ -31,7 +30,7 @@ class GivenKernel:
     config: Path | None
     digests: Mapping[str, str]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "file": str(self.file),
             "initrd": str(self.initrd) if self.initrd else None,

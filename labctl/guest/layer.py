@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 Argv = tuple[str, ...]
 
@@ -42,9 +41,9 @@ class Brought:
     build: Build | None = None
     wheels: tuple[Wheel, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what stands for it in a digest and in a manifest."""
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "files": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(self.files.items())}
         }
         if self.build is not None:
@@ -68,7 +67,7 @@ class Layer:
     def __bool__(self) -> bool:
         return bool(self.packages or self.brought)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what stands for it in a digest and in a manifest."""
         return {
             "layering": LAYERING,

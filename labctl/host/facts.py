@@ -51,7 +51,7 @@ def read_host_files(paths: Sequence[str]) -> Texts:
     return {path: _read(path) for path in paths}
 
 
-def folder_facts(folder: Path) -> dict[str, Any]:
+def folder_facts(folder: Path) -> dict[str, object]:
     """Return file system, disk and I/O scheduler below a folder, or below its nearest parent."""
     while not folder.exists():
         folder = folder.parent

@@ -93,9 +93,9 @@ class Narrowed:
     asked: Bottleneck
     pids: tuple[int, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what was asked, what makes it, and what the kernel says of it."""
-        kernel: dict[str, Any] = {}
+        kernel: dict[str, object] = {}
         by = self.narrow.by(self.asked)
         if by["rate"] == "tbf":
             kernel["rate"] = _shown(self.narrow.router, TO_CLIENT)

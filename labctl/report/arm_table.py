@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.analysis.answer.view import MetricColumn, View, primary_column
 from labctl.analysis.answer.words import shown
@@ -218,7 +217,7 @@ def host_line(view: View) -> str:
     return ", ".join(str(fact) for fact in known if fact)
 
 
-def tables_as_json(tables: Sequence[ArmTable]) -> list[dict[str, Any]]:
+def tables_as_json(tables: Sequence[ArmTable]) -> list[dict[str, object]]:
     """Return the tables as plain JSON values (docs/report-schema.md)."""
     return [
         {
@@ -235,7 +234,7 @@ def tables_as_json(tables: Sequence[ArmTable]) -> list[dict[str, Any]]:
     ]
 
 
-def _cell_json(cell: ArmCell) -> dict[str, Any]:
+def _cell_json(cell: ArmCell) -> dict[str, object]:
     level, against = cell.level, cell.against
     return {
         "metric": None if level is None else level.metric,

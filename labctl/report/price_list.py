@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from rich.console import Group, RenderableType
 
@@ -153,7 +153,7 @@ def prediction_table(found: Predictions) -> RenderableType:
     return Group(table, small(found.caption))
 
 
-def predicted_json(view: View) -> list[dict[str, Any]]:
+def predicted_json(view: View) -> list[dict[str, object]]:
     """Return all predictions of a run; docs/report-schema.md has the keys."""
     return [
         {

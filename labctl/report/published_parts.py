@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -142,7 +141,7 @@ def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
     return reasons
 
 
-def published_json(run: LoadedRun) -> dict[str, Any] | None:
+def published_json(run: LoadedRun) -> dict[str, object] | None:
     """Return JSON with the keys of docs/report-schema.md; None for a run whose study repeats
     nothing.
     """
@@ -206,7 +205,7 @@ def _letter(number: int) -> str:
     return chr(ord("a") + number % 26)
 
 
-def _json(found: Published, item: Repeated) -> dict[str, Any]:
+def _json(found: Published, item: Repeated) -> dict[str, object]:
     return {
         "tuning": item.tuning,
         "against": item.against,

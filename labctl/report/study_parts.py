@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -88,7 +87,7 @@ def study_shown(run: LoadedRun) -> Iterator[RenderableType]:
     yield from published_table(run)
 
 
-def tables_json(run: LoadedRun) -> list[dict[str, Any]] | None:
+def tables_json(run: LoadedRun) -> list[dict[str, object]] | None:
     """Return JSON with the keys of docs/report-schema.md; None for a run whose study declares
     none."""
     return [_json(table) for table in study_tables(run)] or None
@@ -147,7 +146,7 @@ def _lines(cell: CellText) -> str:
     return "\n".join(filter(None, (cell.estimate, cell.interval, published)))
 
 
-def _json(table: FilledTable) -> dict[str, Any]:
+def _json(table: FilledTable) -> dict[str, object]:
     return {
         "title": table.title,
         "rows": [
@@ -169,7 +168,7 @@ def _json(table: FilledTable) -> dict[str, Any]:
     }
 
 
-def _cell_json(metric: str, cell: TableCell) -> dict[str, Any]:
+def _cell_json(metric: str, cell: TableCell) -> dict[str, object]:
     own = asdict(cell.own)
     del own["is_no_metric"]
     return {

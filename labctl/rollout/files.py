@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import yaml
 
@@ -40,7 +39,7 @@ from labctl.store.jsonfile import check_folder, refuse_foreign_link, write_bytes
 _DOMAIN = "{{ labctl_domain }}"
 _DISK = "{{ labctl_disk }}"
 
-Task = dict[str, Any]
+Task = dict[str, object]
 
 
 def tasks(
@@ -380,7 +379,7 @@ SCHEMA = 3
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
-def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
+def advice_json(advice: Advice, names: Names) -> dict[str, object]:
     """Return the advice as plain JSON values."""
     return {
         "schema": SCHEMA,
@@ -405,7 +404,7 @@ def advice_json(advice: Advice, names: Names) -> dict[str, Any]:
     }
 
 
-def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
+def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, object]:
     return {
         "tuning": item.tuning,
         "grade": str(item.grade),
@@ -427,7 +426,7 @@ def _advised(advice: Advice, item: Advised, names: Names) -> dict[str, Any]:
     }
 
 
-def rollout_json(rollout: RolloutSteps, names: Names) -> dict[str, Any]:
+def rollout_json(rollout: RolloutSteps, names: Names) -> dict[str, object]:
     """Return the steps of a tuning as plain JSON values."""
     domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     return {
@@ -441,7 +440,7 @@ def rollout_json(rollout: RolloutSteps, names: Names) -> dict[str, Any]:
     }
 
 
-def _step(step: Step, domain: str, disk: str) -> dict[str, Any]:
+def _step(step: Step, domain: str, disk: str) -> dict[str, object]:
     return {
         "title": step.title,
         "machine": str(step.machine),
@@ -455,7 +454,7 @@ def _command(command: Command, domain: str, disk: str) -> list[str]:
     return filled(command.argv, domain, disk)
 
 
-def _card(card: Card) -> dict[str, Any]:
+def _card(card: Card) -> dict[str, object]:
     return {
         "tuning": card.tuning,
         "run": card.run,

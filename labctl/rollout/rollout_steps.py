@@ -332,7 +332,7 @@ def _recorded_cpus(text: object) -> CpuSet:
         return frozenset()
 
 
-def _added(host: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, str]:
+def _added(host: Mapping[str, object], former: Mapping[str, object]) -> dict[str, str]:
     """Knobs that the tuning sets otherwise than baseline."""
     return {
         name: str(value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -98,7 +97,7 @@ def _sentence(tuning: str, confirmed: bool, pairs: tuple[Pair, ...], boots: int)
     )
 
 
-def verified_json(result: Verified) -> dict[str, Any]:
+def verified_json(result: Verified) -> dict[str, object]:
     """Return plain JSON values; docs/advice.md has the keys."""
     return {
         "schema": 2,

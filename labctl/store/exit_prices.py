@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ConfigDict, with_config
 
@@ -44,14 +43,14 @@ class PriceList(Record):
     prices: tuple[Price, ...] = ()
 
 
-def write_prices(file: Path, host: Mapping[str, Any], prices: Sequence[Price], at: str) -> None:
+def write_prices(file: Path, host: Mapping[str, object], prices: Sequence[Price], at: str) -> None:
     """Keep the prices of a host; `at`: when they were measured."""
     file.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(price) for price in prices]
     write_json(file, {"schema": 1, "at": at, "host": _class(host), "prices": rows})
 
 
-def known_prices(file: Path, host: Mapping[str, Any]) -> dict[str, Any] | None:
+def known_prices(file: Path, host: Mapping[str, object]) -> dict[str, object] | None:
     """Return what a run's record keeps of them: `at` and `prices`; None where none were measured on
     a host of this class."""
     try:
@@ -78,5 +77,5 @@ def _is_finite(price: Price) -> bool:
     return all(number is None or math.isfinite(number) for number in numbers)
 
 
-def _class(host: Mapping[str, Any]) -> dict[str, Any]:
+def _class(host: Mapping[str, object]) -> dict[str, object]:
     return {fact: host.get(fact) for fact in _CLASS}

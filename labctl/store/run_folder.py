@@ -297,7 +297,7 @@ class RunFolder:
         hint = "Correct it, or start a new run."
         return whole(RunRecord, self._read_record(), self.path / "run.json", hint)
 
-    def _read_record(self) -> dict[str, Any]:
+    def _read_record(self) -> dict[str, object]:
         return run_data(self._json("run.json"), self.path / "run.json")
 
     def write_plan(self, plan: PlanRecord) -> None:
@@ -309,10 +309,10 @@ class RunFolder:
         """Return plan.json; raises BrokenError where it isn't what was written."""
         return as_written(PlanRecord, self._read_plan(), self.path / "plan.json")
 
-    def _read_plan(self) -> dict[str, Any]:
+    def _read_plan(self) -> dict[str, object]:
         return plan_data(self._json("plan.json"), self.path / "plan.json", "no plan")
 
-    def write_extension(self, data: Mapping[str, Any]) -> None:
+    def write_extension(self, data: Mapping[str, object]) -> None:
         """Write an extension beside the plan and earlier extensions, none of which changes."""
         write_json(self._extensions()[-1], data, below=self.path)
 
@@ -331,7 +331,7 @@ class RunFolder:
             paths.append(self.path / f"plan.{len(paths) + 2}.json")
         return paths
 
-    def _read_extension(self, path: Path) -> dict[str, Any]:
+    def _read_extension(self, path: Path) -> dict[str, object]:
         return plan_data(self._json(path.name), path, "not an extension of a plan")
 
     def trial(self, number: int, attempt: int = 1) -> TrialFolder:
@@ -487,7 +487,7 @@ class RunFolder:
         return whole, damaged
 
     def _told(
-        self, read: Callable[[], dict[str, Any]], name: str, kind: type[R], problems: list[str]
+        self, read: Callable[[], dict[str, object]], name: str, kind: type[R], problems: list[str]
     ) -> R | None:
         try:
             data = read()

@@ -17,7 +17,7 @@ _WORDS = frozenset(
     + ("requires", "restore", "twin")
 )
 """Keys that act on neither guest nor host."""
-_ACTING: Final[Mapping[str, Any]] = {
+_ACTING: Final[Mapping[str, object]] = {
     own.name: own.default_factory for own in fields(Tuning) if own.name not in _WORDS
 }
 """Keys that do, with what makes their default."""

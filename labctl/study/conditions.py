@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -33,6 +33,9 @@ PLACES: Final = (EVERYWHERE, VCPUS, SIBLINGS, EMULATOR)
 """Names of sets of CPUs; neighbours may name CPUs by their numbers as well."""
 
 
+Parameters = Mapping[str, int | float | str]
+
+
 class Kind(StrEnum):
     """Name what neighbours compete as."""
 
@@ -53,7 +56,7 @@ class Neighbour:
     """
 
     program: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
     count: int | None = None
     cpus: str = EVERYWHERE
     kind: Kind = Kind.PROCESS
@@ -62,12 +65,12 @@ class Neighbour:
     memory_mib: int = 256
     run_s: float = 1.0
     guests: int | None = None
-    definition: Mapping[str, Any] | None = None
+    definition: Mapping[str, object] | None = None
 
     def record(self) -> PlannedNeighbour:
         return PlannedNeighbour.made(self.to_json())
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what plan.json holds."""
         content = asdict(self) | {"kind": str(self.kind)}
         return {key: value for key, value in content.items() if value is not None}
@@ -100,7 +103,7 @@ class Condition:
             }
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what plan.json holds."""
         return self.record().to_json()
 
@@ -123,12 +126,12 @@ class Program(Protocol):
     """Hold what a condition must know of its neighbours' workload."""
 
     @property
-    def definition(self) -> Mapping[str, Any] | None: ...
+    def definition(self) -> Mapping[str, object] | None: ...
 
-    def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Any]:
+    def check_parameters(self, given: Mapping[str, object], /) -> Parameters:
         """Return all parameters, defaults filled in; raises UsageError."""
 
-    def why_no_neighbour(self, parameters: Mapping[str, Any], run_s: float, /) -> str | None:
+    def why_no_neighbour(self, parameters: Parameters, run_s: float, /) -> str | None:
         """Return why it can't run beside a trial."""
 
 
@@ -170,7 +173,7 @@ class NeighbourFile(FileModel):
     workload: _Name
     """The workload that each of them runs: one that a file declares (docs/own-program.md), or one
     that the study defines itself."""
-    define: dict[str, Any] | None = None
+    define: dict[str, object] | None = None
     """A workload that no file has, with the keys of one (docs/own-program.md); `workload` is then
     its name."""
     parameters: dict[str, int | float | bool | str] = {}

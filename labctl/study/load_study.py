@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from labctl.base.errors import UsageError, nearest
 from labctl.base.paths import data_files
@@ -307,7 +307,7 @@ class OneProgram:
     name: str
     workload: StudyWorkload
     words: tuple[str, ...] = ()
-    definition: Mapping[str, Any] = field(default_factory=dict)
+    definition: Mapping[str, object] = field(default_factory=dict)
     """Mapping that a file with the same workload would hold."""
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from labctl.base.yamltext import YamlMapping
 
@@ -29,13 +29,13 @@ class Program(Protocol):
     def uses_data_disk(self) -> bool: ...
 
     @property
-    def definition(self) -> Mapping[str, Any] | None:
+    def definition(self) -> Mapping[str, object] | None:
         """Return what its file declares."""
 
     def check_parameters(self, given: Mapping[str, object], /) -> Mapping[str, Parameter]:
         """Return all parameters, defaults filled in; raises UsageError."""
 
-    def why_no_neighbour(self, parameters: Mapping[str, Any], run_s: float, /) -> str | None:
+    def why_no_neighbour(self, parameters: Mapping[str, Parameter], run_s: float, /) -> str | None:
         """Return why it can't run beside a trial; None where it can."""
 
     def check_duration(self, duration_s: float, /) -> None:
@@ -49,7 +49,7 @@ class Named(Protocol):
     def program(self) -> str: ...
 
     @property
-    def definition(self) -> Mapping[str, Any] | None: ...
+    def definition(self) -> Mapping[str, object] | None: ...
 
 
 class Programs(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.base.command import Command, CommandCgroup, FileSystem, Ready, Server, User
 from labctl.base.cpus import parse_cpus
@@ -148,14 +147,14 @@ class Commands:
         policy = Policy(found)
         return Sched(policy=policy, priority=asked.priority if policy.realtime else 0)
 
-    def has_cgroup(self, parameters: Parameters) -> bool:
+    def has_cgroup(self, parameters: Mapping[str, object]) -> bool:
         """Return whether the command runs in a cgroup of its own with these parameters."""
         asked = self.file.cgroup
         if asked is None or asked.when is None:
             return asked is not None
         return bool(evaluate(asked.when, parameters, f"{self.where}: cgroup.when"))
 
-    def cgroup(self, values: Mapping[str, Any]) -> CommandCgroup | None:
+    def cgroup(self, values: Mapping[str, object]) -> CommandCgroup | None:
         """Return the command's own cgroup; None where it has none."""
         asked = self.file.cgroup
         if asked is None or not self.has_cgroup(values):
@@ -172,7 +171,7 @@ class Commands:
             cpus=cpus or None,
         )
 
-    def _limit(self, key: str, values: Mapping[str, Any]) -> int | None:
+    def _limit(self, key: str, values: Mapping[str, object]) -> int | None:
         """Return a limit of the cgroup; None where there is none, which an expression says by 0."""
         asked = getattr(self.file.cgroup, key)
         if not isinstance(asked, str):
@@ -185,7 +184,7 @@ class Commands:
             )
         return found or None
 
-    def _server(self, one: ServeFile, values: Mapping[str, Any]) -> Server:
+    def _server(self, one: ServeFile, values: Mapping[str, object]) -> Server:
         return Server(
             argv=self._filled(one.argv, values, "serve"),
             environment=self._environment(values),
@@ -198,7 +197,7 @@ class Commands:
             grace_s=one.grace_s,
         )
 
-    def _ready(self, ready: ReadyFile, values: Mapping[str, Any]) -> Ready:
+    def _ready(self, ready: ReadyFile, values: Mapping[str, object]) -> Ready:
         kind, value = next(
             (kind, found)
             for kind in ("tcp", "udp", "unix", "log", "command")
@@ -232,14 +231,14 @@ class Commands:
         data_mib = DATA_DISK_BYTES >> 20 if self.file.data_disk is not None else 0
         return max(self.file.scratch_mib, data_mib)
 
-    def _environment(self, values: Mapping[str, Any]) -> dict[str, str]:
+    def _environment(self, values: Mapping[str, object]) -> dict[str, str]:
         own = {
             name: fill_in(text, values, f"{self.where}: env.{name}")
             for name, text in self.file.env.items()
         }
         return {**_ENVIRONMENT, "HOME": WORK, **own}
 
-    def argv(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+    def argv(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """Return the command itself, filled in with `variables`."""
         argv: list[str] = []
         for number, item in enumerate(self.file.command, start=1):
@@ -250,12 +249,12 @@ class Commands:
                 argv += self._filled(item.argv, values, f"command, item {number}")
         return tuple(argv)
 
-    def _filled(self, argv: list[str], values: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    def _filled(self, argv: list[str], values: Mapping[str, object], key: str) -> tuple[str, ...]:
         return tuple(fill_in(item, values, f"{self.where}: {key}") for item in argv)
 
     def variables(
         self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Return what expressions may use; docs/workload-keys.md lists it."""
         server = LOCALHOST
         if any(self.served("peer", setting.parameters)):

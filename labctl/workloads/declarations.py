@@ -57,7 +57,7 @@ class Checked(Placing):
     """Check what a declaration's types alone don't say."""
 
     def __init__(
-        self, path: Path, mapping: Mapping[str, Any], file: DeclaredFile, name: str
+        self, path: Path, mapping: Mapping[str, object], file: DeclaredFile, name: str
     ) -> None:
         self.path, self.mapping, self._file, self._name = path, mapping, file, name
 
@@ -382,13 +382,13 @@ def declare(name: str, mapping: YamlMapping, path: Path) -> Workload:
     return _declared(name, _with_contents(mapping, path), path, mapping)
 
 
-def of_definition(name: str, definition: Mapping[str, Any]) -> Workload:
+def of_definition(name: str, definition: Mapping[str, object]) -> Workload:
     """Return the workload that a run's plan holds. Raises UsageError for one that isn't whole."""
     return _declared(name, definition, Path(f"the run's workload '{name}'"), definition)
 
 
 def _declared(
-    name: str, definition: Mapping[str, Any], path: Path, mapping: Mapping[str, Any]
+    name: str, definition: Mapping[str, object], path: Path, mapping: Mapping[str, object]
 ) -> Workload:
     # Validated as it was written, whose keys have lines.
     as_written = YamlMapping(definition)

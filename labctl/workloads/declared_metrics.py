@@ -56,7 +56,7 @@ class _Stored:
 
 
 def readings_of(
-    file: DeclaredFile, raw: TrialFolder, parameters: Mapping[str, Any], rate: str | None
+    file: DeclaredFile, raw: TrialFolder, parameters: Mapping[str, object], rate: str | None
 ) -> Iterator[Reading]:
     """Yield every metric of a trial. `rate`: the metric of operations per second. Raises
     BrokenError naming the raw file, for runs that failed without a status, too."""
@@ -72,7 +72,7 @@ def _readings(
     file: DeclaredFile,
     raw: TrialFolder,
     runs: Sequence[Output],
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, object],
     rate: str | None,
 ) -> Iterator[Reading]:
     check_outputs(file, runs)
@@ -96,7 +96,7 @@ def operations_in(
     file: DeclaredFile,
     rate: str | None,
     runs: tuple[str, str, Mapping[str, bytes]],
-    parameters: Mapping[str, Any],
+    parameters: Mapping[str, object],
     seconds: float,
 ) -> float:
     """Return the operations of a program that ran for `seconds`: as it counts them, else by its
@@ -119,7 +119,7 @@ def operations_in(
 
 
 def _operations(
-    file: DeclaredFile, runs: Sequence[Output], parameters: Mapping[str, Any]
+    file: DeclaredFile, runs: Sequence[Output], parameters: Mapping[str, object]
 ) -> float | None:
     """Return the operations of all runs; None where nothing is declared of them."""
     if file.operations is None and file.trial.work is not None:
@@ -151,7 +151,7 @@ def window_rates_of(
     return [value.value for value in found if not isinstance(value, str)]
 
 
-def work_of(file: DeclaredFile, parameters: Mapping[str, Any]) -> float:
+def work_of(file: DeclaredFile, parameters: Mapping[str, object]) -> float:
     """Return the operations of one run of fixed work."""
     work = file.trial.work
     if isinstance(work, str):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from labctl.base.errors import UsageError, nearest
 from labctl.base.paths import data_files, shipped_data
@@ -28,7 +28,7 @@ class Declared(Protocol):
     def program(self) -> str: ...
 
     @property
-    def definition(self) -> Mapping[str, Any] | None: ...
+    def definition(self) -> Mapping[str, object] | None: ...
 
 
 class Programs(Mapping[str, Workload]):
@@ -80,7 +80,7 @@ def workload_of(declared: Declared) -> Workload:
     return defined(declared.program, declared.definition)
 
 
-def defined(program: str, definition: Mapping[str, Any] | None) -> Workload:
+def defined(program: str, definition: Mapping[str, object] | None) -> Workload:
     """Return the workload of a definition that a run keeps; None (plans of older versions had no
     definition of labctl's own): the one that labctl brings. Raises UsageError for a name that
     nobody knows, and for a definition that isn't one."""

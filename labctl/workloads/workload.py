@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import UsageError
@@ -48,7 +47,7 @@ class Workload:
 
     name: str
     file: DeclaredFile
-    definition: Mapping[str, Any]
+    definition: Mapping[str, object]
     parameters: tuple[Parameter, ...]
     binaries: tuple[str, ...]
     rate_metric: str | None
@@ -256,7 +255,7 @@ class Workload:
         return made.command(setting, made.argv(values))
 
     def _window_operations(
-        self, setting: Setting, window_s: float, rate: float | None, values: Mapping[str, Any]
+        self, setting: Setting, window_s: float, rate: float | None, values: Mapping[str, object]
     ) -> int:
         trial, vcpus = self.file.trial, setting.vcpus
         if rate is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.tuning import Kind, Level
@@ -207,7 +206,7 @@ class _Counts:
         return counts(self._totals, events)
 
 
-def _left_out(raw: TrialFolder) -> dict[str, Any]:
+def _left_out(raw: TrialFolder) -> dict[str, object]:
     found = raw.read_json(LEFT_OUT) if raw.has(LEFT_OUT) else {}
     if not isinstance(found, dict):
         raise BrokenError(f"{raw.path / LEFT_OUT}: expected a reason by event")

@@ -94,7 +94,7 @@ def why_no_exits(at: Here) -> str | None:
     return EMULATED if at.accelerator == "tcg" else None
 
 
-def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
+def exits_by_vcpu(counters: Mapping[str, object]) -> Mapping[str, int] | None:
     """Return KVM's `exits` so far by vCPU, from a bench's counts; None where it reports none."""
     stats = _stats(counters.get(KEY, []), KEY)
     vcpus = _vcpus(stats)
@@ -103,7 +103,7 @@ def exits_by_vcpu(counters: Mapping[str, Any]) -> Mapping[str, int] | None:
     return {vcpu: stats[vcpu]["exits"] for vcpu in vcpus}
 
 
-def page_faults(counters: Mapping[str, Any]) -> int | None:
+def page_faults(counters: Mapping[str, object]) -> int | None:
     """Return the faults on guest memory that KVM has fixed so far, over all vCPUs; None where it
     reports none."""
     stats = _stats(counters.get(KEY, []), KEY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.domain.pinning.pin_plan import PinPlan, roles
@@ -53,7 +52,7 @@ def layout(plans: Sequence[PinPlan], topology: Topology) -> list[CoreGroup]:
     return found
 
 
-def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, Any]]:
+def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, object]]:
     """Return the layout as a run keeps it, for a report to draw."""
     return [
         {

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import UsageError
@@ -161,7 +160,7 @@ class PinPlan:
                 named.setdefault(cpu, []).append(what)
         return named
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         sockets, cores, threads = self.guest_topology
         return {
             "strategy": self.strategy.value,

@@ -44,7 +44,7 @@ class Finding:
     remedy: str = ""
     value: Any = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return asdict(self)
 
 

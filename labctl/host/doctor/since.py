@@ -32,7 +32,7 @@ class Comparison:
     not_recorded: tuple[Fact, ...]
 
 
-def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
+def compare(then: Mapping[str, object], now: Mapping[str, object]) -> Comparison:
     """Return what the run recorded of the host, against the host's facts now."""
     changes, same, unknown = [], [], []
     for fact in FACTS:
@@ -49,7 +49,7 @@ def compare(then: Mapping[str, Any], now: Mapping[str, Any]) -> Comparison:
 
 
 def rests_on(
-    tuning: Mapping[str, Any] | None, baseline: Mapping[str, Any] | None
+    tuning: Mapping[str, object] | None, baseline: Mapping[str, object] | None
 ) -> frozenset[Rests]:
     """Return what a tuning changes of the baseline, by what run.json has of both; everything where
     it has nothing of one of them."""

@@ -211,7 +211,7 @@ def facts(run: LoadedRun) -> list[SettingRow]:
     return [SettingRow(key, host.get(key, ""), guest.get(key, "")) for key in keys]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(data: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in data.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

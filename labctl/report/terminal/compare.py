@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -138,9 +137,9 @@ def _confidence(first: Difference, *, several: bool) -> str:
 
 def comparison_json(
     found: RunComparison, prices: Prices | None = None, priced: Sequence[PerPrice] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return JSON with the keys of docs/compare.md."""
-    told: dict[str, Any] = {}
+    told: dict[str, object] = {}
     if prices is not None:
         told = {"prices": asdict(prices), "per_price": [_price_json(row) for row in priced]}
     return told | {
@@ -156,7 +155,7 @@ def comparison_json(
     }
 
 
-def _price_json(row: PerPrice) -> dict[str, Any]:
+def _price_json(row: PerPrice) -> dict[str, object]:
     return {
         "tuning": row.tuning,
         "workload": row.workload,
@@ -171,7 +170,7 @@ def _price_json(row: PerPrice) -> dict[str, Any]:
     }
 
 
-def _json(row: Difference) -> dict[str, Any]:
+def _json(row: Difference) -> dict[str, object]:
     return {
         "tuning": row.tuning,
         "workload": row.workload,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
 
 from lxml import etree
 from rich.console import Group, RenderableType
@@ -125,7 +124,7 @@ def _cell(value: str) -> str:
 _JOINER = "\N{WORD JOINER}"
 
 
-def gate_json(result: GateResult) -> dict[str, Any]:
+def gate_json(result: GateResult) -> dict[str, object]:
     """Return JSON with the keys of docs/gate.md."""
     return {
         "schema": SCHEMA,

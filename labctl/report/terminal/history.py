@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -167,7 +166,7 @@ def _points(series: RunSeries) -> RenderableType:
     return table
 
 
-def history_json(found: History) -> dict[str, Any]:
+def history_json(found: History) -> dict[str, object]:
     """Return JSON with the keys of docs/history.md."""
     return {
         "schema": SCHEMA,
@@ -180,7 +179,7 @@ def history_json(found: History) -> dict[str, Any]:
     }
 
 
-def _series_json(series: RunSeries) -> dict[str, Any]:
+def _series_json(series: RunSeries) -> dict[str, object]:
     return {
         "tuning": series.tuning,
         "workload": series.workload,

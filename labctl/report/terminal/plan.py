@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -190,7 +189,7 @@ def _spread(deviation: float) -> str:
     return size(math.expm1(deviation))
 
 
-def foreseen_json(item: Foreseen) -> dict[str, Any]:
+def foreseen_json(item: Foreseen) -> dict[str, object]:
     """Return what is foreseen of a place, as plain JSON values; docs/report-schema.md has its
     keys."""
     return asdict(item)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.report.timeline import timeline_words as words
@@ -24,13 +23,13 @@ from labctl.trace.tracedat import Guest, write_tracedat
 SCHEMA = 1
 
 
-def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
+def timeline_json(timeline: Timeline, about: About) -> dict[str, object]:
     """Return seconds everywhere; `at_s` counts from the start of the measured window."""
 
     def seconds(at_ns: int) -> float:
         return (at_ns - timeline.start_ns) / 1e9
 
-    def late(one: Late) -> dict[str, Any]:
+    def late(one: Late) -> dict[str, object]:
         return {
             "at_s": seconds(one.at_ns),
             "vcpu": one.vcpu,
@@ -44,7 +43,7 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
             "behind_s": {name: length / 1e9 for name, length in one.behind_ns.items()},
         }
 
-    def suspect(one: Suspect) -> dict[str, Any]:
+    def suspect(one: Suspect) -> dict[str, object]:
         return {
             "at_s": seconds(one.start_ns),
             "duration_s": (one.end_ns - one.start_ns) / 1e9,
@@ -82,7 +81,7 @@ def timeline_json(timeline: Timeline, about: About) -> dict[str, Any]:
     }
 
 
-def _coverage(coverage: Coverage | None) -> dict[str, Any] | None:
+def _coverage(coverage: Coverage | None) -> dict[str, object] | None:
     if coverage is None:
         return None
     own = coverage.own

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -401,7 +400,7 @@ def _legend(spans: Sequence[Spans]) -> list[tuple[str, str]]:
     ]
 
 
-def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str, Any]:
+def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str, object]:
     """Return what the script needs beside the spans; times in nanoseconds from the window's
     start."""
     begin = timeline.start_ns

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labctl.analysis.times import level_of
 from labctl.base.errors import BrokenError, UsageError
@@ -46,7 +45,7 @@ class Traced:
         """Return the worst latency in words."""
         return quantity(self.worst_s, Unit.SECONDS)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         record = self.trial.record
         return {
             "trial": record.number,

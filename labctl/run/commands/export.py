@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from labctl import __version__
 from labctl.base.errors import BrokenError, HostError, UsageError
@@ -425,7 +424,7 @@ def _carried_over(then: Digests, now: Digests, copied: Digests, left_out: list[s
     return Digests(samples=samples, raw=raw)
 
 
-def _digest_of(plan: Mapping[str, Any]) -> str:
+def _digest_of(plan: Mapping[str, object]) -> str:
     content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 

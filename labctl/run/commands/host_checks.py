@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, UsageError
@@ -217,7 +216,7 @@ class TuningState:
     def runs(self) -> bool:
         return not self.lacking
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         fields = ("name", "runs", "lacking", "remedies", "warnings")
         found = {name: getattr(self, name) for name in fields}
         return {key: list(v) if isinstance(v, tuple) else v for key, v in found.items()}

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import labctl
 from labctl.base import process
@@ -96,7 +95,7 @@ def put_narrow_link(log: RunLog, narrow: Narrow | None) -> None:
         log.put(notes=[*log.record.notes, narrow.sentence])
 
 
-def put_qemu_user(log: RunLog, now: Mapping[str, Any] | None) -> None:
+def put_qemu_user(log: RunLog, now: Mapping[str, object] | None) -> None:
     """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
     Without `now` a daemon's configuration says it."""
     if now is None:
@@ -202,7 +201,7 @@ class ToolOutput:
             f"# stderr\n{_lines(self.stderr)}"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"argv": list(self.argv), "status": self.status, "problem": self.problem}
 
 

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import labctl
 from labctl.base.errors import LabctlError, UsageError
@@ -194,7 +193,7 @@ class SelftestResult:
             return f"Guests ran under KVM, but this does not test {missing}."
         return "Guests ran under KVM, but not everything that this host supports worked."
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "accelerator": self.accelerator.name,
             "accelerator_reason": self.accelerator.reason,
@@ -299,7 +298,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    manifest: Mapping[str, Any]
+    manifest: Mapping[str, object]
     files: Mapping[str, bytes]
 
 
@@ -344,8 +343,8 @@ def _paths(places: StatePaths, results: Path) -> dict[str, str]:
 
 
 def _manifest(
-    shown: SelftestResult, run: LoadedRun, facts: Mapping[str, Any], tools: Mapping[str, Any]
-) -> dict[str, Any]:
+    shown: SelftestResult, run: LoadedRun, facts: Mapping[str, object], tools: Mapping[str, object]
+) -> dict[str, object]:
     """Write the manifest, without `boot_id`, which belongs to this boot alone."""
     return {
         "labctl": labctl.__version__,
@@ -357,7 +356,7 @@ def _manifest(
     }
 
 
-def write_bundle(target: Path, manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+def write_bundle(target: Path, manifest: Mapping[str, object], files: Mapping[str, bytes]) -> None:
     """Write both to a tar.xz at `target`; the manifest gets the files' digests and sizes.
 
     Raises HostError when it can't be written.
@@ -429,7 +428,7 @@ class SelfTest:
     taken_out: Mapping[str, int]
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "bundle": str(self.bundle),
             "files": self.files,

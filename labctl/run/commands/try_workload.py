@@ -124,14 +124,18 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
     command = program.command(setting)
     servers = program.servers(setting)
     commands = commands_of(command, servers)
-    placed: dict[str, Any] = {"cpus": bench.cpus, "sched": bench.sched}
     try:
         with (
             serving(lab, program, setting.parameters),
-            bench.channel.serving(servers, **placed) as ended,
+            bench.channel.serving(servers, cpus=bench.cpus, sched=bench.sched) as ended,
             cgroup_of(lab, bench, command),
         ):
-            result = bench.channel.run(command, seconds=setting.duration_s + SLACK_S, **placed)
+            result = bench.channel.run(
+                command,
+                seconds=setting.duration_s + SLACK_S,
+                cpus=bench.cpus,
+                sched=bench.sched,
+            )
     except ChannelClosed:
         raise
     except BrokenError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from labctl.base.errors import BrokenError
 from labctl.base.wording import counted
@@ -35,7 +34,7 @@ class Verified:
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {
             "trials": self.trials,
             "without_digests": self.without_digests,

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from labctl.base.channel import Channel, ClockReading
 from labctl.base.command import Command
@@ -89,7 +88,7 @@ class Bench:
     siblings: CpuSet
     """Hardware threads that share a core with one of `trial_cpus`."""
     threads: Callable[[], list[ThreadRef]]
-    counters: Callable[[], dict[str, Any]]
+    counters: Callable[[], dict[str, object]]
     """Counters beside threads: QEMU's statistics, out-of-memory kills."""
     first_clock: ClockReading | None = None
     """A guest's clock when it was resumed."""
@@ -111,7 +110,7 @@ class Bench:
     """Gives the process of a native command that waits to begin the tuning's CPU weight; returns
     why it does not weigh that."""
     problems: tuple[str, ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, object] = field(default_factory=dict)
     boot: int = 0
     """Number of the boot that a guest comes from."""
     restored: bool = False
@@ -133,7 +132,7 @@ class Bench:
 class HostSide:
     """Hold what was set up on the host. `held`: what is in force only while labctl holds it."""
 
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, object] = field(default_factory=dict)
     held: Sequence[Held] = ()
 
     def problems(self) -> list[str]:
@@ -162,7 +161,7 @@ def host_changed(lab: Lab, tuning: Tuning) -> Iterator[HostSide]:
             raise BrokenError(error.message, hint=error.hint) from error
         changed = [entry for entry in lab.journal.pending() if entry.id not in before]
         held = [{"name": h.name, "before": h.before, "now": h.now} for h in turned.held]
-        evidence = {
+        evidence: dict[str, object] = {
             "host-knobs.json": {
                 "asked": dict(tuning.host),
                 "changed": [{"name": e.name, "before": e.old, "now": e.new} for e in changed],
@@ -326,7 +325,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         first_clock = channel.wait_ready(Deadline.after(10, "the guest's clock"))
         stack.enter_context(handicapped(pid, tuning.handicap_percent))
 
-        def counters() -> dict[str, Any]:
+        def counters() -> dict[str, object]:
             if lab.accelerator.name != "kvm":
                 return {}
             return {

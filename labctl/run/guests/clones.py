@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -178,7 +177,7 @@ class Clone:
         """Return QEMU's process id."""
         return self.running.pid
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return who it was, as files of a trial keep it."""
         return {
             "name": self.identity.name,

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from labctl.base.channel import Channel, Serving
 from labctl.base.command import Command
@@ -61,14 +60,14 @@ class NeighbourGuests:
     cpus: CpuSet
     count: int
     guests: list[_Guest] = field(default_factory=list)
-    outcome: list[dict[str, Any]] = field(default_factory=list)
+    outcome: list[dict[str, object]] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
         """Return QEMU's process ids."""
         return [guest.clone.pid for guest in self.guests]
 
-    def used(self) -> list[dict[str, Any]]:
+    def used(self) -> list[dict[str, object]]:
         """Return the CPU time that QEMU's processes have used so far, as host.json has it."""
         total = sum(guest.used_ns() for guest in self.guests)
         name = self.beside.program.name
@@ -98,7 +97,7 @@ class NeighbourGuests:
     def _is_busy(self, guest: _Guest) -> bool:
         return guest.used_ns() - guest.begun_ns > _BUSY_S * 1e9
 
-    def _ended(self, guest: _Guest) -> list[dict[str, Any]]:
+    def _ended(self, guest: _Guest) -> list[dict[str, object]]:
         guest.stack.close()
         cpu_s = (guest.used_ns() - guest.begun_ns) / 1e9
         name = self._name(guest)

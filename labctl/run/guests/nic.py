@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -42,7 +41,7 @@ class CardState:
     each; `evidence`: file name to what was read back."""
 
     problems: tuple[str, ...] = ()
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, object] = field(default_factory=dict)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -97,7 +96,7 @@ class TunedState:
     each; its log is among the evidence."""
 
     problems: tuple[str, ...]
-    evidence: dict[str, Any]
+    evidence: dict[str, object]
 
 
 def activate(channel: Channel, profile: str) -> TunedState:
@@ -207,7 +206,7 @@ class GuestState:
     `evidence`: file name to what was read back, stored with every trial."""
 
     problems: tuple[str, ...] = ()
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, object] = field(default_factory=dict)
 
 
 def set_up(channel: Channel, asked: GuestSide, data_paths: Sequence[str]) -> GuestState:
@@ -219,10 +218,10 @@ def set_up(channel: Channel, asked: GuestSide, data_paths: Sequence[str]) -> Gue
     if asked == GuestSide():
         return GuestState()
     problems: list[str] = []
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if asked.command_line:
-        found["command_line"] = _text(channel, _COMMAND_LINE)
-        problems += _command_line_problems(channel, asked.command_line, found["command_line"])
+        command_line = found["command_line"] = _text(channel, _COMMAND_LINE)
+        problems += _command_line_problems(channel, asked.command_line, command_line)
     # First: a profile sets what the other keys may mean to set differently.
     if asked.tuned is not None:
         state = activate(channel, asked.tuned)

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, UsageError
@@ -177,10 +177,10 @@ def _cannot_open(domain: OwnDomain, what: str, path: Path, error: OSError) -> Us
     )
 
 
-def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str, Any]:
+def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str, object]:
     _check_kind(domain, f"disk {disk.name}", Path(path))
     try:
-        told: Mapping[str, Any] = parse_json(
+        told: Mapping[str, object] = parse_json(
             run(
                 ["qemu-img", "info", "--output=json", "-f", kind, path],
                 deadline=Deadline.after(30, f"reading {path}"),
@@ -198,7 +198,7 @@ def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str
     return told
 
 
-def _outside_file(layer: Mapping[str, Any]) -> str | None:
+def _outside_file(layer: Mapping[str, object]) -> str | None:
     specific = layer.get("format-specific")
     data = specific.get("data") if isinstance(specific, Mapping) else None
     return data.get("data-file") if isinstance(data, Mapping) else None

@@ -13,7 +13,6 @@ import pwd
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from labctl.base.process import Deadline, run
 from labctl.base.tuning import Tuning
@@ -50,7 +49,7 @@ class QemuUser:
             return f"QEMU runs as {self.name}, without root privileges."
         return f"QEMU runs as root, because {'; '.join(self.why_root)}."
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return its entry in run.json."""
         return {"name": self.name, "why_root": list(self.why_root)}
 

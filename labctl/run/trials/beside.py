@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from labctl.base.channel import Channel, Execution
 from labctl.base.cpus import CpuSet, format_cpus
@@ -58,7 +58,7 @@ class Neighbours(Protocol):
     def pids(self) -> list[int]:
         """Return the processes that are known as neighbours, with all that they start."""
 
-    def used(self) -> list[dict[str, Any]]:
+    def used(self) -> list[dict[str, object]]:
         """Return what they have used so far: by kind its `workload`, its `cpus` and `cpu_ns`; []
         where nothing tells."""
 
@@ -69,7 +69,7 @@ class Neighbours(Protocol):
         """End them and keep what they did. Raises BrokenError when one had died before."""
 
     @property
-    def outcome(self) -> list[dict[str, Any]]:
+    def outcome(self) -> list[dict[str, object]]:
         """Return what each did, as neighbour.json holds it; [] before it was stopped."""
 
 
@@ -83,7 +83,7 @@ class Together:
     def pids(self) -> list[int]:
         return [pid for one in self.members for pid in one.pids]
 
-    def used(self) -> list[dict[str, Any]]:
+    def used(self) -> list[dict[str, object]]:
         rows = [one.used() for one in self.members]
         # Of some only, it would pass for all.
         return [row for of_one in rows for row in of_one] if all(rows) else []
@@ -97,7 +97,7 @@ class Together:
             one.stop()
 
     @property
-    def outcome(self) -> list[dict[str, Any]]:
+    def outcome(self) -> list[dict[str, object]]:
         return [row for one in self.members for row in one.outcome]
 
 
@@ -158,13 +158,13 @@ class _OnTheHost:
     beside: Beside
     cpus: CpuSet
     copies: list[_Copy] = field(default_factory=list)
-    outcome: list[dict[str, Any]] = field(default_factory=list)
+    outcome: list[dict[str, object]] = field(default_factory=list)
 
     @property
     def pids(self) -> list[int]:
         return [copy.session.pid for copy in self.copies]
 
-    def used(self) -> list[dict[str, Any]]:
+    def used(self) -> list[dict[str, object]]:
         counts = [copy.used_ns() for copy in self.copies]
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
@@ -222,7 +222,7 @@ class _OnTheHost:
         except ProcessLookupError:
             pass  # it ended just now, which its status says
 
-    def _ended(self, copy: _Copy) -> dict[str, Any]:
+    def _ended(self, copy: _Copy) -> dict[str, object]:
         was_killed = False
         try:
             copy.running.wait_exited(_GRACE_S)
@@ -374,10 +374,10 @@ class RunningPeer:
         pids += self.narrowed.pids if self.narrowed is not None else ()
         return [thread for pid in pids for thread in tree_threads(pid, ROLE)]
 
-    def evidence(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, object]:
         """Return what is stored of a trial, by file name: what they printed so far, and the
         bottleneck as it was read back."""
-        found: dict[str, Any] = {RAW: self.server.output().decode(errors="replace")}
+        found: dict[str, object] = {RAW: self.server.output().decode(errors="replace")}
         if self.competitor is not None:
             found[COMPETITOR_RAW] = self.competitor.output().decode(errors="replace")
         if self.narrowed is not None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from itertools import groupby
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.errors import BrokenError, HostError, LabctlError
@@ -309,7 +308,7 @@ class Engine:
         # A machine isn't kept for as long as others may take.
         return not self._was_disturbed and bench.serves()
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         """Return trials planned (as far as the run went, where its rule ended it; with those of
         spares that are due), done, and invalid attempts so far."""
         last = self.ended.blocks if self.ended else self._plan.last_block
@@ -327,7 +326,7 @@ class PostBootSetup:
         self._plan = plan
         self._calibrations = calibrations
         self._proof = proof
-        self._facts: dict[str, Any] | None = None
+        self._facts: dict[str, object] | None = None
 
     def set_up(self, channel: Channel, data_paths: tuple[str, ...]) -> None:
         """Set up the guest in every boot, so that all are saved in the same state. `data_paths`:
@@ -366,7 +365,7 @@ class PostBootSetup:
             if Kind.GUEST not in left_out.get(name, {})
         ]
 
-    def facts(self, host: dict[str, Any]) -> dict[str, Any]:
+    def facts(self, host: dict[str, object]) -> dict[str, object]:
         """Return what run.json says of the guest, and of both sides together."""
         if self._facts is None:
             raise BrokenError("no boot has reported its facts yet")

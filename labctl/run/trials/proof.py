@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.errors import HostError
@@ -82,7 +81,7 @@ class Proof:
         """
         self._check(kind, channel, self._paths[kind])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what run.json says of it: by side how often its files were hashed, and each file's
         SHA-256; and what could not be proven, in sentences."""
         sides = {

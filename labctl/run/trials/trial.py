@@ -293,7 +293,7 @@ def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder
     )
 
 
-def _store(folder: TrialFolder, evidence: Mapping[str, Any]) -> None:
+def _store(folder: TrialFolder, evidence: Mapping[str, object]) -> None:
     for name, value in evidence.items():
         if isinstance(value, str):
             folder.write_raw(name, value)
@@ -301,7 +301,7 @@ def _store(folder: TrialFolder, evidence: Mapping[str, Any]) -> None:
             folder.write_raw_json(name, value)
 
 
-def _parsed_beside(request: TrialRequest) -> dict[str, Any]:
+def _parsed_beside(request: TrialRequest) -> dict[str, object]:
     """Return what parsing must know of the neighbours' workloads."""
     if request.condition is None:
         return {}
