@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,12 +18,26 @@ if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
     from labctl.study.load_study import OneProgram
 
-OPTIONS = (
-    *("own_command", "serve", "port", "ready", "setup", "metrics", "units", "better"),
-    *("packages", "once", "timeout", "given"),
-)
-"""Names of the options' values."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """Values of the options, by the names that click gives them."""
+
+    own_command: str
+    serve: tuple[str, ...]
+    port: int | None
+    ready: str | None
+    setup: tuple[str, ...]
+    metrics: tuple[str, ...]
+    units: tuple[str, ...]
+    better: tuple[str, ...]
+    packages: tuple[str, ...]
+    once: bool
+    timeout: float | None
+    given: tuple[str, ...]
+
+
+_NAMES = tuple(one.name for one in fields(_Options))
 _SHELL_SIGNS = ("|", "||", "&&", ";", ">", "<", ">>", "&", "2>&1")
 _FILE = re.compile(r"(stdout|stderr|[A-Za-z0-9_*?][A-Za-z0-9._+*?-]*\.[A-Za-z0-9._+*?-]+):(?!\s)")
 _CSV = re.compile(r"(?P<column>[^\[\]]+)(?:\[(?P<where>[^\[\]]+)\])?")
@@ -100,7 +115,7 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
     """Return the workload that the options declare; None where they declare none. Raises
     UsageError."""
     if given["own_command"] is None:
-        for name in OPTIONS:
+        for name in _NAMES:
             if given[name]:
                 raise UsageError(
                     f"{_option(name)} needs --command",
@@ -118,8 +133,10 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
     from labctl.study.study import StudyWorkload
     from labctl.workloads.registry import checkers
 
-    mapping = definition_of(given)
-    name = _name_of(mapping)
+    options = _Options(**{name: given[name] for name in _NAMES})
+    command = argv_of(options.own_command, "--command")
+    mapping = _definition(options, command)
+    name = _name_of(command)
     program = checkers().define(name, _as_read(mapping), _PLACE)
     duration_s = given["duration"] or _DURATION_S
     program.check_duration(duration_s)
@@ -134,12 +151,12 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
             uses_data_disk=program.uses_data_disk,
             definition=program.definition,
         ),
-        words=_words(given),
+        words=_words(options),
         definition=mapping,
     )
 
 
-def _as_read(mapping: Mapping[str, Any]) -> YamlMapping:
+def _as_read(mapping: Mapping[str, object]) -> YamlMapping:
     """Return a mapping as a file's reader makes it, so that errors name keys; without lines, which
     a command line doesn't have."""
     from labctl.base.yamltext import YamlMapping
@@ -154,24 +171,24 @@ def _as_read(mapping: Mapping[str, Any]) -> YamlMapping:
     return made
 
 
-def definition_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def _definition(options: _Options, command: Sequence[str]) -> dict[str, object]:
     """Return the workload as its file would declare it. Raises UsageError."""
-    command = argv_of(given["own_command"], "--command")
-    metrics = _metrics(given["metrics"], given["units"], given["better"])
-    trial: dict[str, Any] = {"kind": _kind(given, is_measured=bool(metrics))}
-    if given["timeout"] is not None:
-        trial["limit_s"] = float(given["timeout"])
-    if given["setup"] and trial["kind"] == "repeat":
+    metrics = _metrics(options.metrics, options.units, options.better)
+    kind = _kind(options, is_measured=bool(metrics))
+    trial: dict[str, object] = {"kind": kind}
+    if options.timeout is not None:
+        trial["limit_s"] = float(options.timeout)
+    if options.setup and kind == "repeat":
         raise UsageError(
             "--setup runs once before a trial, but this program is repeated in each trial",
             hint="Add --once, or let the command run for {{ duration }} seconds.",
         )
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "description": f"{shlex.join(command)}"[:4000],
-        "parameters": _parameters(given["given"]),
-        "packages": list(given["packages"]),
-        "setup": [argv_of(text, "--setup") for text in given["setup"]],
-        "serve": _servers(given),
+        "parameters": _parameters(options.given),
+        "packages": list(options.packages),
+        "setup": [argv_of(text, "--setup") for text in options.setup],
+        "serve": _servers(options),
         "trial": trial,
         "command": command,
         "metrics": metrics,
@@ -209,22 +226,22 @@ def _split(text: str) -> list[str]:
     return [re.sub(r"\x00(\d+)\x00", lambda found: kept[int(found[1])], word) for word in words]
 
 
-def _kind(given: Mapping[str, Any], *, is_measured: bool) -> str:
-    if given["once"]:
+def _kind(options: _Options, *, is_measured: bool) -> str:
+    if options.once:
         return "once"
-    if re.search(r"\{\{[^}]*\bduration\b", given["own_command"]):
+    if re.search(r"\{\{[^}]*\bduration\b", options.own_command):
         return "duration"
     return "repeat" if is_measured else "once"
 
 
-def _primary(metrics: Mapping[str, Any]) -> str:
+def _primary(metrics: Mapping[str, object]) -> str:
     """Return the first metric; of a program without any, the time that it takes."""
     return next(iter(metrics), "elapsed")
 
 
 def _metrics(
     given: Sequence[str], units: Sequence[str], better: Sequence[str]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     if not given:
         for option, words in (("--better", better), ("--unit", units)):
             if words:
@@ -244,7 +261,7 @@ def _metrics(
             raise UsageError(f"--metric: '{name}' is given twice")
         readers[name] = reader
     units_of, better_of = _each("--unit", units, readers), _each("--better", better, readers)
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for name, reader in readers.items():
         metric, unit = _reader(reader), units_of.get(name)
         if unit is not None:
@@ -252,8 +269,9 @@ def _metrics(
             _note_near_unit(name, unit)
         elif "(?P<unit>" not in reader:
             metric["unit"] = "count"
-        found[name] = {**metric, "better": better_of.get(name) or _direction(name, unit, reader)}
-        _check_better(name, found[name]["better"])
+        direction = better_of.get(name) or _direction(name, unit, reader)
+        found[name] = {**metric, "better": direction}
+        _check_better(name, direction)
     return found
 
 
@@ -322,10 +340,10 @@ def _check_better(name: str, word: str) -> None:
         )
 
 
-def _reader(text: str) -> dict[str, Any]:
+def _reader(text: str) -> dict[str, object]:
     """Return the keys of a metric for `json:PATH`, `csv:COLUMN[K=V]` or a regular expression, each
     maybe after `FILE:`."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if file := _FILE.match(text):
         found["from"], text = file[1], text[file.end() :]
     kind, _, rest = text.partition(":")
@@ -338,7 +356,7 @@ def _reader(text: str) -> dict[str, Any]:
                 f"--metric: expected csv:COLUMN, got csv:{rest}",
                 hint="csv:COLUMN, or csv:COLUMN[K=V]",
             )
-        csv: dict[str, Any] = {"column": parts["column"]}
+        csv: dict[str, object] = {"column": parts["column"]}
         if parts["where"]:
             pairs = (pair.partition("=") for pair in parts["where"].split(","))
             csv["where"] = {key.strip(): value for key, _, value in pairs}
@@ -346,21 +364,21 @@ def _reader(text: str) -> dict[str, Any]:
     return {**found, "regex": text}
 
 
-def _servers(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if not given["serve"]:
-        for option in ("port", "ready"):
-            if given[option]:
+def _servers(options: _Options) -> list[dict[str, object]]:
+    if not options.serve:
+        for option, value in (("port", options.port), ("ready", options.ready)):
+            if value:
                 raise UsageError(f"--{option} needs --serve 'PROGRAM …'")
         return []
-    if len(given["serve"]) > 1:
+    if len(options.serve) > 1:
         raise UsageError("expected one --serve", hint="A workload file can have several servers.")
-    if bool(given["port"]) is bool(given["ready"]):
+    if bool(options.port) is bool(options.ready):
         raise UsageError("--serve needs exactly one of --port and --ready")
-    ready = {"tcp": given["port"]} if given["port"] else _ready(given["ready"])
-    return [{"argv": argv_of(given["serve"][0], "--serve"), "ready": ready}]
+    ready = _ready(options.ready) if options.ready else {"tcp": options.port}
+    return [{"argv": argv_of(options.serve[0], "--serve"), "ready": ready}]
 
 
-def _ready(text: str) -> dict[str, Any]:
+def _ready(text: str) -> dict[str, object]:
     kind, _, value = text.partition(":")
     if kind in ("tcp", "udp") and value.isdecimal() and 0 < int(value) < 65_536:
         return {kind: int(value)}
@@ -372,11 +390,11 @@ def _ready(text: str) -> dict[str, Any]:
     )
 
 
-def _parameters(given: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _parameters(given: Sequence[str]) -> dict[str, dict[str, object]]:
     """Return a parameter for each K=V, whose one value it is."""
     from labctl.cli.workload import words_of
 
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for key, value in words_of(given, "--parameter").items():
         about = {"description": "from the command line"}
         match value:
@@ -391,9 +409,8 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _name_of(mapping: Mapping[str, Any]) -> str:
+def _name_of(words: Sequence[str]) -> str:
     """Return the program's own name, as a workload's may be."""
-    words = mapping["command"]
     first = Path(words[0]).name
     if first in ("sh", "bash", "dash", "env", "python3") and len(words) > 1:
         first = "command"
@@ -401,11 +418,11 @@ def _name_of(mapping: Mapping[str, Any]) -> str:
     return name[:60] or "command"
 
 
-def _words(given: Mapping[str, Any]) -> tuple[str, ...]:
+def _words(options: _Options) -> tuple[str, ...]:
     """Return the options as they were given."""
     words: list[str] = []
-    for name in OPTIONS:
-        value, option = given[name], _option(name)
+    for name in _NAMES:
+        value, option = getattr(options, name), _option(name)
         if isinstance(value, tuple):
             for one in value:
                 words += [option, one]
