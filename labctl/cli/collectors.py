@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -12,9 +13,9 @@ from labctl.base.tuning import Kind, Level
 from labctl.cli.common import Quantity, console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from labctl.base.paths import StatePaths
+    from labctl.collect.collector import Collector
     from labctl.host.accelerator import Requested
     from labctl.run.commands.overhead import OverheadRequest, Overheads, Rates
     from labctl.store.collecting_costs import CollectingCost
@@ -90,10 +91,13 @@ def command(
     is lost, with its 95 % CI, from alternating windows with and without it. Reports of later
     runs on this host show it.
     """
+    from labctl.run.collectors.collecting import tried
     from labctl.run.commands.overhead import SIDES, OverheadRequest
 
     places = state_paths(context)
-    document: dict[str, Any] = {"schema": SCHEMA, "collectors": _listed(places, accel, study)}
+    found = tried(places, accel, study)
+    document: dict[str, object] = {"schema": SCHEMA, "collectors": _collectors_json(found)}
+    measured: _Measured | None = None
     if overhead:
         request = OverheadRequest(
             places=places,
@@ -106,15 +110,16 @@ def command(
             seed=seed,
             accel=accel,
         )
-        document["overhead"] = _measured(request, quiet=quiet)
+        measured = _measured(request, quiet=quiet)
+        document["overhead"] = _measured_json(measured)
     else:
         _refuse_alone(context)
     if as_json:
         print_json(document)
         return
-    _print_collectors(document["collectors"])
-    if overhead:
-        _print_costs(document["overhead"])
+    _print_collectors(found)
+    if measured is not None:
+        _print_costs(measured)
 
 
 def _refuse_alone(context: click.Context) -> None:
@@ -128,10 +133,7 @@ def _refuse_alone(context: click.Context) -> None:
             )
 
 
-def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, Any]]:
-    from labctl.run.collectors.collecting import tried
-
-    found = tried(places, accel, study)
+def _collectors_json(found: Mapping[Collector, str | None]) -> list[dict[str, object]]:
     return [
         {
             "name": collector.name,
@@ -144,7 +146,16 @@ def _listed(places: StatePaths, accel: Requested, study: str) -> list[dict[str, 
     ]
 
 
-def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Hold the costs of levels, each with the rates that it is from. `kept`: for reports."""
+
+    accelerator: str | None
+    kept: bool
+    costs: Sequence[tuple[Rates, CollectingCost]]
+
+
+def _measured(request: OverheadRequest, *, quiet: bool) -> _Measured:
     from datetime import UTC, datetime
 
     from labctl.base.events import silent
@@ -164,10 +175,14 @@ def _measured(request: OverheadRequest, *, quiet: bool) -> dict[str, Any]:
     kept = request.pairs >= _FEWEST_PAIRS
     if kept:
         remember(request.places.collecting_costs, found.here, [cost for _, cost in costs])
+    return _Measured(found.here.accelerator, kept, costs)
+
+
+def _measured_json(measured: _Measured) -> dict[str, object]:
     return {
-        "accelerator": found.here.accelerator,
-        "kept": kept,
-        "costs": [_cost_json(side, cost) for side, cost in costs],
+        "accelerator": measured.accelerator,
+        "kept": measured.kept,
+        "costs": [_cost_json(side, cost) for side, cost in measured.costs],
     }
 
 
@@ -197,35 +212,37 @@ def _costs(
         )
 
 
-def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _cost_json(side: Rates, cost: CollectingCost) -> dict[str, object]:
     from labctl.run.commands.overhead import NOTHING
 
     return {
         **asdict(cost),
         "with": list(side.by_arm[cost.level]),
         "without": list(side.by_arm[NOTHING]),
-        "problems": list(side.problems.get(cost.level, ())),
+        "problems": [*_problems(side, cost)],
     }
 
 
-def _print_collectors(collectors: list[dict[str, Any]]) -> None:
+def _problems(side: Rates, cost: CollectingCost) -> Iterable[str]:
+    return side.problems.get(cost.level, ())
+
+
+def _print_collectors(found: Mapping[Collector, str | None]) -> None:
     from labctl.base.wording import printable
 
     table = listing("level", "collector", "here", "gives")
-    for found in collectors:
-        works = "works" if found["works"] else "no"
-        table.add_row(found["level"], found["name"], works, found["gives"])
+    for collector, why in found.items():
+        works = "works" if why is None else "no"
+        table.add_row(str(collector.level), collector.name, works, collector.gives)
     console(listing=True).print(table)
-    reasons = [(found["name"], found["reason"]) for found in collectors if not found["works"]]
+    reasons = [(collector.name, why) for collector, why in found.items() if why is not None]
     if reasons:
         click.echo()
     for name, reason in reasons:
         click.echo(printable(f"{name}: {reason}"))
 
 
-def _print_costs(overhead: dict[str, Any]) -> None:
+def _print_costs(measured: _Measured) -> None:
     from labctl.analysis.times import Cost, busy_words
     from labctl.base.wording import counted, printable
 
@@ -233,28 +250,20 @@ def _print_costs(overhead: dict[str, Any]) -> None:
     out.print()
     titles = ("level", "side", "cost (95 %)", "labctl itself", "of", "pairs")
     table = listing(*titles)
-    for found in overhead["costs"]:
-        of = f"{found['workload']}, {found['seconds']:g} s"
-        busy = "?" if found["labctl_cpu"] is None else busy_words(found["labctl_cpu"])
-        cost = str(Cost(found["estimate"], found["low"], found["high"]))
-        row = (
-            found["level"],
-            found["side"],
-            cost,
-            busy,
-            of,
-            str(found["pairs"]),
-        )
-        table.add_row(*row)
+    for _, cost in measured.costs:
+        of = f"{cost.workload}, {cost.seconds:g} s"
+        busy = "?" if cost.labctl_cpu is None else busy_words(cost.labctl_cpu)
+        lost = str(Cost(cost.estimate, cost.low, cost.high))
+        table.add_row(cost.level, cost.side, lost, busy, of, str(cost.pairs))
     out.print(table)
     out.print(
         "\nCost: the share of the throughput that is lost; below 0, nothing was lost. "
         "'labctl itself': the CPU time of labctl and of the programs that record for it."
     )
-    for found in overhead["costs"]:
-        for problem in found["problems"]:
-            where = f"{found['level']}, {found['side']}"
+    for side, cost in measured.costs:
+        for problem in _problems(side, cost):
+            where = f"{cost.level}, {cost.side}"
             click.echo(printable(f"  {where}: a collector recorded nothing: {problem}"))
-    if not overhead["kept"]:
-        few = counted(overhead["costs"][0]["pairs"], "pair")
+    if not measured.kept:
+        few = counted(measured.costs[0][1].pairs, "pair")
         out.print(f"Not kept for reports: {few}; at least {_FEWEST_PAIRS} are needed ('--pairs').")

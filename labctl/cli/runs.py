@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
@@ -362,7 +362,7 @@ def list_runs(as_json: bool, results: Path | None) -> None:
 
     folder = runs_folder(results)
     counts = [found.name for found in DensityFolder.all(folder)]
-    entries = [
+    entries: list[_Listed] = [
         {"number": number, **_entry(run)} for number, run in enumerate(runs_by_age(folder), 1)
     ]
     recorded = sorted({*recorded_runs()} - {entry["run"] for entry in entries})
@@ -380,12 +380,12 @@ def list_runs(as_json: bool, results: Path | None) -> None:
         click.echo(f"comes with labctl: labctl report {name}")
 
 
-def _print_runs(entries: list[dict[str, Any]]) -> None:
+def _print_runs(entries: Sequence[_Listed]) -> None:
     print_table(
         ["", "run", "study", "status", "accelerator", "trials"],
         [
             [
-                entry["number"],
+                str(entry["number"]),
                 entry["run"],
                 entry["study"] or "?",
                 entry["status"] or "?",
@@ -411,8 +411,10 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
 
     folder = named_run(results, run_name)
     run = folder.load()
-    entry = {
-        **_described(folder, run),
+    facts = _described(folder, run)
+    invalid = invalid_trials(run)
+    entry: dict[str, object] = {
+        **facts,
         "command": run.run.command,
         "started_at": run.run.started_at,
         "ended_at": run.run.ended_at,
@@ -420,25 +422,24 @@ def show(run_name: str, as_json: bool, results: Path | None) -> None:
         "plan_digest": run.plan.digest,
         "invalid_trials": [
             {"trial": trial.name, "what": trial.arm, "reasons": list(trial.reasons)}
-            for trial in invalid_trials(run)
+            for trial in invalid
         ],
     }
     if as_json:
         print_json({"schema": 1, **entry})
         return
-    progress = _progress(entry)
-    invalid, problems = entry.pop("invalid_trials"), entry.pop("problems")
-    entry["extensions"] = ", ".join(entry["extensions"])
-    for key in ("trials", *(key for key in ("ending", "extensions") if not entry[key])):
-        del entry[key]
+    entry["extensions"] = ", ".join(facts["extensions"])
+    below = {"trials", "invalid_trials", "problems"}
+    empty = {key for key in ("ending", "extensions") if not entry[key]}
     for key, value in entry.items():
-        words = "unknown" if value is None else printable(str(value))
-        click.echo(f"{key.replace('_', ' '):12} {words}")
-    click.echo(f"{'trials':12} {progress} done")
+        if key not in below | empty:
+            words = "unknown" if value is None else printable(str(value))
+            click.echo(f"{key.replace('_', ' '):12} {words}")
+    click.echo(f"{'trials':12} {_progress(facts)} done")
     for trial in invalid:
-        reasons = "; ".join(trial["reasons"]) or "no reason given"
-        click.echo(printable(f"invalid      trial {trial['trial']} ({trial['what']}): {reasons}"))
-    for problem in problems:
+        reasons = "; ".join(trial.reasons) or "no reason given"
+        click.echo(printable(f"invalid      trial {trial.name} ({trial.arm}): {reasons}"))
+    for problem in facts["problems"]:
         click.echo(printable(f"not whole    {problem}"))
 
 
@@ -549,7 +550,33 @@ def export_run(
         )
 
 
-def _entry(folder: RunFolder) -> dict[str, Any]:
+class _Trials(TypedDict):
+    planned: int
+    done: int
+
+
+class _RunFacts(TypedDict):
+    """Describe a run as JSON has it. `imported_from`: only of an imported run."""
+
+    run: str
+    path: str
+    study: str | None
+    status: str | None
+    accelerator: str | None
+    trials: _Trials
+    ending: str | None
+    extensions: list[str]
+    problems: list[str]
+    imported_from: NotRequired[str | None]
+
+
+class _Listed(_RunFacts):
+    """Describe a run with its number in the list."""
+
+    number: int
+
+
+def _entry(folder: RunFolder) -> _RunFacts:
     """Return a run for the list; one that can't be read at all is listed with its problem."""
     try:
         return _described(folder, folder.load())
@@ -567,18 +594,18 @@ def _entry(folder: RunFolder) -> dict[str, Any]:
         }
 
 
-def _progress(entry: dict[str, Any]) -> str:
+def _progress(entry: _RunFacts) -> str:
     may_end = entry["ending"] and entry["status"] != "done" and not entry["extensions"]
     most = "at most " if may_end else ""
     return f"{entry['trials']['done']} of {most}{entry['trials']['planned']}"
 
 
-def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
+def _described(folder: RunFolder, run: LoadedRun) -> _RunFacts:
     from labctl.analysis.verdicts.looks import ending
     from labctl.store.trial import TrialStatus
 
     done = {t.record.number for t in run.trials if t.record.status is TrialStatus.DONE}
-    return {
+    facts: _RunFacts = {
         "run": run.name,
         "path": str(folder.path),
         "study": run.plan.study or run.run.study,
@@ -590,8 +617,10 @@ def _described(folder: RunFolder, run: LoadedRun) -> dict[str, Any]:
             f"blocks {added.first_block} to {added.last_block}" for added in run.plan.extensions
         ],
         "problems": list(run.problems),
-        **({"imported_from": imported.file} if (imported := run.run.imported) else {}),
     }
+    if (imported := run.run.imported) is not None:
+        facts["imported_from"] = imported.file
+    return facts
 
 
 def _ask(folders: Sequence[RunFolder | DensityFolder]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
@@ -65,7 +65,53 @@ def show_command(name: str, as_json: bool) -> None:
         _show(facts)
 
 
-def facts_of(name: str) -> dict[str, Any]:
+class _Size(TypedDict):
+    """Hold how much a study measures on a host that supports all of it."""
+
+    tunings: int
+    workloads: int
+    conditions: int
+    blocks: int
+    trials: int
+    expected_s: int
+    ends_early: bool
+
+
+class _Arm(TypedDict):
+    name: str
+    role: str | None
+
+
+class _WorkloadFacts(TypedDict):
+    name: str
+    program: str
+    duration_s: float
+    primary: str
+    margin: float
+
+
+class _Compared(TypedDict):
+    """Describe what a study compares."""
+
+    name: str
+    question: str
+    description: str
+    tunings: list[_Arm]
+    workloads: list[_WorkloadFacts]
+    conditions: list[str]
+    factors: dict[str, list[str]]
+    image: str
+    size: _Size
+
+
+class StudyFacts(_Compared):
+    """Describe a study as `labctl study show --json` has it."""
+
+    quick: _Size | None
+    file: str
+
+
+def facts_of(name: str) -> StudyFacts:
     """Return what a study compares, and how much it measures with and without --quick. `name`: of
     the study, or of its file. Raises UsageError for what is wrong with the file."""
     from labctl.base.yaml import load_mapping
@@ -81,7 +127,7 @@ def facts_of(name: str) -> dict[str, Any]:
     return {**_facts(study), "quick": quick, "file": str(path)}
 
 
-def _size(study: Study) -> dict[str, Any]:
+def _size(study: Study) -> _Size:
     """Return how much a study measures on a host that supports all of it."""
     from labctl.analysis.times import expected_time
     from labctl.study.make_plan import make_plan
@@ -99,7 +145,7 @@ def _size(study: Study) -> dict[str, Any]:
     }
 
 
-def _facts(study: Study) -> dict[str, Any]:
+def _facts(study: Study) -> _Compared:
     """Return what a study compares. Names of factors' cells are left to the factors."""
     from labctl.store.records.factor_record import base_of
 
@@ -135,7 +181,7 @@ def _facts(study: Study) -> dict[str, Any]:
     }
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _show(facts: StudyFacts) -> None:
     from labctl.base.wording import metric_title
 
     out = console()
@@ -170,7 +216,7 @@ def _show(facts: dict[str, Any]) -> None:
     click.echo(f"file: {facts['file']}")
 
 
-def _size_in_words(size: dict[str, Any]) -> str:
+def _size_in_words(size: _Size) -> str:
     from labctl.base.wording import counted, roughly
 
     most = "at most " if size["ends_early"] else ""

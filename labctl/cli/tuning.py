@@ -370,7 +370,7 @@ def validate_tunings(
 
 
 class Checked(TypedDict):
-    """Result of checking one tuning, as JSON has it."""
+    """Hold the result of checking a tuning, as JSON has it."""
 
     tuning: str
     valid: bool

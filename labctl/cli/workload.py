@@ -351,7 +351,7 @@ class _LeftOut(TypedDict):
 
 
 class WorkloadFacts(TypedDict):
-    """Workload as `labctl workload show --json` has it."""
+    """Describe a workload as `labctl workload show --json` has it."""
 
     name: str
     description: str
@@ -421,7 +421,7 @@ def example_of(
 
 @final
 class SideCommands(TypedDict):
-    """Commands of a side by their names, and as whom they run."""
+    """Hold the commands of a side by their names, and as whom they run."""
 
     user: str
     commands: dict[str, str]
