@@ -261,7 +261,7 @@ class Channel:
         self._send_line({"id": self._next_id, "op": op, **fields})
         return self._next_id
 
-    def _send_line(self, message: Mapping[str, Any]) -> None:
+    def _send_line(self, message: Mapping[str, object]) -> None:
         data = memoryview(json.dumps(message).encode() + b"\n")
         deadline = Deadline.after(60, f"{self.name}: taking a request")
         while data:

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from pathlib import Path
-from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.cpus import CpuSet
@@ -37,7 +36,7 @@ class Here:
     tree: Path | None
 
 
-Calibration = Callable[[], Mapping[str, Any] | None]
+Calibration = Callable[[], Mapping[str, object] | None]
 """The count of instructions per operation that holds for a trial's side, None where there is none;
 it is made once per image."""
 
@@ -65,7 +64,7 @@ class Target:
     vcpu_tids: Sequence[int]
     threads: Callable[[], list[ThreadRef]]
     known_threads: Callable[[], list[ThreadRef]]
-    counters: Callable[[], dict[str, Any]]
+    counters: Callable[[], dict[str, object]]
     housekeeping: Callable[[], CpuSet]
     """CPUs of the recording programs, for pinned guests and others alike, so that they cost each
     the same.
@@ -77,7 +76,7 @@ class Target:
     seconds: float
     calibration: Calibration = uncalibrated
     pid: int | None = None
-    beside: Callable[[], list[dict[str, Any]]] = list
+    beside: Callable[[], list[dict[str, object]]] = list
     """Usage of neighbours so far, as host.json has it (`snapshots.beside`)."""
 
 
@@ -131,7 +130,7 @@ class Edge(Enum):
     CLOSES = auto()
 
 
-Snapshot = Callable[[Edge], Mapping[str, Any]]
+Snapshot = Callable[[Edge], Mapping[str, object]]
 """Part of host.json that an attached collector adds, at either edge of the measured window."""
 
 
@@ -141,7 +140,7 @@ def why_no_image(at: Here) -> str | None:
 
 
 def reads(
-    what: Callable[[Target], Mapping[str, Any]],
+    what: Callable[[Target], Mapping[str, object]],
 ) -> Callable[[Target], AbstractContextManager[Snapshot]]:
     """Return what attaches nothing and adds this to the snapshots, the same at both edges."""
     return lambda target: nullcontext(lambda _: what(target))

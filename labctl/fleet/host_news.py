@@ -83,7 +83,7 @@ _LACKING = {
 """Keys of what `labctl advise --apply --json` prints, each a list of what isn't in force yet."""
 
 
-def news_of(event: Mapping[str, Any]) -> HostNews | None:
+def news_of(event: Mapping[str, object]) -> HostNews | None:
     """Return what an event says of a host; None where it says nothing that is kept."""
     kind = _KINDS.get(str(event.get("event")))
     data = event.get("event_data")
@@ -112,18 +112,18 @@ def news_of(event: Mapping[str, Any]) -> HostNews | None:
             return _progress(host, task, result) if role == _SWEEP else None
 
 
-def _lacking(result: Mapping[str, Any]) -> str:
+def _lacking(result: Mapping[str, object]) -> str:
     """Return what isn't in force though it was applied; "" where all is."""
     said = printed_json(result)
     found = [
-        f"{words}: {', '.join(map(str, said[key]))}"
+        f"{words}: {', '.join(map(str, names))}"
         for key, words in _LACKING.items()
-        if isinstance(said.get(key), list) and said[key]
+        if isinstance(names := said.get(key), list) and names
     ]
     return _short("; ".join(found))
 
 
-def printed_json(result: Mapping[str, Any]) -> Mapping[str, Any]:
+def printed_json(result: Mapping[str, object]) -> Mapping[str, object]:
     """Return the JSON object that a task's command printed; an empty one where it is none."""
     text = str(result.get("stdout", ""))
     try:
@@ -133,16 +133,17 @@ def printed_json(result: Mapping[str, Any]) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _progress(host: str, task: str, result: Mapping[str, Any]) -> HostNews | None:
+def _progress(host: str, task: str, result: Mapping[str, object]) -> HostNews | None:
     """Return what the host's progress.json says, where that is what the task printed."""
     said = printed_json(result)
-    if not isinstance(said.get("run"), str) or not RUN_NAME.fullmatch(said["run"]):
+    run = said.get("run")
+    if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
         return None
     return HostNews(
         host=host,
         what=What.PROGRESS,
         task=task,
-        run=_short(said["run"]),
+        run=_short(run),
         done=_count(said.get("done")),
         planned=_count(said.get("planned")),
         digest=_short(str(said.get("digest", ""))),
@@ -153,7 +154,7 @@ def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < 2**31 else None
 
 
-def _reason(result: Mapping[str, Any]) -> str:
+def _reason(result: Mapping[str, object]) -> str:
     """Return why a task failed: what it printed as an error, else what Ansible says of it."""
     # labctl prints what it has found, its status 1, on standard output.
     keys = ["stderr", "msg", "module_stderr", "stdout"]

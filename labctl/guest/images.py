@@ -151,7 +151,7 @@ def get(name: str, places: StatePaths) -> Image:
     raise UsageError(f"no built image '{name}' in {places.images}", hint=hint)
 
 
-def file_records(folder: Path) -> dict[str, dict[str, Any]]:
+def file_records(folder: Path) -> dict[str, dict[str, object]]:
     """Return what a manifest says of the files that a guest boots with."""
     return {
         name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
 
 from labctl.base import process
 from labctl.base.errors import BrokenError, HostError, UsageError
@@ -343,7 +342,7 @@ _NAMESPACE = uuid.UUID("1f7ac7a4-6a0e-4c63-8f7d-3f4f4f0c9a55")
 
 def add_layer_in(
     folder: Path, base: Image, recipe: Recipe, places: StatePaths, listener: Listener
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make everything of the layered image in a folder; return its manifest. Raises UsageError for
     a package that there is none of, BrokenError for files that can't be built."""
     layer = recipe.layer

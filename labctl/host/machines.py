@@ -94,7 +94,7 @@ def is_alive(pid: int, started: int) -> bool:
 # the same on both. A fact that can't be had is {"unavailable": reason}.
 
 
-Facts = dict[str, Any]
+Facts = dict[str, object]
 Texts = Mapping[str, str | None]
 """Path to the text of the file there, None where it can't be read."""
 

@@ -497,9 +497,9 @@ def _check_twin(source: _Source, twin: str, files: _Files) -> None:
 # Write a tuning as JSON, and as digests that show whether two of them do the same. Pure.
 
 
-def tuning_json(tuning: Tuning) -> dict[str, Any]:
+def tuning_json(tuning: Tuning) -> dict[str, object]:
     """Return a whole tuning in JSON's types: what run.json keeps of it, for advice years later."""
-    recorded: dict[str, Any] = listed(asdict(tuning))
+    recorded: dict[str, object] = listed(asdict(tuning))
     return recorded
 
 
@@ -514,9 +514,9 @@ def tuning_digest(tuning: Tuning) -> str:
     return hashlib.sha256(canonical({"kind": tuning.kind, **listed(done)}).encode()).hexdigest()
 
 
-def _set(value: Any, plain: Any) -> dict[str, Any]:
+def _set(value: Any, plain: Any) -> dict[str, object]:
     """Return the fields of a dataclass that differ from those of `plain`, level by level."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name in (own.name for own in fields(value)):
         ours, theirs = getattr(value, name), getattr(plain, name)
         if ours == theirs:
@@ -533,9 +533,18 @@ def _plain(value: Any) -> Any:
 def does(tuning: Tuning) -> Tuning:
     """Return what a tuning does, without its name, its words, its needs and how its guest comes
     about."""
-    said: dict[str, Any] = {"name": "", "description": "", "sources": (), "needs": (), "risks": ()}
-    said["exercised_by"] = ()
-    return replace(tuning, **said, requires=Requires(), restore=True, twin=None)
+    return replace(
+        tuning,
+        name="",
+        description="",
+        sources=(),
+        needs=(),
+        risks=(),
+        exercised_by=(),
+        requires=Requires(),
+        restore=True,
+        twin=None,
+    )
 
 
 def listed(value: Any) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from labctl.base.errors import BrokenError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -30,7 +28,7 @@ def noted_problem(raw: TrialFolder, collector: str) -> str | None:
     return None if sentence is None else str(sentence)
 
 
-def _all(raw: TrialFolder) -> dict[str, Any]:
+def _all(raw: TrialFolder) -> dict[str, object]:
     found = raw.read_json(files.PROBLEMS)
     if not isinstance(found, dict):
         raise BrokenError(f"{raw.path / files.PROBLEMS}: expected a sentence by collector")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from labctl.analysis.answer.record import AnswerRecord
 from labctl.analysis.answer.words import why_inconclusive
@@ -27,7 +26,7 @@ SCHEMA = 1
 """Raised when a key goes or changes its meaning; new keys leave it as it is."""
 
 
-def answer_json(record: AnswerRecord) -> dict[str, Any]:
+def answer_json(record: AnswerRecord) -> dict[str, object]:
     """Return the record as plain JSON values."""
     # What is no finite number is null.
     return {"schema": SCHEMA, **parse_json(adapter(AnswerRecord).dump_json(record))}
@@ -43,7 +42,7 @@ def write_answer(folder: RunFolder, record: AnswerRecord) -> None:
 # Write one comparison as JSON, for the report and for the advice that rests on it.
 
 
-def comparison_json(item: Comparison) -> dict[str, Any]:
+def comparison_json(item: Comparison) -> dict[str, object]:
     """Return one comparison as plain JSON values; docs/report-schema.md has its keys."""
     why = why_inconclusive(item)
     estimate = "ratio" if item.kind is EffectKind.RATIO else "difference"
@@ -83,7 +82,7 @@ def comparison_json(item: Comparison) -> dict[str, Any]:
 # Write what factors did as plain JSON values (docs/report-schema.md).
 
 
-def factors_json(analysis: FactorAnalysis | None) -> dict[str, Any] | None:
+def factors_json(analysis: FactorAnalysis | None) -> dict[str, object] | None:
     """Return contrasts and means; None of a run without factors."""
     if analysis is None:
         return None
@@ -100,7 +99,7 @@ def factors_json(analysis: FactorAnalysis | None) -> dict[str, Any] | None:
     }
 
 
-def _contrast(of: Contrast) -> dict[str, Any]:
+def _contrast(of: Contrast) -> dict[str, object]:
     return {
         "kind": "interaction" if of.is_interaction else "main effect",
         "arm": of.arm,
@@ -127,7 +126,7 @@ def _contrast(of: Contrast) -> dict[str, Any]:
     }
 
 
-def _mean(of: CellMean) -> dict[str, Any]:
+def _mean(of: CellMean) -> dict[str, object]:
     return {
         "arm": of.arm,
         "workload": of.workload,

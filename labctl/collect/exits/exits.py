@@ -140,7 +140,7 @@ class _Total:
         self._after = kvm_stats.exits_by_vcpu(self._target.counters())
         self._ended_ns = time.monotonic_ns()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the total, the longest that its two readings may lie apart, and the kernel: which
         exits are in the total is a matter of its version."""
         try:

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import BrokenError
@@ -69,7 +68,7 @@ class Clocks:
         self._clocks = clocks
         self._problem = problem
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> dict[str, object]:
         """Return what they have counted by now, in ns, as a snapshot holds it.
 
         A thread that has ended keeps its count.

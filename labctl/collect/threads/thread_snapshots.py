@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from labctl.base.placement import known_slice_ns
 from labctl.collect.collector import Edge, Snapshot, Target, ThreadRef
@@ -31,12 +30,12 @@ _FILES = ("status", "comm", "stat")
 Find = Callable[[], Sequence[ThreadRef]]
 """Return the threads as they are now."""
 
-Beside = Callable[[], Sequence[Mapping[str, Any]]]
+Beside = Callable[[], Sequence[Mapping[str, object]]]
 """Return what neighbours have used so far, where their cgroups tell."""
 
 _Counts = dict[int, str]
 """Text of schedstat by thread id."""
-_Row = dict[str, Any]
+_Row = dict[str, object]
 
 
 @contextmanager
@@ -58,10 +57,10 @@ class ThreadSnapshots:
         self._proc = proc_root
         self._known: Sequence[ThreadRef] = ()
 
-    def __call__(self, edge: Edge) -> Mapping[str, Any]:
+    def __call__(self, edge: Edge) -> Mapping[str, object]:
         return self._before() if edge is Edge.OPENS else self._after()
 
-    def _before(self) -> dict[str, Any]:
+    def _before(self) -> dict[str, object]:
         self._known = threads = self._find()
         rows = self._rows(threads)
         processes = self._process_stats(threads)
@@ -70,7 +69,7 @@ class ThreadSnapshots:
         counts |= self._counts(reversed(_own(threads)))
         return {**whole, "threads": _with_counts(rows, counts), "processes": processes}
 
-    def _after(self) -> dict[str, Any]:
+    def _after(self) -> dict[str, object]:
         counts = self._counts(_own(self._known))
         whole = self._host()
         counts |= self._counts(_others(self._known))
@@ -80,7 +79,7 @@ class ThreadSnapshots:
         processes = self._process_stats(threads)
         return {**whole, "threads": _with_counts(rows, counts), "processes": processes}
 
-    def _host(self) -> dict[str, Any]:
+    def _host(self) -> dict[str, object]:
         now = time.monotonic_ns()
         text = (self._proc / "stat").read_text()
         beside = self._beside()

@@ -33,7 +33,7 @@ _PER_OPERATION: Final = "instructions_per_operation"
 
 
 class _Count(TypedDict):
-    """Count of one tool. `counts`: pairs of operations and their instructions."""
+    """Hold the count of one tool. `counts`: pairs of operations and their instructions."""
 
     instructions_per_operation: float
     method: str
@@ -41,13 +41,13 @@ class _Count(TypedDict):
 
 
 class _Counts(_Count):
-    """Count of one side as its file has it."""
+    """Hold the count of one side as its file has it."""
 
     counted_on: str
 
 
 class _NativeCounts(_Counts):
-    """Native count, with that of a second tool."""
+    """Hold the native count, and that of a second tool."""
 
     second: _Count
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from labctl.base.interpreter import collection_paused
 from labctl.base.paths import StatePaths
@@ -31,10 +30,10 @@ class Edges:
 
     _snapshots: Sequence[Snapshot]
 
-    def before(self) -> dict[str, Any]:
+    def before(self) -> dict[str, object]:
         return _taken(self._snapshots[::-1], Edge.OPENS)
 
-    def after(self) -> dict[str, Any]:
+    def after(self) -> dict[str, object]:
         return _taken(self._snapshots, Edge.CLOSES)
 
 
@@ -62,7 +61,7 @@ def collecting(target: Target, level: Level, *, before_command: bool = False) ->
             yield Edges(snapshots)
 
 
-def _taken(snapshots: Sequence[Snapshot], edge: Edge) -> dict[str, Any]:
+def _taken(snapshots: Sequence[Snapshot], edge: Edge) -> dict[str, object]:
     return {key: value for snapshot in snapshots for key, value in snapshot(edge).items()}
 
 

@@ -47,7 +47,7 @@ MINOR, KVM = "minor", "kvm"
 
 
 class _Window(TypedDict):
-    """One window of a warm-up. `rates`: in operations per second; `faults`: by kind."""
+    """Describe a window of a warm-up. `rates`: in operations per second; `faults`: by kind."""
 
     duration_s: float
     rates: Sequence[float]
@@ -56,7 +56,7 @@ class _Window(TypedDict):
 
 
 class Warmed(TypedDict):
-    """Warm-up as `warmup.json` has it."""
+    """Describe a warm-up as `warmup.json` has it."""
 
     settled: bool
     rates_settled: bool

@@ -95,7 +95,7 @@ def held(
     places_itself: bool,
     schedules_itself: bool = False,
     command: Command | None = None,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """Return what the trial's `threads.json` holds, and a sentence for each thread that was not
     what was asked, or that changed meanwhile.
 
@@ -117,7 +117,7 @@ def held(
         *(f"after the measured window {said}" for said in mismatches(asked, at_end)),
         *changes(asked, [*before, *others[0]], [*at_end, *others[1]]),
     ]
-    stored = {
+    stored: dict[str, object] = {
         "asked": [thread.to_json() for thread in asked],
         "before": [state.to_json() for state in before],
         "after": [state.to_json() for state in after],

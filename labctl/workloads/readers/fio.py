@@ -113,7 +113,7 @@ def whole_rate(text: str, where: str) -> float:
     return rate
 
 
-def read_job(text: str, where: str) -> Mapping[str, Any]:
+def read_job(text: str, where: str) -> Mapping[str, object]:
     """Return the only job of a report; raises BrokenError when it failed, or when there is
     another.
     """
@@ -135,14 +135,14 @@ def read_job(text: str, where: str) -> Mapping[str, Any]:
     return job
 
 
-def number(job: Mapping[str, Any], where: str, *keys: str) -> float:
+def number(job: Mapping[str, object], where: str, *keys: str) -> float:
     value = _node(job, where, *keys)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BrokenError(f"{where}: expected a number at '{'.'.join(keys)}', found {value!r}")
     return float(value)
 
 
-def _node(job: Mapping[str, Any], where: str, *keys: str) -> Any:
+def _node(job: Mapping[str, object], where: str, *keys: str) -> Any:
     node: Any = job
     for key in keys:
         if not isinstance(node, dict) or key not in node:
@@ -152,7 +152,7 @@ def _node(job: Mapping[str, Any], where: str, *keys: str) -> Any:
 
 
 def latency(
-    job: Mapping[str, Any],
+    job: Mapping[str, object],
     where: str,
     section: str,
     kind: str,

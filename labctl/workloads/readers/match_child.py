@@ -20,7 +20,7 @@ MOST_CHARACTERS = 200
 """Limit for one group's text."""
 
 
-def found(pattern: str, text: str) -> dict[str, Any]:
+def found(pattern: str, text: str) -> dict[str, object]:
     """Return all matches: where each begins, its first line, and its groups by name."""
     matches: list[Any] = []
     compiled = re.compile(pattern, re.MULTILINE)
