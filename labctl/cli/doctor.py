@@ -19,6 +19,7 @@ from labctl.analysis.model import Comparison
 from labctl.analysis.verdicts.table import Says, Verdict, says
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.base.hostfacts import EVERYTHING, Fact, Rests
+from labctl.base.json import fields_of
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Level
 from labctl.base.wording import counted, metric_title, place_in_words, printable
@@ -153,11 +154,7 @@ class VerdictStanding:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "tuning": self.tuning,
-            "workload": self.workload,
-            "condition": self.condition,
-            "metric": self.metric,
-            "verdict": str(self.verdict),
+            **fields_of(self, without=("voided_by",)),
             "void": bool(self.voided_by),
             "because": [change.fact.key for change in self.voided_by],
         }

@@ -4,7 +4,7 @@ estimate chose the tuning, so it is likely too large; only the fresh one says wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich import box
 from rich.console import Console
@@ -113,7 +113,7 @@ def verified_json(result: Verified) -> dict[str, object]:
             }
             for pair in result.pairs
         ],
-        "moved": [{"name": item.name, "then": item.then, "now": item.now} for item in result.moved],
+        "moved": [asdict(item) for item in result.moved],
         "warnings": list(result.warnings),
     }
 

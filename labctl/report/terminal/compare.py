@@ -141,32 +141,17 @@ def comparison_json(
     """Return JSON with the keys of docs/compare.md."""
     told: dict[str, object] = {}
     if prices is not None:
-        told = {"prices": asdict(prices), "per_price": [_price_json(row) for row in priced]}
+        told = {"prices": asdict(prices), "per_price": [asdict(row) for row in priced]}
     return told | {
         "schema": SCHEMA,
         "a": found.a,
         "b": found.b,
         "refusals": list(found.refusals),
-        "facts": [{"name": fact.name, "a": fact.a, "b": fact.b} for fact in found.facts],
+        "facts": [asdict(fact) for fact in found.facts],
         "left_out": list(found.left_out),
         "cautions": list(found.cautions),
         "effects": [_json(row) for row in found.effects],
         "levels": [_json(row) for row in found.levels],
-    }
-
-
-def _price_json(row: PerPrice) -> dict[str, object]:
-    return {
-        "tuning": row.tuning,
-        "workload": row.workload,
-        "condition": row.condition,
-        "metric": row.metric,
-        "better": str(row.better),
-        "estimate": row.estimate,
-        "low": row.low,
-        "high": row.high,
-        "confidence": row.confidence,
-        "why": row.why,
     }
 
 
