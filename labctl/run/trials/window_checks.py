@@ -201,7 +201,7 @@ def clock_rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
     }
 
 
-def clock_problem(measured: dict[str, Any]) -> str | None:
+def clock_problem(measured: Mapping[str, float]) -> str | None:
     """Return a sentence when the rates differ by more than LIMIT_PPM beyond doubt."""
     if abs(measured["ppm"]) - measured["uncertainty_ppm"] <= LIMIT_PPM:
         return None

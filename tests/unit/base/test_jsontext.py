@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
+from dataclasses import dataclass
 
 import orjson
 import pytest
@@ -10,12 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.base import json as jsontext
-from labctl.base.json import MOST_DEEP, parse_json, without_controls
+from labctl.base.json import MOST_DEEP, fields_of, parse_json, without_controls
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outer:
+    zeta: str
+    alpha: tuple[_Inner, ...]
+    note: str = ""
+
+
+def test_a_record_s_fields_keep_their_order_and_lack_those_that_are_left_out() -> None:
+    record = _Outer("z", (_Inner(None),), "n")
+    found = fields_of(record, without=("note",))
+    assert json.dumps(found) == '{"zeta": "z", "alpha": [{"left": null}]}'
 
 
 @given(VALUES)
