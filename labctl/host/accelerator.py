@@ -1,7 +1,7 @@
-"""Choose KVM or TCG by booting a kernel to its first line, as opening /dev/kvm proves little.
+"""Choose KVM or TCG by booting a kernel to its first line, because opening /dev/kvm proves little.
 
-Some hosts (cloud sandboxes, software-only KVM) open the device and run firmware, yet no stock
-kernel ever prints a line; on others '-cpu host' fails on an MSR until one feature is left out.
+On some hosts (cloud sandboxes, software-only KVM) the device opens and firmware runs, but no stock
+kernel ever prints a line. On others '-cpu host' fails on an MSR until one feature is left out.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _OUTPUT_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """Hold the choice of KVM or TCG. `reason`: one sentence for the user. `disabled_features`: what
-    host-passthrough must leave out to start on this host (`<feature policy='disable'>`)."""
+    """Hold the choice of KVM or TCG. `reason`: one sentence for the user. `disabled_features`: CPU
+    features that host-passthrough must leave out to start on this host (`<feature
+    policy='disable'>`)."""
 
     name: Literal["kvm", "tcg"]
     reason: str
@@ -47,7 +48,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Say whether a kernel booted under KVM, and if it didn't, why."""
+    """Result of booting a kernel under KVM: whether it works, and why not."""
 
     works: bool
     detail: str
@@ -55,10 +56,10 @@ class Probe:
 
 
 def accelerator(requested: Requested, kernel: Path, places: StatePaths) -> Accelerator:
-    """Return what guests run under here. The probe's answer is kept until the host boots again, or
-    QEMU or the kernel change.
+    """Return the accelerator for guests on this host. The result of the probe is kept until the
+    host reboots or QEMU or the kernel changes.
 
-    Raises HostError when KVM is asked for and doesn't work, or when QEMU isn't installed.
+    Raises HostError if KVM is requested and does not work, or if QEMU is not installed.
     """
     if requested == "tcg":
         return Accelerator(name="tcg", reason="Guests are emulated (TCG), as requested.")
@@ -85,9 +86,8 @@ def accelerator(requested: Requested, kernel: Path, places: StatePaths) -> Accel
 def known_accelerator(
     requested: Requested, kernel: Path | None, places: StatePaths
 ) -> Literal["kvm", "tcg"] | None:
-    """Return what `accelerator` would choose, where that can be told without booting anything; None
-    where only a kernel that boots can tell. `kernel`: None when no guest image is built yet.
-    Without QEMU nothing was booted."""
+    """Return the choice of `accelerator` if it is known without booting a kernel, else None.
+    `kernel`: None if no guest image is built yet. Without QEMU no kernel was booted."""
     if requested != "auto":
         return requested
     probe = _device_problem()
@@ -104,7 +104,7 @@ def probe_kvm(qemu: Path, kernel: Path, *, deadline_s: float = _DEADLINE_S) -> P
     for features in FEATURE_SETS:
         deadline = Deadline.after(deadline_s, "booting a kernel under KVM")
         probe = _boot(qemu, kernel, features, deadline)
-        # Silence is no matter of CPU features: QEMU would have refused to start.
+        # A silent guest is not a matter of CPU features: QEMU would have refused to start.
         if probe.works or deadline.expired:
             return probe
     return probe
@@ -125,7 +125,7 @@ def _device_problem() -> Probe | None:
 
 
 def _kept_probe(kernel: Path, places: StatePaths) -> Probe | None:
-    """Return the answer of an earlier probe that still holds; raises HostError without QEMU or
+    """Return the result of an earlier probe that still holds; raises HostError without QEMU or
     kernel."""
     return _read_cache(_cache(places), _key(_qemu(), kernel))
 
@@ -165,7 +165,7 @@ def _qemu() -> Path:
 
 
 def _key(qemu: Path, kernel: Path) -> dict[str, str]:
-    """Return what a probe's answer holds for."""
+    """Return the key of a probe's result: all that the result depends on."""
     try:
         with open(kernel, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -221,7 +221,8 @@ def _boot(qemu: Path, kernel: Path, features: tuple[str, ...], deadline: Deadlin
 
 
 def _read_until(process: subprocess.Popen[bytes], wanted: bytes, deadline: Deadline) -> bytes:
-    """Return what the process printed until `wanted` was in it, it ended, or the time was up."""
+    """Return the output of the process until `wanted` appears, the process ends, or time runs
+    out."""
     assert process.stdout is not None
     descriptor = process.stdout.fileno()
     poll = select.poll()

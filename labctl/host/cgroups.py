@@ -1,4 +1,4 @@
-"""Control groups of the host, v1, v2 and both at once: what it has, and where a process is."""
+"""Describe the host's control groups (v1, v2 and hybrid), and a process's place in them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _V1_CONTROLLERS = frozenset(
         *("perf_event", "net_prio", "hugetlb", "pids", "rdma", "misc"),
     }
 )
-"""Among a v1 mount's options (cgroups(7)), the others being rw, xattr, name=systemd and so on."""
+"""Controllers among a v1 mount's options (cgroups(7)); the others are rw, xattr, name=systemd
+etc."""
 _OURS = ("cpu", "memory")
 """Controllers that labctl's own groups have (`own_cgroups`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Say where a controller is mounted, and by which version's rules its files go."""
+    """Mount point of a controller, and the cgroup version of its files."""
 
     version: int
     folder: Path
@@ -57,15 +58,15 @@ class Layout:
 
     @property
     def v2_refuses_realtime(self) -> bool:
-        """Tell whether the cpu controller is v2's, which has no budgets to give, on a kernel that
-        asks for one."""
+        """Return whether the cpu controller is v2's, which has no budgets to give, on a kernel that
+        requires one."""
         cpu = self.controllers.get("cpu")
         return cpu is not None and cpu.version == 2 and self.rt_group_sched
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSharing:
-    """Say how native runs, guests and neighbours come to equal weights here."""
+    """Mechanism that gives native runs, guests and neighbours equal weights on this host."""
 
     by_cgroup: bool
     sentence: str
@@ -89,9 +90,9 @@ def detect(root: Path = Path("/")) -> Layout:
 
 
 def _groups_have_budgets(root: Path) -> bool:
-    """Tell whether this kernel gives cpu cgroups budgets of real-time policies. v2 has no file of
-    them; the kernel's configuration tells, and since 6.16 its command line as well: 0 or 1, and
-    nothing else counts (`setup_rt_group_sched`, kernel/sched/core.c)."""
+    """Return whether this kernel gives cpu cgroups budgets of real-time policies. v2 has no file
+    for them. The kernel's configuration shows it, and since 6.16 also its command line: 0 or 1,
+    other values are ignored (`setup_rt_group_sched`, kernel/sched/core.c)."""
     release = _text(root / "proc/sys/kernel/osrelease").strip()
     config = read_config(release, root) or ""
     if config_value(config, "CONFIG_RT_GROUP_SCHED") != "y":
@@ -119,8 +120,7 @@ def layout_from(mountinfo: str, v2_controllers: str) -> Layout:
 
 
 def mount_points(root: Path = Path("/")) -> list[Path]:
-    """Return where hierarchies of any kind are mounted on the host whose /proc lies below
-    `root`."""
+    """Return the mount points of all hierarchies on the host whose /proc lies below `root`."""
     mountinfo = (root / "proc/self/mountinfo").read_text(encoding="utf-8")
     return [root / folder.relative_to("/") for folder, _, _ in _cgroup_mounts(mountinfo)]
 
@@ -132,8 +132,8 @@ def controllers_enabled(
     *,
     wanted: Collection[str] = _OURS,
 ) -> Iterator[None]:
-    """Enable the needed controllers for children of the v2 root, but that of CPUs where it takes
-    real-time policies away; nothing to do on v1."""
+    """Enable the needed controllers for children of the v2 root, except the cpu controller if it
+    would block real-time policies. Does nothing on v1."""
     missing = {
         name for name in wanted if has(layout, name) and layout.controllers[name].version == 2
     }
@@ -148,13 +148,14 @@ def controllers_enabled(
 
 
 def libvirt_controllers(layout: Layout) -> list[str]:
-    """Return what `cgroup_controllers` of qemu.conf should name here; [] for no cgroups of guests.
+    """Return the value of `cgroup_controllers` in qemu.conf for this host; [] for no cgroups of
+    guests.
 
     "cpu" is left out with CONFIG_RT_GROUP_SCHED, where `vcpusched` would fail in libvirt's cpu
-    cgroup with "Cannot set scheduler parameters … Operation not permitted". On v2 nothing is left
-    then: without systemd, libvirt (seen with 9.0) takes a guest's group for one with all that the
-    root has, whatever is named, and fails to enable "cpu" for the guest's threads. "devices" is no
-    controller of v2 (libvirt uses BPF there) but is named all the same.
+    cgroup with "Cannot set scheduler parameters … Operation not permitted". On v2 the list is then
+    empty: without systemd, libvirt (seen with 9.0) assumes that a guest's group has every
+    controller of the root, whatever is named, and fails to enable "cpu" for the guest's threads.
+    "devices" is not a v2 controller (libvirt uses BPF there) but is named all the same.
     """
     if layout.v2_refuses_realtime:
         return []
@@ -166,11 +167,11 @@ def libvirt_controllers(layout: Layout) -> list[str]:
 
 def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None:
     """Return why no trial on this host could have a real-time policy or be valid, with the remedy;
-    None where it can.
+    None if it can.
 
     v2 has no budgets of real-time policies, so a cpu group refuses them (cgroup-v2.rst, "CPU"). If
-    the root passes the controller on, every group below it is in a cpu group; in a container with
-    a cgroup namespace, what looks like the root may be such a group itself.
+    the root passes the controller on, every group below it is a cpu group. In a container with a
+    cgroup namespace, the apparent root may be such a group itself.
     """
     if not layout.v2_refuses_realtime:
         return None
@@ -181,7 +182,7 @@ def realtime_problem(layout: Layout, root: Path = Path("/")) -> HostError | None
         "without CONFIG_RT_GROUP_SCHED."
     )
     mount = root / cpu.folder.relative_to("/")
-    if (mount / "cgroup.type").exists():  # all groups have it but the root
+    if (mount / "cgroup.type").exists():  # all groups but the root have it
         return HostError(
             f"{refuses}, and labctl runs in such a cgroup: {cpu.folder} is not the root, so "
             "no trial here would be valid",
@@ -206,9 +207,10 @@ def libvirt_setting(layout: Layout) -> str:
 
 
 def cpu_sharing(layout: Layout, autogroup: bool) -> CpuSharing:
-    """Return how equals are made equal (sched(7), "The autogroup feature"). `autogroup`: is it on?
+    """Return how equal weights are achieved (sched(7), "The autogroup feature"). `autogroup`: is it
+    on?
 
-    An autogroup only weighs for processes in the root cpu cgroup.
+    An autogroup has an effect only for processes in the root cpu cgroup.
     """
     if has_cpu_groups(layout):
         return CpuSharing(
@@ -237,10 +239,10 @@ def autogroup_enabled(root: Path = Path("/")) -> bool:
 
 
 def placement(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
-    """Return where a process is, as /proc says: hierarchy to path, and "autogroup" where there is
-    one. `pid`: a number or "self".
+    """Return a process's place from /proc: hierarchy to path, and "autogroup" if it has one. `pid`:
+    a number or "self".
 
-    The v2 hierarchy's name is "unified". Raises BrokenError when the process is gone.
+    The v2 hierarchy's name is "unified". Raises BrokenError if the process is gone.
     """
     folder = root / f"proc/{pid}"
     try:
@@ -257,10 +259,11 @@ def placement(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
 
 
 def placement_problems(layout: Layout, found: Mapping[str, str], nice: int = 0) -> list[str]:
-    """Return why a competitor does not weigh what it should, from its `placement`; [] when it does.
+    """Return why a competitor's weight is wrong, from its `placement`; [] if it is right.
 
-    Where weights come from autogroups, each must be a session of its own in the root cpu cgroup,
-    at `nice`; where they come from cpu cgroups, each must be in a group of its own, not the root.
+    If weights come from autogroups, each competitor must be a session of its own in the root cpu
+    cgroup, at `nice`. If they come from cpu cgroups, each must be in a group of its own, not the
+    root.
     """
     by_cgroup = has_cpu_groups(layout)
     path = cpu_group(layout, found)
@@ -276,9 +279,9 @@ def placement_problems(layout: Layout, found: Mapping[str, str], nice: int = 0) 
 
 
 def cpu_group(layout: Layout, found: Mapping[str, str], root: Path = Path("/")) -> str | None:
-    """Return the cpu cgroup of a process from its `placement`; None where it has none. On v2 that
-    is the nearest group, from its own upwards, that has the controller (cgroup-v2.rst,
-    "Controlling Controllers")."""
+    """Return the cpu cgroup of a process from its `placement`; None if it has none. On v2 that is
+    the nearest group, from its own upwards, that has the controller (cgroup-v2.rst, "Controlling
+    Controllers")."""
     cpu = layout.controllers.get("cpu")
     if cpu is None or cpu.version == 1:
         return next((path for names, path in found.items() if "cpu" in names.split(",")), None)
@@ -294,7 +297,8 @@ def cpu_group(layout: Layout, found: Mapping[str, str], root: Path = Path("/")) 
 
 
 def has_cpu_groups(layout: Layout) -> bool:
-    """Tell whether guests, native runs and neighbours have cpu cgroups; else they are sessions."""
+    """Return whether guests, native runs and neighbours have cpu cgroups; otherwise they are
+    sessions."""
     return has(layout, "cpu") and not layout.rt_group_sched
 
 

@@ -1,7 +1,8 @@
-"""Give a guest or a command another CPU weight than its neighbours have, and read it back.
+"""Give a guest or a command a CPU weight other than its neighbours', and read it back.
 
-What weighs depends on the host (`cgroups.cpu_sharing`): the cpu cgroups of guests and native runs,
-or the autogroups of their sessions, whose nice value is a weight in steps of a quarter.
+The carrier of the weight depends on the host (`cgroups.cpu_sharing`): the cpu cgroups of guests and
+native runs, or the autogroups of their sessions, whose nice value is a weight in steps of a
+quarter.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ _AUTOGROUPS = "sched-autogroup"
 
 
 def autogroup_nice(weight: int | None) -> int:
-    """Return the nice value of an autogroup that comes nearest to a weight: each step is worth a
-    factor of 1.25 (sched(7), "The nice value and group scheduling")."""
+    """Return the nice value of an autogroup that comes nearest to a weight: each step is a factor
+    of 1.25 (sched(7), "The nice value and group scheduling")."""
     steps = round(math.log((weight or DEFAULT) / DEFAULT, 1.25))
     return min(19, max(-20, -steps))
 
 
 def why_no_weight(layout: Layout, autogroups: bool, host: Mapping[str, str]) -> str | None:
-    """Return why nothing has a weight of its own here; None where it can have one. `autogroups`:
-    are they on? `host`: the knobs of the host that a tuning turns."""
+    """Return why weights cannot be set on this host; None if they can. `autogroups`: are they on?
+    `host`: the knobs of the host that a tuning sets."""
     if has_cpu_groups(layout) or (autogroups and host.get(_AUTOGROUPS) != "0"):
         return None
     return "it needs cpu cgroups or autogroups, by which a guest has a weight: there are none here"
 
 
 def group_limits(layout: Layout, weight: int | None) -> CpuLimits | None:
-    """Return the limits of a cgroup of that weight; None where no cgroup says it."""
+    """Return the limits of a cgroup of that weight; None if the weight is not set by a cgroup."""
     if weight is None or not has_cpu_groups(layout):
         return None
     return CpuLimits(weight=weight)
 
 
 def libvirt_shares(layout: Layout, weight: int) -> int | None:
-    """Return what libvirt's `<shares>` are for a weight: it takes the number of the hierarchy's own
-    file. None where no cgroup says it."""
+    """Return the value of libvirt's `<shares>` for a weight, in the unit of the hierarchy's own
+    file. None if the weight is not set by a cgroup."""
     limits = group_limits(layout, weight)
     if limits is None:
         return None
@@ -52,8 +53,8 @@ def libvirt_shares(layout: Layout, weight: int) -> int | None:
 
 
 def weigh_session(layout: Layout, pid: int, weight: int | None) -> None:
-    """Give a process's session a weight, where sessions weigh and it isn't the default. Raises
-    BrokenError where the kernel refuses it."""
+    """Set the weight of a process's session, if weights come from sessions and it is not the
+    default. Raises BrokenError if the kernel refuses it."""
     if weight is None or has_cpu_groups(layout):
         return
     nice = autogroup_nice(weight)
@@ -66,12 +67,12 @@ def weigh_session(layout: Layout, pid: int, weight: int | None) -> None:
 
 
 def session_problems(layout: Layout, pid: int, weight: int | None) -> list[str]:
-    """Return why a process does not weigh what it should, by its cgroup and its session."""
+    """Return why a process's weight is wrong, by its cgroup and its session."""
     return placement_problems(layout, placement(pid), autogroup_nice(weight))
 
 
 def group_problems(layout: Layout, group: Cgroup, weight: int | None) -> list[str]:
-    """Return why a cgroup does not weigh what it should; [] also where no cgroup says it."""
+    """Return why a cgroup's weight is wrong; [] also if the weight is not set by a cgroup."""
     limits = group_limits(layout, weight)
     if limits is None:
         return []

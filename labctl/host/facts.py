@@ -1,4 +1,4 @@
-"""Read what the host is: kernel, CPUs, settings, the file system of the state folder, versions."""
+"""Read the host's facts: kernel, CPUs, settings, the file system of the state folder, versions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ QEMU = "qemu-system-x86_64"
 
 
 def host_facts(places: StatePaths) -> Facts:
-    """Return every fact of `machine_facts` about this host, and what only a host has.
+    """Return every fact of `machine_facts` about this host, and the facts that only a host has.
 
-    No host name, address or serial number: reports are passed on.
+    No host name, address or serial number is among them, because reports are passed on.
     """
     layout = cgroups.detect()
     facts = machine_facts(read_host_files)
@@ -78,7 +78,8 @@ def folder_facts(folder: Path) -> dict[str, object]:
 
 
 def hypervisor_vendor() -> Any:
-    """Return whose guest this host is itself ("none": nobody's), as far as it tells."""
+    """Return the vendor of the hypervisor that this host itself runs under ("none": no hypervisor),
+    as far as the host shows it."""
     try:
         done = process.run(
             ["systemd-detect-virt", "--vm"], deadline=Deadline.after(10, "asking"), check=False
@@ -116,7 +117,7 @@ def _read(path: str) -> str | None:
         return None
 
 
-# Find what tells this host from every other one: to be left out of what is passed on.
+# Find what identifies this host, to leave it out of what is passed on.
 
 
 HOST_NAME, MACHINE_ID, SERIAL, ADDRESS = "host-name", "machine-id", "serial", "address"
@@ -127,7 +128,8 @@ _SERIALS = (
     *("sys/block/*/serial", "sys/block/*/device/serial", "sys/block/*/device/wwid"),
     "sys/block/*/wwid",
 )
-"""Documentation/ABI/testing/sysfs-firmware-dmi-entries and sysfs-block; most are root's alone."""
+"""Files from Documentation/ABI/testing/sysfs-firmware-dmi-entries and sysfs-block; only root can
+read most."""
 
 _COMMONPLACE = frozenset(
     (
@@ -135,13 +137,13 @@ _COMMONPLACE = frozenset(
         *("machine", "qemu", "root", "server", "test", "ubuntu", "virtual", "vm", "workstation"),
     )
 )
-"""Host names that name no host, and that are words of what tools print."""
+"""Host names that identify no host, or are words that tools print."""
 
 _NO_NAMES = _COMMONPLACE | {
     *("admin", "administrator", "build", "builder", "centos", "cloud-user", "daemon", "dev"),
     *("ec2-user", "home", "nobody", "runner", "sudo", "user", "vagrant", "worker", "www-data"),
 }
-"""Names of users that identify no one."""
+"""User names that identify no one."""
 
 _USUAL_INTERFACE = re.compile(
     r"lo|(?:eth|wlan|vnet|virbr|tap|tun|macvtap|br|bond|team|dummy|docker|veth|ifb|wg|usb|ib)[0-9]*"
@@ -149,8 +151,8 @@ _USUAL_INTERFACE = re.compile(
     r"|(?:en|wl)x[0-9a-f]{12}|br-[0-9a-f]{12}|gre0|gretap0|erspan0|sit0|ip6?tnl0|tunl0|ip6?_vti0"
     r"|ip6gre0|teql0"
 )
-"""systemd.net-naming-scheme(7), and what modules of the kernel make. What has a MAC address in it
-is found by that."""
+"""Interface names from systemd.net-naming-scheme(7) and from kernel modules. Names that contain a
+MAC address are found by that address."""
 
 _SHORTEST_SERIAL = 5
 _PEOPLE = range(1000, 60_000)
@@ -158,10 +160,10 @@ _PEOPLE = range(1000, 60_000)
 
 
 def read_identity(root: Path = Path("/")) -> dict[str, str]:
-    """Return each text that identifies the host to what it is, one of the kinds above.
+    """Return each text that identifies the host, mapped to its kind (see above).
 
-    UUIDs are not among them: they are known by their form. `root`: of /proc, /sys and /etc;
-    addresses and interfaces are this process's network namespace's.
+    UUIDs are not among them: their form identifies them. `root`: of /proc, /sys and /etc; addresses
+    and interfaces are those of this process's network namespace.
     """
     found: dict[str, str] = {}
     for text, kind in (*_names(root), *_serials(root), *_addresses(), *_interfaces()):
@@ -170,8 +172,8 @@ def read_identity(root: Path = Path("/")) -> dict[str, str]:
 
 
 def read_users(*ids: int) -> dict[str, str]:
-    """Return names of the host's people, of the caller, of who typed sudo, and of the users `ids`;
-    and the full names that the password file has of them."""
+    """Return user names of the host's people, of the caller, of the user behind sudo, and of the
+    users `ids`, and their full names in the password file."""
     wanted = {os.getuid(), os.geteuid(), *ids}
     if (behind_sudo := os.environ.get("SUDO_UID", "")).isdecimal():
         wanted.add(int(behind_sudo))
@@ -182,7 +184,7 @@ def read_users(*ids: int) -> dict[str, str]:
     try:
         names |= set(os.listdir("/home"))
     except OSError:
-        pass  # there may be none
+        pass  # the file may be missing
     return {name: USER for name in sorted(names) if not is_no_name(name)}
 
 
@@ -193,12 +195,13 @@ def read_groups() -> dict[str, str]:
 
 
 def is_usual_interface(name: str) -> bool:
-    """Return whether a kernel, systemd, libvirt or a container engine names interfaces so."""
+    """Return whether an interface's name is one that a kernel, systemd, libvirt or a container
+    engine gives."""
     return _USUAL_INTERFACE.fullmatch(name) is not None
 
 
 def is_no_name(text: str) -> bool:
-    """Return whether a host's or user's name names none, or is too short to be told from other
+    """Return whether a host's or user's name identifies none, or is too short to tell from other
     words."""
     return len(text) < 3 or text.lower() in _NO_NAMES or text.isdecimal()
 
@@ -219,7 +222,7 @@ def _serials(root: Path) -> Iterator[tuple[str, str]]:
     for pattern in _SERIALS:
         for path in sorted(root.glob(pattern)):
             text = _text(path) or ""
-            # "None", "Not Specified", "To Be Filled By O.E.M.", "0": nobody has given it one.
+            # "None", "Not Specified", "To Be Filled By O.E.M.", "0": no serial number was assigned.
             if len(text) >= _SHORTEST_SERIAL and re.search(r"[1-9]", text):
                 yield text, SERIAL
 

@@ -1,4 +1,4 @@
-"""Tell whether the host has the memory for more of labctl's guests."""
+"""Check whether the host has memory for more of labctl's guests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from labctl.host.preflight import HEADROOM_BYTES, memory_available
 
 MIB = 1024 * 1024
 QEMU_BYTES = 64 * MIB
-"""Memory that QEMU itself takes beside its guest's."""
+"""Memory of QEMU itself, beside its guest's."""
 
 _SIZE = re.compile(r"^(VmRSS|HugetlbPages):\s+(\d+) kB$", re.MULTILINE)
 
 
 def why_too_many(guests: int, memory_bytes: int, total_bytes: int) -> str | None:
-    """Return why a host with that much memory can't have so many guests, whatever else runs there;
-    None where it can."""
+    """Return why a host with that much memory cannot have so many guests, whatever else runs there;
+    None if it can."""
     needed = needed_bytes(guests, memory_bytes)
     if needed + HEADROOM_BYTES <= total_bytes:
         return None
@@ -29,13 +29,13 @@ def why_too_many(guests: int, memory_bytes: int, total_bytes: int) -> str | None
 
 
 def needed_bytes(guests: int, memory_bytes: int) -> int:
-    """Return the memory that so many guests take with their QEMUs."""
+    """Return the memory of so many guests and their QEMUs."""
     return guests * (memory_bytes + QEMU_BYTES)
 
 
 def most_guests(memory_bytes: int, root: Path = Path("/")) -> tuple[int, str] | None:
-    """Return how many guests of that much memory the host has memory for now, and both numbers in
-    words; None where it doesn't tell."""
+    """Return how many guests of that size fit into the memory now, and both sizes in words; None if
+    the host does not report its memory."""
     available = memory_available(root)
     if available is None:
         return None
@@ -48,11 +48,11 @@ def most_guests(memory_bytes: int, root: Path = Path("/")) -> tuple[int, str] | 
 
 
 def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> HostError | None:
-    """Return why the host can't have so many more guests of that much memory; None where it can, or
-    doesn't tell.
+    """Return why so many more guests of that size do not fit; None if they fit, or the host does
+    not report its memory.
 
-    Each may come to use all that it has, so what labctl's guests that run have yet to touch is
-    taken from what is available.
+    Each guest may come to use all its memory, so the memory that labctl's running guests have not
+    touched yet is subtracted from what is available.
     """
     available = memory_available(root)
     if available is None:
@@ -73,8 +73,8 @@ def memory_problem(more: int, memory_bytes: int, root: Path = Path("/")) -> Host
 
 
 def _untouched(root: Path, pid: int, memory_bytes: int) -> int:
-    """Return how much of its memory a guest has yet to take from what is available
-    (proc_pid_status(5)): nothing of one that has ended, or whose huge pages were set aside."""
+    """Return the memory that a guest has not touched yet (proc_pid_status(5)); 0 for a guest that
+    has ended or whose huge pages are already reserved."""
     try:
         text = (root / f"proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Give native runs a network of their own, with a link to a peer where workloads have one: a guest
-and native runs each have such a link, and the peer is in a network namespace of its own.
+"""Give native runs a network of their own, with a link to a peer if their workloads have one. A
+guest and native runs each have such a link, and the peer is in a network namespace of its own.
 
-Nothing of it is connected to the host's own network. See docs/decisions/network-link.md.
+None of it is connected to the host's own network. See docs/decisions/network-link.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labctl.host.settings.netdevices import NAMESPACES, NetworkNamespace, TapDev
 from labctl.host.settings.tunables import PRESENT
 
 _VETH = "lab0"
-"""Names inside the namespaces, where no others exist."""
+"""Names inside the namespaces, where they cannot clash with others."""
 
 _PREFIX = 30
 
@@ -36,20 +36,20 @@ class LinkEnds:
     peer_mac: str
 
     def machine_commands(self, device: str) -> list[tuple[str, ...]]:
-        """Return what ip(8) is told on the machine's side. What lies behind the peer's namespace is
-        found there, even where nothing does."""
+        """Return the arguments of ip(8) on the machine's side. The route to the network behind the
+        peer's namespace is always set, even if that network is not there."""
         behind = ("route", "replace", NETWORK, "via", self.peer)
         return [*_end(device, self.machine, self.peer, self.peer_mac), behind]
 
     def peer_commands(self, device: str) -> list[tuple[str, ...]]:
-        """Return what ip(8) is told on the peer's side."""
+        """Return the arguments of ip(8) on the peer's side."""
         return _end(device, self.peer, self.machine, self.machine_mac)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """Hold the peer's namespace and the links that end in it. `tap`: the guest's device on the
-    host. `narrow`: what lies behind that namespace where a workload narrows its link, else None.
+    host. `narrow`: the part behind that namespace if a workload narrows its link, else None.
 
     198.18.0.0/15 is for measuring networks (RFC 2544, RFC 6815): nobody routes it.
     """
@@ -70,13 +70,14 @@ class Link:
         return NAMESPACES / self.native_namespace
 
     def unplugged(self, number: int) -> Link:
-        """Return the link with the tap device of a neighbour, which nobody plugs in."""
-        # IFNAMSIZ again.
+        """Return the link with the tap device of a neighbour, which stays unplugged."""
+        # At most 15 bytes, as below (IFNAMSIZ).
         return replace(self, tap=f"lab{self.tap.removeprefix('labctl')}n{number}")
 
     def plug(self) -> None:
-        """Move the tap, which a guest has open by now, to the peer's namespace, with its address.
-        A device that moves loses address and state; its open queues stay. Raises HostError."""
+        """Move the tap, which a guest has already opened, to the peer's namespace, with its
+        address. A device that moves loses address and state; its open queues stay. Raises
+        HostError."""
         try:
             ip("link", "set", "dev", self.tap, "netns", self.peer_namespace)
             own_mac = ("link", "set", "dev", self.tap, "address", self.guest.peer_mac)
@@ -87,9 +88,9 @@ class Link:
 
 @contextmanager
 def link(journal: Journal, guest_mac: str, *, is_narrow: bool = False) -> Iterator[Link]:
-    """Set up both namespaces and the native link; remove them at the end, and by the journal after
-    SIGKILL. `is_narrow`: client and competitor behind the peer's namespace as well. Raises
-    HostError when the host can't have them."""
+    """Set up both namespaces and the native link; remove them at the end, or through the journal
+    after SIGKILL. `is_narrow`: client and competitor behind the peer's namespace as well. Raises
+    HostError if the host does not support them."""
     pid = os.getpid()
     made = Link(
         peer_namespace=f"labctl-peer-{pid}",
@@ -126,9 +127,9 @@ def link(journal: Journal, guest_mac: str, *, is_narrow: bool = False) -> Iterat
 
 @contextmanager
 def native_network(journal: Journal) -> Iterator[Path]:
-    """Make a network namespace for native runs that talk to nobody else: it has its own ports and a
-    loopback device, and nothing reaches it, as a guest without a link. Remove it at the end, and
-    by the journal after SIGKILL. Raises HostError when the host can't have it."""
+    """Make a network namespace for native runs without a peer. It has its own ports and a loopback
+    device, and nothing can reach it, as with a guest without a link. It is removed at the end, or
+    through the journal after SIGKILL. Raises HostError if the host does not support it."""
     name = _native_name()
     with journal.changed(NetworkNamespace(name), PRESENT):
         try:
@@ -140,8 +141,8 @@ def native_network(journal: Journal) -> Iterator[Path]:
 
 @contextmanager
 def tap(journal: Journal, link: Link, *, many_queues: bool) -> Iterator[None]:
-    """Make the guest's tap device, for one guest to open, and remove it at the end wherever it is.
-    Raises HostError when the host can't have it."""
+    """Make the guest's tap device, for one guest to open; remove it at the end, whichever namespace
+    it is in. Raises HostError if the host does not support it."""
     queues = "many" if many_queues else "one"
     device = TapDevice(link.tap, link.peer_namespace, queues)
     with journal.changed(device, PRESENT):
@@ -173,8 +174,8 @@ def _configure(namespace: str, commands: list[tuple[str, ...]]) -> None:
 
 
 def _end(device: str, address: str, other: str, other_mac: str) -> list[tuple[str, ...]]:
-    """Return one end of a link, so that nothing but the workload's own packets goes over it: no
-    IPv6 that would look for routers, and a neighbour that nobody has to ask for."""
+    """Return one end of a link, set up so that only the workload's own packets cross it: no IPv6
+    (no router solicitation) and a permanent neighbour entry (no ARP)."""
     return [
         ("link", "set", "dev", device, "addrgenmode", "none"),
         ("address", "replace", f"{address}/{_PREFIX}", "dev", device),

@@ -23,7 +23,8 @@ _LOOK_S = 0.2
 
 
 def flock_within(descriptor: int, seconds: float) -> bool:
-    """Lock an open file for this process alone; False where another still holds it then."""
+    """Lock an open file for this process alone; return False if another still holds it after that
+    time."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -46,9 +47,9 @@ def host_locked(
 ) -> Iterator[None]:
     """Hold the host's lock (`places.host_lock()`) for a block.
 
-    The kernel lets go of it however the holder ends, so a stale file never blocks. Where it is
-    held, raises BusyError with its holder and since when; or calls `waiting` with that, waits, and
-    raises it after `wait_s` seconds. Raises HostError where the lock can't be opened.
+    The kernel releases it however the holder ends, so a stale file never blocks. If it is held,
+    raises BusyError with its holder and since when; or calls `waiting` with that error, waits, and
+    raises it after `wait_s` seconds. Raises HostError if the lock cannot be opened.
     """
     with os.fdopen(_opened(path), "r+", encoding="utf-8") as file:
         if not flock_within(file.fileno(), 0):
@@ -71,12 +72,12 @@ def host_locked(
         try:
             yield
         finally:
-            # Emptied, not deleted: another may have it open and be waiting to lock it.
+            # Truncate, do not delete: another process may have it open and be waiting to lock it.
             os.ftruncate(file.fileno(), 0)
 
 
 def _opened(path: Path) -> int:
-    """Return the lock's file, in a folder that only its owner can look into."""
+    """Return the lock's file, in a folder that only its owner can read."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with held(path.parent.parent, path.parent.name) as folder:
@@ -106,5 +107,5 @@ def _busy(text: str) -> BusyError:
             hint=f"Wait until it is done, or end it with 'kill {holder['pid']}'.",
         )
     except (ValueError, KeyError, TypeError):
-        # It has locked the file and not yet written to it, or is about to let go.
+        # The holder has locked the file and not written to it yet, or is about to release it.
         return BusyError("another labctl is using this host", hint="Wait until it is done.")

@@ -19,9 +19,8 @@ _PROGRAMS = ("qemu-system", "qemu-kvm", "firecracker", "cloud-hypervis", "crosvm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningMachine:
-    """Describe a virtual machine that runs. `name`: the guest's, else its program's. `allowed`: the
-    CPUs that it may run on.
-    """
+    """Describe a running virtual machine. `name`: the guest's, else its program's. `allowed`: the
+    CPUs that it may run on."""
 
     pid: int
     name: str
@@ -44,7 +43,7 @@ def running_machines(root: Path = Path("/")) -> list[RunningMachine]:
             status = (folder / "status").read_text(errors="replace")
         except OSError:
             continue  # it has ended
-        # It has ended and nobody has reaped it; or somebody asks QEMU what it is or what it can do.
+        # A zombie that was not reaped yet, or a QEMU started only to query its capabilities.
         if not arguments or "\0-machine\0none" in arguments or "\0--version" in arguments:
             continue
         named = re.search(r"\0-name\0(?:guest=)?([^,\0]+)", arguments)
@@ -54,13 +53,13 @@ def running_machines(root: Path = Path("/")) -> list[RunningMachine]:
 
 
 def allowed_cpus(status: str) -> CpuSet:
-    """Return the CPUs that a /proc/PID/status (proc_pid_status(5)) allows; none where it doesn't
-    tell."""
+    """Return the CPUs that a /proc/PID/status (proc_pid_status(5)) allows; none if it does not list
+    them."""
     found = re.search(r"^Cpus_allowed_list:\s*(\d[\d,-]*)$", status, re.MULTILINE)
     return parse_cpus(found[1]) if found else frozenset()
 
 
-# Identify the host's processes beyond doubt: a pid alone may belong to a newer one.
+# Identify the host's processes uniquely: a pid alone may belong to a newer one.
 
 
 def boot_id() -> str:
@@ -69,8 +68,7 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since the boot; None when it is dead or a
-    zombie.
+    """Return a process's start time, in clock ticks since the boot; None if it is dead or a zombie.
 
     proc_pid_stat(5): field 3 is the state, field 22 the start time. The command's name in
     parentheses may itself hold spaces and parentheses.
@@ -90,13 +88,13 @@ def is_alive(pid: int, started: int) -> bool:
 
 # Parse facts of one machine, host or guest, from the texts of its kernel's files.
 #
-# Both sides are read by the same code, the guest's files through its runner, so that a fact means
-# the same on both. A fact that can't be had is {"unavailable": reason}.
+# The same code reads both sides, the guest's files through its runner, so that a fact means the
+# same on both. An unavailable fact is {"unavailable": reason}.
 
 
 Facts = dict[str, object]
 Texts = Mapping[str, str | None]
-"""Path to the text of the file there, None where it can't be read."""
+"""Path to the file's text, None if it could not be read."""
 
 ReadFiles = Callable[[Sequence[str]], Texts]
 """Reads files of a machine: `host.facts.read_host_files`, or a guest's `Channel.read`."""
@@ -149,7 +147,8 @@ _COMMAND_LINE_OPTIONS = re.compile(
     r"|noautogroup|rt_group_sched|pti|nopti|spec_store_bypass_disable|spectre_v2|retbleed|nokaslr"
     r"|(?:kvm|kvm_intel|kvm_amd|intel_idle|processor|cpuidle|cpufreq|sched)[._]\w+)(=.*)?"
 )
-"""The options that bear on what is measured. Not the whole line: others hold hosts and tokens."""
+"""Kernel options that affect measurements. Not the whole line: other options hold hosts and
+tokens."""
 
 _CONFIG_OPTIONS: Mapping[str, str] = {
     "hz": "CONFIG_HZ",
@@ -168,8 +167,8 @@ _VULNERABILITIES = tuple(
         *("tsa", "tsx_async_abort", "vmscape"),
     )
 )
-"""The files of Documentation/ABI/testing/sysfs-devices-system-cpu, 6.18. By name, because a
-guest's files are read through its runner, which lists no folders."""
+"""Files of Documentation/ABI/testing/sysfs-devices-system-cpu, 6.18. By name, because a guest's
+files are read through its runner, which cannot list folders."""
 
 FACT_FILES: tuple[str, ...] = (
     *_SETTINGS.values(),
@@ -189,7 +188,8 @@ def machine_facts(read: ReadFiles) -> Facts:
 
 
 def facts_from_texts(texts: Texts) -> Facts:
-    """Return the same from the texts alone; a path that is not in `texts` could not be read."""
+    """Return the same from the texts alone; a path that is missing from `texts` could not be
+    read."""
     facts: Facts = {name: _setting(texts, path) for name, path in _SETTINGS.items()}
     facts["turbo"] = _turbo(texts)
     facts["fair_scheduler"] = _fair_scheduler(release_of(facts))
@@ -209,16 +209,16 @@ def unavailable(reason: str) -> dict[str, str]:
 
 
 def release_of(facts: Facts) -> str:
-    """Return the kernel's release; "" when even that could not be read."""
+    """Return the kernel's release; "" if it could not be read."""
     release = facts.get("kernel_release")
     return release if isinstance(release, str) else ""
 
 
 def same_kernel(host: Facts, guest: Facts) -> tuple[bool, str]:
-    """Return whether native and guest ran on one kernel, and what their ratio may be called.
+    """Return whether native and guest ran on one kernel, and the name of their ratio.
 
     METHOD rule 3: virtualization overhead if release and configuration agree, else a stack
-    difference, because the ratio then holds two kernels apart as well.
+    difference, because the ratio then includes the difference between two kernels.
     """
     ours, theirs = release_of(host) or "unknown", release_of(guest) or "unknown"
     stack = "the native-versus-guest ratio is a stack difference, not virtualization overhead"
@@ -254,7 +254,7 @@ def _turbo(texts: Texts) -> Any:
 
 
 def _fair_scheduler(release: str) -> Any:
-    """Return what serves SCHED_OTHER: EEVDF took CFS's place in Linux 6.6."""
+    """Return the scheduler of SCHED_OTHER: EEVDF replaced CFS in Linux 6.6."""
     version = re.match(r"(\d+)\.(\d+)", release)
     if version is None:
         return unavailable("the kernel's release is not known")
@@ -288,21 +288,21 @@ def _root_file_system(texts: Texts) -> Any:
         for line in (texts.get(_MOUNTS) or "").splitlines()
         if len(fields := line.split()) > 2 and fields[1] == "/"
     ]
-    # The last mount on a mount point is the one that is seen.
+    # The last mount on a mount point hides the earlier ones.
     return types[-1] if types else unavailable(f"no root in {_MOUNTS}")
 
 
 _NO_DISK = re.compile(
     r"(?:[hsv]|xv)d[a-z]+\d+|(?:nvme\d+n\d+|mmcblk\d+)p\d+|loop\d+(?:p\d+)?|z?ram\d+"
 )
-"""Partitions, and what isn't on a disk of its own."""
+"""Partitions, and devices that are not disks of their own."""
 
 
 def _disks(texts: Texts) -> list[str]:
     """Return names of whole disks, from /proc/partitions ("major minor #blocks name").
 
-    Without loop and RAM disks, which come and go with packages and mounts; below them lies a disk
-    or none, and a state folder on one has its elevator among its own facts.
+    Loop and RAM disks are left out: they come and go with packages and mounts. Below them lies a
+    disk or none, and a state folder on one has its elevator among its own facts.
     """
     names = [
         fields[3]

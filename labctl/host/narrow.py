@@ -32,16 +32,16 @@ from labctl.host.settings.tunables import PRESENT
 TO_CLIENT = "client0"
 TO_COMPETITOR = "rival0"
 _OUT = "router0"
-"""Names inside the namespaces: the router's devices, and the others' own."""
+"""Names inside the namespaces: the router's devices, and those of the others."""
 _BACK, _FORTH = "back0", "forth0"
 """TUN devices of the two relays, one name at both ends."""
 NETWORK = "198.18.0.0/16"
-"""All addresses of a link and of what lies behind it."""
+"""Network that holds all addresses of a link and of what lies behind it."""
 _AT_CLIENT = "198.18.1.2"
 _AT_COMPETITOR = "198.18.2.2"
 _PREFIX = 30
 _MOST_DELAYED = 100_000
-"""Packets that netem holds; its default of 1,000 is 12 ms of 1 Gb/s."""
+"""Packets that netem queues; its default of 1,000 is 12 ms of 1 Gb/s."""
 _RELAY = Path(__file__).with_name("relay_program.py")
 _TC_S = 10.0
 _START_S = 10.0
@@ -68,7 +68,7 @@ class Narrow:
 
     @property
     def sentence(self) -> str:
-        """Return what makes narrow links here, for people."""
+        """Return a sentence on how links are narrowed here."""
         has = {"tbf": self.has_tbf, "netem": self.has_netem}
         rate, delay = (name if there else "labctl's relay" for name, there in has.items())
         said = f"Narrow links: rate and queue from {rate}, delay from {delay}"
@@ -76,7 +76,7 @@ class Narrow:
         return f"{said}: this kernel has no {' and no '.join(lacking)}." if lacking else f"{said}."
 
     def by(self, asked: Bottleneck) -> dict[str, str]:
-        """Return what makes rate and delay: a queueing discipline, labctl's relay, or none."""
+        """Return what provides rate and delay: a queueing discipline, labctl's relay, or none."""
         rate = "tbf" if self.has_tbf else "relay"
         delay = "netem" if self.has_netem else "relay"
         return {
@@ -87,14 +87,14 @@ class Narrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowed:
-    """Hold a link while it is narrowed. `pids`: the relays'."""
+    """Hold a link while it is narrowed. `pids`: those of the relays."""
 
     narrow: Narrow
     asked: Bottleneck
     pids: tuple[int, ...]
 
     def to_json(self) -> dict[str, object]:
-        """Return what was asked, what makes it, and what the kernel says of it."""
+        """Return the requested values, the mechanism, and what the kernel reports of it."""
         kernel: dict[str, object] = {}
         by = self.narrow.by(self.asked)
         if by["rate"] == "tbf":
@@ -106,9 +106,9 @@ class Narrowed:
 
 @contextmanager
 def narrow_part(journal: Journal, router: str) -> Iterator[Narrow]:
-    """Make client and competitor behind the namespace `router`, without a bottleneck so far; remove
-    them at the end, and by the journal after SIGKILL. Raises HostError when the host can't have
-    them."""
+    """Make client and competitor behind the namespace `router`, without a bottleneck so far. They
+    are removed at the end, or through the journal after SIGKILL. Raises HostError if the host does
+    not support them."""
     pid = os.getpid()
     client, competitor = f"labctl-client-{pid}", f"labctl-rival-{pid}"
     with ExitStack() as stack:
@@ -132,9 +132,9 @@ def narrow_part(journal: Journal, router: str) -> Iterator[Narrow]:
 
 @contextmanager
 def narrowed(narrow: Narrow, asked: Bottleneck, cpus: CpuSet) -> Iterator[Narrowed]:
-    """Narrow the way to the client while it is open. `cpus`: those of the relays, where the kernel
-    lacks a discipline. Raises HostError when the kernel refuses one, BrokenError when a relay
-    doesn't start, or has ended by itself."""
+    """Narrow the path to the client inside the block. `cpus`: those of the relays, if the kernel
+    lacks a discipline. Raises HostError if the kernel refuses one, BrokenError if a relay does not
+    start or has ended by itself."""
     by = narrow.by(asked)
     with ExitStack() as stack:
         try:
@@ -158,7 +158,7 @@ def narrowed(narrow: Narrow, asked: Bottleneck, cpus: CpuSet) -> Iterator[Narrow
 
 
 def _tbf(asked: Bottleneck) -> tuple[str, ...]:
-    """Return what tc(8) is told for a token bucket filter of that rate and queue."""
+    """Return the arguments of tc(8) for a token bucket filter of that rate and queue."""
     return (
         *("tbf", "rate", f"{asked.rate_bit}bit"),
         *("burst", str(asked.burst_bytes), "limit", str(asked.limit_bytes)),
@@ -166,7 +166,7 @@ def _tbf(asked: Bottleneck) -> tuple[str, ...]:
 
 
 def _join(router: str, device: str, at_router: str, namespace: str, address: str) -> None:
-    """Connect a namespace with the router, which is its way to all other machines."""
+    """Connect a namespace with the router, its gateway to all other machines."""
     ip(
         *("-n", router, "link", "add", device, "type", "veth"),
         *("peer", "name", _OUT, "netns", namespace),
@@ -180,8 +180,8 @@ def _join(router: str, device: str, at_router: str, namespace: str, address: str
 
 
 def _forward(router: str) -> None:
-    """Let the router pass packets on."""
-    # /proc/sys/net is that of who opens it.
+    """Enable packet forwarding on the router."""
+    # /proc/sys/net shows the network namespace of the process that opens it.
     script = "echo 1 >/proc/sys/net/ipv4/ip_forward"
     argv = [*dies_with_labctl(), "nsenter", f"--net={NAMESPACES / router}", "sh", "-c", script]
     run(argv, deadline=Deadline.after(_TC_S, "letting the router forward packets"))
@@ -219,7 +219,7 @@ def _shown(namespace: str, device: str) -> Any:
 
 
 def _tc(namespace: str, *words: str) -> str:
-    """Return what tc(8) prints. Raises OSError with what it says when it fails."""
+    """Return the output of tc(8). Raises OSError with its message if it fails."""
     argv = [*dies_with_labctl(), "tc", "-n", namespace, *words]
     done = run(argv, deadline=Deadline.after(_TC_S, "tc"), check=False)
     if done.returncode != 0:
@@ -229,8 +229,8 @@ def _tc(namespace: str, *words: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Relay:
-    """Name a relay's way: from one namespace to another, by devices of one name, for what goes to
-    `network`."""
+    """Name a relay's direction: from one namespace to another, by devices of one name, for packets
+    to `network`."""
 
     source: str
     target: str
@@ -242,7 +242,7 @@ class _Relay:
 def _relaying(
     way: _Relay, delay_ms: float, rate_bit: int, limit_bytes: int, cpus: CpuSet
 ) -> Iterator[int]:
-    """Send what goes to the network through a relay; yield its pid. `rate_bit`: 0 for any."""
+    """Send packets to the network through a relay; yield its pid. `rate_bit`: 0 for unlimited."""
     source, target, device, network = way.source, way.target, way.device, way.network
     with ExitStack() as stack:
         for namespace in (source, target):

@@ -40,12 +40,11 @@ def in_tree(
 ) -> list[str]:
     """Return the argv that runs `argv` chrooted into a tree, in a private mount namespace.
 
-    It execs all the way: the pid that is started is the pid of `argv`. `mounts`: what else
-    appears at which path of the root or of /run, files read-only. `network`: the network namespace
-    that it is in; `isolated`: one of its own, with nothing but a loopback device. /tmp, /run,
-    /dev/shm and SysV IPC are empty and its own. It dies with the thread that starts it: if labctl
-    is killed no hog is left behind, and so it must not be started from a thread that ends early
-    (prctl(2), PR_SET_PDEATHSIG).
+    It execs all the way: the started pid is the pid of `argv`. `mounts`: what else to mount, and at
+    which path of the root or of /run; files are read-only. `network`: its network namespace;
+    `isolated`: a new one with only a loopback device. /tmp, /run, /dev/shm and SysV IPC are empty
+    and its own. It dies with the thread that starts it (prctl(2), PR_SET_PDEATHSIG), so that no hog
+    is left if labctl is killed. It must therefore not be started from a thread that ends early.
     """
     arguments = [str(tree)]
     for source, target in (mounts or {}).items():
@@ -88,7 +87,7 @@ class NativeSession:
         return placement(self.pid)
 
     def check_alive(self) -> None:
-        """Raise BrokenError with what it said last when the runner has ended."""
+        """Raise BrokenError with the runner's last output if it has ended."""
         if self.process.poll() is not None:
             self._stderr.seek(0)
             said = self._stderr.read()[-_LAST_WORDS:].decode(errors="replace").strip()
@@ -113,8 +112,8 @@ def native_session(
     """Start a runner in the tree: own session, memory cgroup of the guest's size, equal cpu weight.
 
     `network`: its network namespace, else the host's. `limits`: of its cgroup, else the default.
-    CPUs and policy are each command's own (the runner sets them after the fork). Raises HostError
-    without root, when the tree is not there, or when the host lacks memory cgroups.
+    Each command has its own CPUs and policy (the runner sets them after the fork). Raises HostError
+    without root, without the tree, or if the host lacks memory cgroups.
     """
     check_tree(tree)
     name = f"native-{os.getpid()}"
@@ -138,7 +137,7 @@ def runner_in(
     isolated: bool = False,
 ) -> Iterator[NativeSession]:
     """Start a runner in the tree and the cgroup, in a session of its own. `network`, `isolated`: as
-    `in_tree` has them. Raises HostError without root."""
+    for `in_tree`. Raises HostError without root."""
     with ExitStack() as stack:
         ours, theirs = socket.socketpair()
         stack.enter_context(ours)
@@ -165,7 +164,8 @@ def runner_in(
 
 
 def check_tree(tree: Path) -> None:
-    """Raise HostError unless we can run programs of the tree: root, and the tree is whole."""
+    """Raise HostError unless labctl can run programs of the tree: it needs root and a complete
+    tree."""
     if os.geteuid() != 0:
         raise HostError(
             "native runs need root, for a mount namespace and a chroot", hint="Run labctl as root."

@@ -24,7 +24,7 @@ from labctl.host.cgroups import (
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.tunables import PRESENT, CgroupFolder
 
-# Make labctl's own control groups, with what they may take, or say why this host has none.
+# Make labctl's own control groups, with their limits, or say why this host has none.
 
 
 _V1_USAGE, _V2_USAGE = "cpuacct.usage", "cpu.stat"
@@ -32,24 +32,24 @@ _PERIOD_US = 100_000
 """Period of a quota: the kernel's default."""
 _V1_SHARES = 1024
 _V2_WEIGHT = 100
-"""The kernel's and libvirt's defaults, so that our groups weigh what libvirt's /machine does."""
+"""Default of the kernel and libvirt, so that our groups weigh as much as libvirt's /machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLimits:
-    """Hold what a group may take of CPUs. `weight`: against others' 100, as v2 has it.
-    `quota_percent`: of one CPU; None: all that it gets."""
+    """Hold a group's CPU limits. `weight`: against others' 100, as in v2. `quota_percent`: of one
+    CPU; None for no limit."""
 
     weight: int = _V2_WEIGHT
     quota_percent: int | None = None
 
     def files(self, version: int) -> dict[str, str]:
-        """Return the files of a cpu cgroup that say so, and their values."""
+        """Return the files of a cpu cgroup for these limits, and their values."""
         quota_us = None if self.quota_percent is None else self.quota_percent * _PERIOD_US // 100
         if version == 2:
             limit = {} if quota_us is None else {"cpu.max": f"{quota_us} {_PERIOD_US}"}
             return {"cpu.weight": str(self.weight), **limit}
-        # Two is the least (kernel/sched/core.c, MIN_SHARES).
+        # Two is the minimum (kernel/sched/core.c, MIN_SHARES).
         shares = max(2, self.weight * _V1_SHARES // _V2_WEIGHT)
         limit = {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(quota_us)}
         return {"cpu.shares": str(shares), **({} if quota_us is None else limit)}
@@ -62,13 +62,13 @@ class Cgroup:
     folders: Mapping[str, Path]
     memory: Hierarchy | None
     cpu_root: Path | None
-    """The v1 cpu hierarchy whose root members must be in, for the sake of real-time policies."""
+    """Root of the v1 cpu hierarchy; members must be there to have real-time policies."""
     accounts: Path | None = None
-    """File that says what its members have used of CPUs; None where no hierarchy tells."""
+    """File with the CPU time of its members; None if no hierarchy has one."""
 
     def cpu_ns(self) -> int | None:
-        """Return the CPU time of all that has ever been in it, in ns; None where nothing tells.
-        Raises BrokenError when the group is gone."""
+        """Return the CPU time of all processes that were ever in it, in ns; None if no hierarchy
+        accounts for it. Raises BrokenError if the group is gone."""
         if self.accounts is None:
             return None
         try:
@@ -80,7 +80,7 @@ class Cgroup:
         return int(dict(line.split() for line in text.splitlines())["usage_usec"]) * 1000
 
     def add(self, pid: int) -> None:
-        """Move a process here; children that it forks from now on follow it."""
+        """Move a process here; children that it forks later follow it."""
         targets = {*self.folders.values()} | ({self.cpu_root} if self.cpu_root else set())
         for folder in sorted(targets):
             try:
@@ -92,9 +92,10 @@ class Cgroup:
                 ) from error
 
     def oom_kills(self) -> int:
-        """Return how many of its processes the kernel killed because the group had no memory left.
+        """Return how many of its processes the kernel killed because the group ran out of memory.
 
-        Raises BrokenError when the kernel doesn't tell (before 4.13 on v1) or there is no limit.
+        Raises BrokenError if the kernel does not count them (before 4.13 on v1) or there is no
+        limit.
         """
         if self.memory is None:
             raise BrokenError("a cgroup without a memory limit counts no out-of-memory kills")
@@ -104,8 +105,7 @@ class Cgroup:
 
 
 def why_no_command_cgroup(layout: Layout, controllers: Collection[str]) -> str | None:
-    """Return why a native command can't have a cgroup with these controllers; None where it
-    can."""
+    """Return why a native command cannot have a cgroup with these controllers; None if it can."""
     for controller in controllers:
         if not has(layout, controller):
             return f"this host has no cgroup controller '{controller}'"
@@ -113,8 +113,8 @@ def why_no_command_cgroup(layout: Layout, controllers: Collection[str]) -> str |
 
 
 def _why_no_cpu_group(layout: Layout) -> str | None:
-    """Return why labctl makes no cpu group here: on v2 the controller that one group needs puts
-    all groups beside it in cpu groups as well, native runs' and guests' among them."""
+    """Return why labctl makes no cpu group here. On v2, enabling the controller for one group puts
+    all its sibling groups into cpu groups as well, those of native runs and guests included."""
     if not layout.v2_refuses_realtime:
         return None
     return (
@@ -127,11 +127,11 @@ def _why_no_cpu_group(layout: Layout) -> str | None:
 def command_cgroup(
     layout: Layout, journal: Journal, name: str, controllers: Collection[str]
 ) -> Iterator[None]:
-    """Have the folders of a cgroup in the journal that a native runner limits its command by, at
-    the top of each hierarchy that has one of these controllers. Raises HostError where none has."""
+    """Keep in the journal the folders of a cgroup by which a native runner limits its command, at
+    the top of each hierarchy that has one of these controllers. Raises HostError if none has."""
     if why := why_no_command_cgroup(layout, controllers):
         raise HostError(why)
-    # One group of v2 is for all controllers, so the memory of the guest is a limit there as well.
+    # A v2 group covers all controllers, so the memory of the guest is a limit there as well.
     wanted = {*controllers}
     if wanted and layout.name == "v2" and has(layout, "memory"):
         wanted.add("memory")
@@ -144,7 +144,7 @@ def command_cgroup(
 
 
 def why_no_limits(layout: Layout, limits: CpuLimits) -> str | None:
-    """Return why a group can't have such limits on this host; None where it can."""
+    """Return why a group cannot have such limits on this host; None if it can."""
     cpu = layout.controllers.get("cpu")
     if cpu is None:
         return "the host has no cpu cgroups, in which a weight or a quota is set"
@@ -169,10 +169,10 @@ def group(
     """Make a group "labctl-NAME" at the top of each hierarchy, beside libvirt's /machine.
 
     Its cpu weight is the default unless `limits` say otherwise, its memory at most `memory_bytes`
-    (no swap on top). `accounted`: `Cgroup.cpu_ns` tells what it used, where the host has any
-    hierarchy that does. It is in the journal, so that SIGKILL leaves none behind; at the end what
-    is still in it is killed. Raises HostError when a limit is asked for and the host has no such
-    cgroups.
+    (no swap on top). `accounted`: `Cgroup.cpu_ns` reports its CPU time, if any hierarchy of the
+    host accounts for it. The journal lists it, so that SIGKILL leaves none behind; at the end,
+    processes still in it are killed. Raises HostError if a limit is requested and the host has no
+    such cgroups.
     """
     memory = layout.controllers.get("memory") if memory_bytes is not None else None
     if memory_bytes is not None and memory is None:
@@ -183,7 +183,7 @@ def group(
     if limits is not None and (why := why_no_limits(layout, limits)):
         raise HostError(f"cannot limit what a cgroup takes of CPUs: {why}")
     cpu = layout.controllers.get("cpu")
-    # Limits come with a cpu cgroup that takes no real-time policies where the kernel has budgets.
+    # Limits need a cpu cgroup, which refuses real-time policies if the kernel has budgets.
     by_cgroup = cpu is not None and (limits is not None or has_cpu_groups(layout))
     folders: dict[str, Path] = {}
     if cpu is not None and by_cgroup:
@@ -208,8 +208,8 @@ def group(
 
 
 def _accounting(layout: Layout) -> Path | None:
-    """Return the place in a hierarchy's root of what says how much a group used. A v2 group has it
-    without any controller (Documentation/admin-guide/cgroup-v2.rst, "cpu.stat")."""
+    """Return the path, below a hierarchy's root, of the file with a group's CPU time. A v2 group
+    has it without any controller (Documentation/admin-guide/cgroup-v2.rst, "cpu.stat")."""
     if (v1 := layout.controllers.get("cpuacct")) is not None and v1.version == 1:
         return v1.folder / _V1_USAGE
     return None if layout.unified is None else layout.unified / _V2_USAGE
@@ -245,24 +245,24 @@ def _set(path: Path, value: str) -> None:
 # Remove cgroups of guests that a killed embedded libvirt left behind.
 #
 # libvirt makes one per guest in each hierarchy that it uses, and removes it when it sees the guest
-# end. After SIGKILL nobody sees that: the guest is ended by the next labctl, before libvirt opens.
+# end. After SIGKILL it cannot see that: the next labctl ends the guest before it opens libvirt.
 
 
 _PARTITIONS = ("machine", "machine.slice")
-"""Folders of guests' cgroups: libvirt's own, and systemd's, which removes its scopes but not what
-libvirt made beside them in v1 hierarchies that systemd doesn't use."""
+"""Folders of guests' cgroups: libvirt's own, and systemd's. systemd removes its scopes but not what
+libvirt made beside them in v1 hierarchies that systemd does not use."""
 
 _EMPTYING_S = 2.0
-"""A process has left its cgroup some time after /proc shows no more of it."""
+"""Time for a process to leave its cgroup: that happens some time after it is gone from /proc."""
 
 
 def of_guests(libvirt_root: Path, names: re.Pattern[str], root: Path = Path("/")) -> list[Path]:
-    """Return those of guests of these names that a libvirt embedded with that root folder has
-    started, whether they live or not, below `root`.
+    """Return the cgroups, below `root`, of guests of these names that a libvirt embedded with that
+    root folder has started, running or not.
 
     Their names hold the SHA-256 of the root folder's name (libvirt's
-    virDomainDriverGenerateRootHash): neither a daemon's guests nor those of another state folder
-    are among them.
+    virDomainDriverGenerateRootHash), so that neither a daemon's guests nor those of another state
+    folder match.
     """
     digest = hashlib.sha256(str(libvirt_root).encode()).hexdigest()[:8]
     name = re.compile(
@@ -272,15 +272,16 @@ def of_guests(libvirt_root: Path, names: re.Pattern[str], root: Path = Path("/")
         path
         for folder in _partitions(root)
         for path in sorted(folder.iterdir())
-        # systemd.unit(5): a "-" that is no separator is escaped.
+        # systemd.unit(5): a "-" that is not a separator is escaped.
         if name.fullmatch(path.name.replace("\\x2d", "-"))
     ]
 
 
 def remove(group: Path) -> None:
-    """Take one away, and what libvirt made in it for the guest's threads; nothing when it is gone.
+    """Remove a cgroup, and the groups that libvirt made in it for the guest's threads; do nothing
+    if it is gone.
 
-    Raises OSError, with all of it left in place, when something is still in it.
+    Raises OSError, and removes nothing, if processes are still in it.
     """
     deadline = time.monotonic() + _EMPTYING_S
     with suppress(FileNotFoundError):
@@ -293,10 +294,10 @@ def remove(group: Path) -> None:
 
 
 def remove_empty_partitions(root: Path = Path("/")) -> None:
-    """Take away the partitions that libvirt made for its guests and leaves behind. systemd's own
-    slice stays, and so does what another guest is in."""
+    """Remove the partitions that libvirt made for its guests and left behind. systemd's own slice
+    stays, and so does a partition with another guest."""
     for mount in mount_points(root):
-        with suppress(OSError):  # not there, or in use: rmdir(2) takes empty ones alone
+        with suppress(OSError):  # missing or in use: rmdir(2) removes only empty ones
             os.rmdir(mount / _PARTITIONS[0])
 
 
@@ -310,7 +311,7 @@ def _partitions(root: Path) -> Iterator[Path]:
 def _is_empty(group: Path) -> bool:
     events = group / "cgroup.events"
     if events.exists():
-        # On v2 it tells of all below, and in threaded groups cgroup.procs can't be read.
+        # On v2 it counts all groups below, and in threaded groups cgroup.procs can't be read.
         return "populated 0" in events.read_text(encoding="ascii").splitlines()
     folders = (Path(folder) for folder, _, _ in os.walk(group))
     return not any((folder / "cgroup.procs").read_text(encoding="ascii") for folder in folders)

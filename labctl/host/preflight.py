@@ -1,4 +1,4 @@
-"""Check what must be there before a sweep starts. Only reads."""
+"""Check a sweep's requirements before it starts. Only reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIB = 1024 * 1024
 TOOLS = (QEMU, "qemu-img", "unshare", "setpriv", "taskset", "chroot")
 LINK_TOOLS = ("ip", "nsenter")
 HEADROOM_BYTES = 256 * _MIB
-"""Memory that QEMU, labctl and the host need beside the guest's."""
+"""Memory for QEMU, labctl and the host, beside the guest's."""
 
 
 def preflight(
@@ -30,11 +30,11 @@ def preflight(
     has_network: bool = False,
     root: Path = Path("/"),
 ) -> list[HostError]:
-    """Return every problem that would end the sweep later, each with its remedy; [] when none.
+    """Return every problem that would end the sweep later, each with its remedy; [] if none.
 
-    `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs
-    that exist at one time) must be available as /proc/meminfo counts it. `needs_root`: what of it
-    root alone can do, a clause each. `has_link`: its guests send packets to a peer. `has_network`:
+    `disk_bytes` must be free below `state_folder`, `memory_bytes` (all guests and native runs that
+    exist at one time) must be available as /proc/meminfo counts it. `needs_root`: the steps that
+    only root can do, a clause each. `has_link`: its guests send packets to a peer. `has_network`:
     native runs have a network of their own.
     """
     link_tools = LINK_TOOLS if has_link or has_network else ()
@@ -52,7 +52,7 @@ def preflight(
 
 
 def check(problems: Sequence[HostError]) -> None:
-    """Raise one HostError that names them all; nothing when there are none."""
+    """Raise one HostError that names all problems; do nothing if there are none."""
     if len(problems) == 1:
         raise problems[0]
     if problems:

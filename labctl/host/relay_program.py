@@ -1,8 +1,8 @@
-"""Pass packets from one TUN device to another, later, no faster than a rate and through a queue
-with an end: where the kernel lacks netem or tbf.
+"""Pass packets from one TUN device to another, delayed, limited to a rate, and through a bounded
+queue: the substitute if the kernel lacks netem or tbf.
 
-Runs by itself, with nothing but Python: relay_program.py FROM_NETNS FROM_DEVICE TO_NETNS TO_DEVICE
-DELAY_MS RATE_BIT LIMIT_BYTES. RATE_BIT 0: any. It prints a line when it is ready, and ends at
+Runs by itself and needs only Python: relay_program.py FROM_NETNS FROM_DEVICE TO_NETNS TO_DEVICE
+DELAY_MS RATE_BIT LIMIT_BYTES. RATE_BIT 0: unlimited. It prints a line when it is ready, and ends at
 SIGTERM.
 """
 
@@ -24,18 +24,18 @@ _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _LARGEST = 65_536
 _FRAME_HEADER = 14
-"""Bytes that tbf counts of each packet and a TUN device doesn't show (ETH_HLEN)."""
+"""Bytes of each packet that tbf counts and a TUN device does not show (ETH_HLEN)."""
 _MOST_AT_ONCE = 64
 _MOST_WAITING = 100_000
-"""Packets that it holds at most, as netem is told."""
+"""Maximum of queued packets, the same as netem's limit."""
 _TURN_S = 0.5
 
 
 class Relay:
     """Hold packets until they are due. Times are seconds of one clock.
 
-    A packet leaves the bottleneck when all before it have, at the rate, and arrives a delay later.
-    One that finds more than the limit waiting is dropped.
+    A packet leaves the bottleneck after all packets before it, at the rate, and arrives one delay
+    later. A packet is dropped if more bytes than the limit are already queued.
     """
 
     def __init__(self, delay_s: float, rate_bit: int, limit_bytes: int) -> None:
@@ -60,19 +60,19 @@ class Relay:
         self._waiting.append((leaves + self._delay_s, leaves, packet))
 
     def due(self, now: float) -> list[bytes]:
-        """Take the packets out that have arrived by `now`."""
+        """Remove and return the packets that have arrived by `now`."""
         found = []
         while self._waiting and self._waiting[0][0] <= now:
             found.append(self._waiting.popleft()[2])
         return found
 
     def next_s(self, now: float) -> float | None:
-        """Return the seconds until the next packet arrives; None where none waits."""
+        """Return the seconds until the next packet arrives; None if none is queued."""
         return max(0.0, self._waiting[0][0] - now) if self._waiting else None
 
 
 def _attached(namespace: str, device: str) -> int:
-    """Return a descriptor of a TUN device in a network namespace, which stays this process's."""
+    """Return a descriptor of a TUN device in a network namespace; this process stays in it."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(namespace, "rb") as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
@@ -87,7 +87,7 @@ def _pass_on(relay: Relay, source: int, target: int, is_stopped: list[bool]) -> 
     while not is_stopped:
         now = time.monotonic()
         for packet in relay.due(now):
-            with suppress(OSError):  # a full device drops, as a wire's end does
+            with suppress(OSError):  # a full device drops packets, as a wire does
                 os.write(target, packet)
         wait_s = relay.next_s(time.monotonic())
         ready, _, _ = select.select([source], [], [], _TURN_S if wait_s is None else wait_s)

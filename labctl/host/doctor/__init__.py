@@ -1,7 +1,7 @@
 """Check what on this host affects measurements of virtualization, one finding per check.
 
-Checks read files and run commands that read; they change nothing, but for the one that looks for
-what firmware does: it has the kernel stop CPUs, and only when it is asked to.
+Checks read files and run commands that only read. One exception, only on request: the check for
+firmware interruptions has the kernel stop CPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Show what the host's CPUs do when idle: two looks at /proc, a moment apart."""
+"""Sample what the host's CPUs do when idle: two readings of /proc, a moment apart."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyProcess:
-    """Describe a busy process. `cpus`: CPU seconds per second that it took. `allowed`: where it may
-    run.
-    """
+    """Describe a busy process. `cpus`: CPU seconds per second that it used. `allowed`: the CPUs
+    that it may run on."""
 
     pid: int
     name: str
@@ -45,7 +44,7 @@ class BusyProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Hold the host's activity. `busy`, `steal`: share of each CPU's time between the looks;
+    """Hold the host's activity. `busy`, `steal`: share of each CPU's time between the readings;
     `steal_since_boot`: of all CPUs' time since the boot. `processes`: the busiest first."""
 
     seconds: float
@@ -57,7 +56,8 @@ class Activity:
 
 
 def observe(reader: Reader, seconds: float) -> Activity:
-    """Look, sleep, look again. What is asleep meanwhile is not counted: nor are we."""
+    """Read, sleep, read again. Processes that sleep meanwhile do not count; labctl itself is
+    one."""
     before = snapshot(reader)
     time.sleep(seconds)
     return between(reader, before, snapshot(reader))

@@ -1,4 +1,4 @@
-"""Define what a check is, what it says, and what it is told about the sweep to come."""
+"""Define checks, their findings, and the sweep that they check for."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GIB = 1024 * MIB
 
 
 class Status(StrEnum):
-    """Name the statuses in order of gravity."""
+    """Name the statuses in order of severity."""
 
     BLOCK = "block"
     """No sweep starts, or none can be valid, until this is changed."""
     WARN = "warn"
-    """It bears on the figures, or a tuning or a metric is unavailable."""
+    """It affects the figures, or a tuning or a metric is unavailable."""
     UNKNOWN = "unknown"
     """Unknown; `found` says why."""
     OK = "ok"
@@ -33,8 +33,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Hold one row. `remedy`: a command, or a sentence where none helps; "" when nothing is to be
-    done. `value`: what was found, for programs; None when it is unknown."""
+    """Hold one row. `remedy`: a command, or a sentence if no command helps; "" if nothing needs
+    doing. `value`: the finding for programs; None if it is unknown."""
 
     name: str
     group: str
@@ -52,7 +52,7 @@ class Finding:
 class Scope:
     """Describe what a sweep would need of this host.
 
-    `accelerator`: what guests run under, or the error that came of asking. `cpus`: those that the
+    `accelerator`: the guests' accelerator, or the error from asking for it. `cpus`: those that the
     pin plan gives the vCPUs. `memory_bytes`, `disk_bytes`: of the guest, of the state folder.
     """
 
@@ -71,7 +71,7 @@ class Scope:
     """Seconds to look for firmware interruptions, which stops CPUs; None: not at all."""
 
     def requiring(self, wanted: Callable[[Requires], object]) -> list[str]:
-        """Return the names of the tunings whose requirements hold something."""
+        """Return the names of the tunings with a requirement that matches."""
         return [name for name, tuning in self.tunings.items() if wanted(tuning.requires)]
 
     def using(self, wanted: Callable[[Tuning], object]) -> list[str]:
@@ -83,7 +83,8 @@ S = TypeVar("S", bound=Scope)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold what a check found; its row is made of this and of the check's own name and reason."""
+    """Hold the result of a check; its row is made of this and of the check's own name and
+    reason."""
 
     status: Status
     found: str
@@ -109,8 +110,8 @@ def unknown(found: str, remedy: str = "") -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[S]):
-    """Look for one thing. `why`: why it matters, one sentence. `look` reads and changes nothing.
-    `applies`: whether there is anything to look for."""
+    """Check one thing. `why`: why it matters, one sentence. `look` reads and changes nothing.
+    `applies`: whether there is anything to check."""
 
     name: str
     group: str
@@ -119,7 +120,8 @@ class Check(Generic[S]):
     applies: Callable[[S], bool] = lambda _: True
 
     def finding(self, reader: Reader, scope: S) -> Finding:
-        """Return the row of this check; one that fails is a row as well, and the others go on."""
+        """Return the row of this check. A check that fails is a row as well, and the others go
+        on."""
         try:
             result = self.look(reader, scope)
         except LabctlError as error:

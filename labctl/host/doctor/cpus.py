@@ -133,7 +133,7 @@ def mitigations(reader: Reader, scope: Scope) -> Result:
     texts = {name: reader.text(f"{folder}/{name}") or "" for name in reader.names(folder)}
     if not texts:
         return unknown(f"no {folder}")
-    # "Mitigation: …; BHI: Vulnerable" is open as well.
+    # "Mitigation: …; BHI: Vulnerable" is vulnerable as well.
     exposed = sorted(name for name, text in texts.items() if "Vulnerable" in text)
     options = [
         word

@@ -1,4 +1,4 @@
-"""Measure what firmware takes from the CPUs behind the kernel's back, by the kernel's hwlat
+"""Measure the time that firmware takes from the CPUs unseen by the kernel, with the kernel's hwlat
 tracer."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THRESHOLD_US = 10
 _SLACK_S = 20.0
 
 # hwlatdetect takes its files from debugfs and leaves tracing off. In a mount namespace of its own
-# nothing stays mounted, and tracing is put back as it was.
+# nothing stays mounted, and the script restores tracing.
 _SCRIPT = """
 mount -t debugfs nodev /sys/kernel/debug || exit
 cd /sys/kernel/debug/tracing || exit

@@ -8,11 +8,11 @@ from labctl.base.hostfacts import EVERYTHING, Rests
 from labctl.host.doctor.check import Finding, Status
 
 PINNING = frozenset({Rests.PLACEMENT, Rests.SCHEDULING})
-"""Changes that the tunings of `pinning` make, the study to begin with."""
+"""Changes that the tunings of `pinning` make, the first study that people run."""
 
 _ALWAYS = ("kvm-right", "kvm-boot")
-"""Checks that come first for any study: under emulation, differences from native are those of the
-emulator."""
+"""Checks that come first for any study: under emulation, differences from native are the
+emulator's."""
 _BEARING = {
     "cpus": frozenset({Rests.PLACEMENT, Rests.SCHEDULING}),
     "core-kinds": frozenset({Rests.PLACEMENT}),
@@ -40,16 +40,16 @@ _BEARING = {
     "irq-affinity": frozenset({Rests.PLACEMENT}),
     "smt": frozenset({Rests.PLACEMENT}),
 }
-"""Checks that bear on tunings which change one of these, the gravest first."""
+"""Checks that affect tunings which change one of these, most severe first."""
 _OTHERWISE = ("steal", "other-guests", "cpu-load", "swap", "nested", "pmu", "kvm-exits")
-"""Checks that bear on any study, less than those above."""
+"""Checks that affect any study, less than those above."""
 
 
 def foremost(
     findings: Iterable[Finding], rests: frozenset[Rests], most: int = 3
 ) -> tuple[Finding, ...]:
-    """Return the warnings that matter most to a study whose tunings change `rests`, the gravest
-    first and one of a group: two of a group mostly have one cause."""
+    """Return the warnings that matter most to a study whose tunings change `rests`, most severe
+    first and one per group, because two of a group mostly have one cause."""
     order = (
         *_ALWAYS,
         *(name for name, bears_on in _BEARING.items() if bears_on & rests),

@@ -1,5 +1,4 @@
-"""Find who else is at work on this host: other guests, other tasks, the hypervisor below,
-labctl."""
+"""Find other load on this host: other guests, other tasks, the hypervisor below, labctl."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from labctl.host.settings.journal import Journal
 
 GROUP = "load"
 _BUSY = 0.1
-"""CPU seconds per second: what studies let others take on a trial's CPUs."""
+"""CPU seconds per second that studies allow others on a trial's CPUs."""
 _STEAL = 0.01
 
 

@@ -1,4 +1,4 @@
-"""Check the host's memory: how much, where, in which pages, and who touches it."""
+"""Check the host's memory: size, location, page sizes, and what scans or moves it."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ def _meminfo(reader: Reader, name: str) -> int | None:
 
 
 def _kib(text: str, name: str) -> int:
-    """Return bytes of a line of a node's meminfo ("Node 0 MemFree: 123 kB"), 0 when it isn't
-    there."""
+    """Return bytes of a line of a node's meminfo ("Node 0 MemFree: 123 kB"), 0 if the line is
+    missing."""
     found = re.search(rf"\b{name}:\s+(\d+) kB", text)
     return int(found[1]) * 1024 if found else 0
 

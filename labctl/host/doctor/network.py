@@ -1,4 +1,5 @@
-"""Check what a link between a guest and its peer is made of: tap devices, vhost-net, namespaces."""
+"""Check the requirements of a link between a guest and its peer: tap devices, vhost-net,
+namespaces."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ GROUP = "network"
 TUN, VHOST = "/dev/net/tun", "/dev/vhost-net"
 _PROGRAMS = ("ip", "nsenter")
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
-"""linux/capability.h. What it takes to make devices, and to make and enter namespaces."""
+"""Capabilities (linux/capability.h) needed to make devices, and to make and enter namespaces."""
 
 
 def tap(reader: Reader, scope: Scope) -> Result:

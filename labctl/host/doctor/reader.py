@@ -1,4 +1,5 @@
-"""Define how checks see the host: files below a root, and what reading commands print."""
+"""Define how checks read the host: files below a root, and the output of commands that only
+read."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Say who may open a file: stat(2). `mode` without the file's type."""
+    """Owner, group and mode of a file: stat(2). `mode` without the file's type."""
 
     uid: int
     gid: int
@@ -39,7 +40,7 @@ class RunTool(Protocol):
 
 
 def run_tool(argv: Sequence[str], *, seconds: float = _COMMAND_S) -> Output | None:
-    """Return what a command prints; None when it isn't installed, or takes longer than that."""
+    """Return the output of a command; None if it is not installed, or takes longer than that."""
     try:
         done = process.run(
             argv,
@@ -63,8 +64,7 @@ class Reader:
         return self.root / str(path).lstrip("/")
 
     def text(self, path: str) -> str | None:
-        """Return the text of a file without what surrounds it; None also for one that isn't
-        there."""
+        """Return the text of a file, stripped; None also if the file is missing."""
         try:
             return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
@@ -75,7 +75,7 @@ class Reader:
         return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
     def cpus(self, path: str) -> CpuSet | None:
-        """Return a CPU list; None when there is none (newer kernels write "(null)" for none at
+        """Return a CPU list; None if there is none (newer kernels write "(null)" for none at
         all)."""
         text = self.text(path)
         try:
@@ -84,8 +84,8 @@ class Reader:
             return None
 
     def names(self, folder: str, pattern: str = "*") -> list[str]:
-        """Return the names in a folder that match, sorted as people count; [] when there is no
-        folder."""
+        """Return the names in a folder that match, in natural order; [] if the folder is
+        missing."""
         return sorted((path.name for path in self.path(folder).glob(pattern)), key=_natural)
 
     def exists(self, path: str) -> bool:
@@ -113,7 +113,7 @@ class Reader:
             return None
 
     def free_bytes(self, folder: Path) -> int:
-        """Return what may still be written below a folder, or below its nearest parent."""
+        """Return the free bytes below a folder, or below its nearest parent."""
         return shutil.disk_usage(self._nearest(folder)).free
 
     def device(self, folder: Path) -> str:
@@ -128,8 +128,7 @@ class Reader:
         return found
 
     def process_status(self, field: str) -> str:
-        """Return a field of our own /proc/self/status (proc_pid_status(5)); "" when it isn't
-        there."""
+        """Return a field of our own /proc/self/status (proc_pid_status(5)); "" if it is missing."""
         status = self.text("/proc/self/status") or ""
         found = re.search(rf"^{field}:\s*(.*)$", status, re.MULTILINE)
         return found[1].strip() if found else ""
@@ -143,17 +142,17 @@ class Reader:
         return bool(int(self.process_status("CapEff") or "0", 16) >> number & 1)
 
     def flags(self) -> frozenset[str] | None:
-        """Return the first CPU's flags; None where /proc/cpuinfo lists none (no x86)."""
+        """Return the first CPU's flags; None if /proc/cpuinfo lists none (not x86)."""
         found = re.search(r"^flags\s*:(.*)$", self.text("/proc/cpuinfo") or "", re.MULTILINE)
         return frozenset(found[1].split()) if found else None
 
     def running(self, name: str) -> list[int]:
-        """Return the pids of the processes whose program is called so (at most 15 characters)."""
+        """Return the pids of the processes whose program has that name (at most 15 characters)."""
         pids = self.names("/proc", "[0-9]*")
         return [int(pid) for pid in pids if self.text(f"/proc/{pid}/comm") == name[:15]]
 
     def program(self, name: str) -> str | None:
-        """Return where a program is in PATH; None when it isn't installed."""
+        """Return the path of a program in PATH; None if it is not installed."""
         folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
         return shutil.which(name, path=os.pathsep.join(str(self.path(f)) for f in folders if f))
 

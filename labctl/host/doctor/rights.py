@@ -1,4 +1,4 @@
-"""Check what this user may do of what a sweep does as root (docs/decisions/needs-root.md)."""
+"""Check which of a sweep's privileged steps this user may do (docs/decisions/needs-root.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from labctl.host.doctor.reader import Reader
 
 GROUP = "rights"
 _CAPABILITIES = {12: "NET_ADMIN", 14: "IPC_LOCK", 21: "SYS_ADMIN", 23: "SYS_NICE"}
-"""linux/capability.h. What SYS_RESOURCE is for has a check of its own: memlock."""
+"""Capabilities (linux/capability.h). SYS_RESOURCE is not among them: memlock has a check of its
+own."""
 _TREE = {"CAP_SYS_CHROOT": 18, "CAP_SYS_ADMIN": 21}
 _KNOBS = (
     "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -61,7 +62,7 @@ def kvm(reader: Reader, scope: Scope) -> Result:
 
 
 def _group(reader: Reader, gid: int) -> str | None:
-    """Return the name of a group that is not root's own."""
+    """Return the name of a group other than root's own."""
     lines = [line.split(":") for line in (reader.text("/etc/group") or "").splitlines()]
     names = (fields[0] for fields in lines if len(fields) > 2 and fields[2] == str(gid))
     return next(names, None) if gid else None

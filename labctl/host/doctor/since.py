@@ -1,4 +1,4 @@
-"""Find what of the host has changed since a run, and what its verdicts rest on. Pure."""
+"""Find what has changed on the host since a run, and which verdicts depend on it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
 
 _MEMORY_TOLERANCE = 0.01
-"""The kernel takes more or less for itself from boot to boot."""
+"""Tolerance of the memory's size: the kernel reserves more or less from boot to boot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Comparison:
 
 
 def compare(then: Mapping[str, object], now: Mapping[str, object]) -> Comparison:
-    """Return what the run recorded of the host, against the host's facts now."""
+    """Return the differences between the facts that a run recorded and the host's facts now."""
     changes, same, unknown = [], [], []
     for fact in FACTS:
         if not fact.voids:
@@ -51,8 +51,8 @@ def compare(then: Mapping[str, object], now: Mapping[str, object]) -> Comparison
 def rests_on(
     tuning: Mapping[str, object] | None, baseline: Mapping[str, object] | None
 ) -> frozenset[Rests]:
-    """Return what a tuning changes of the baseline, by what run.json has of both; everything where
-    it has nothing of one of them."""
+    """Return what a tuning changes of the baseline, by what run.json has of both; everything if
+    run.json lacks one of them."""
     if tuning is None or baseline is None:
         return EVERYTHING
     found = {rests for key, rests in _OF_KEY.items() if tuning.get(key) != baseline.get(key)}
@@ -60,7 +60,7 @@ def rests_on(
 
 
 def voided_by(rests: Iterable[Rests], changes: Iterable[FactChange]) -> list[FactChange]:
-    """Return the changes that void a verdict which rests on these."""
+    """Return the changes that void a verdict which depends on these."""
     wanted = frozenset(rests)
     return [change for change in changes if change.fact.voids & wanted]
 

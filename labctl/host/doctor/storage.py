@@ -1,4 +1,4 @@
-"""Check the state folder: room, file system, disk."""
+"""Check the state folder: free space, file system, disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def file_system(reader: Reader, scope: Scope) -> Result:
 
 
 def _elevator(reader: Reader, number: str) -> str | None:
-    """Return the elevator of the disk below a file system; a partition's is that of its disk, one
+    """Return the elevator of the disk below a file system; a partition has that of its disk, one
     folder up."""
     for queue in ("queue", "../queue"):
         text = reader.text(f"/sys/dev/block/{number}/{queue}/scheduler")

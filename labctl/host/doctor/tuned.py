@@ -61,10 +61,10 @@ def drift(reader: Reader, scope: Scope) -> Result:
 
 
 def _settings(reader: Reader, profile: str) -> dict[str, str]:
-    """File to value of what a profile and those that it includes set: tuned.conf(5).
+    """Return file to value as a profile and those that it includes set them: tuned.conf(5).
 
-    What a profile computes (variables, functions), what it sets only if larger (">"), and what is
-    for some machines only is left out.
+    Left out are computed values (variables, functions), values set only if larger (">"), and
+    sections for some machines only.
     """
     return {
         path: value.strip('"')
@@ -85,7 +85,8 @@ def _file_of(section: str, option: str) -> str | None:
 
 
 def _same(wanted: str, found: str) -> bool:
-    """Compare values: "a|b" names alternatives; "always [madvise] never" shows what is selected."""
+    """Compare values: "a|b" names alternatives; "always [madvise] never" shows which one is
+    selected."""
     present = selected(found).split()
     return any(choice.split() == present for choice in wanted.split("|"))
 

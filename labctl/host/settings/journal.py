@@ -1,7 +1,7 @@
-"""Keep the undo journal: what labctl changes on the host, written down before the change.
+"""Keep the undo journal: labctl's changes to the host, recorded before they are made.
 
-What a run changes it undoes itself; what a dead run left is undone by the next one. What
-`labctl host tune` changed stays until `labctl host restore`. See docs/decisions/undo-journal.md.
+A run undoes its own changes. The next run undoes those of one that died. Changes of `labctl host
+tune` stay until `labctl host restore`. See docs/decisions/undo-journal.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from labctl.host.settings.tunables import (
 )
 from labctl.host.settings.tuned_state import ActiveProfile, ProfileFolder
 
-# List every kind of tunable by the name that the undo journal has for it.
+# List every kind of tunable by its name in the undo journal.
 
 
 _KINDS: Mapping[str, type[Tunable]] = {
@@ -68,8 +68,7 @@ _KINDS: Mapping[str, type[Tunable]] = {
 
 
 def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
-    """Return the tunable that a journal's entry speaks of; raises BrokenError for one that is
-    unknown."""
+    """Return the tunable of a journal's entry; raises BrokenError for an unknown one."""
     try:
         return _KINDS[kind](**arguments)
     except (KeyError, TypeError) as error:
@@ -80,7 +79,7 @@ def rebuild(kind: str, arguments: Mapping[str, str]) -> Tunable:
         ) from error
 
 
-# Define how one change of the host is undone, and how it stands while it is not.
+# Define how one change of the host is undone, and its state until then.
 
 
 _READ_BACK_S = 1.0
@@ -92,7 +91,7 @@ _ByKnob = dict[_Knob, list[Entry]]
 
 
 class State(StrEnum):
-    """Name how a pending change stands now."""
+    """State of a pending change now."""
 
     IN_FORCE = "in force"
     UNDONE = "has its old value"
@@ -105,7 +104,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStanding:
-    """Hold a pending change with the knob's present value; None where it has none."""
+    """Hold a pending change with the knob's present value; None if it has none."""
 
     entry: Entry
     present: str | None
@@ -119,12 +118,12 @@ def undone(
     force: bool = False,
     accept: bool = False,
 ) -> list[tuple[Entry, Restored]]:
-    """Put the old values back in the given order where that is ours to do; what was found.
+    """Restore the old values in the given order, if they are ours to restore; return the results.
 
-    `pending`: all that is in the journal. What someone else has set since is left as it is: with
-    `force` it is put back as well, with `accept` it is forgotten.
+    `pending`: all entries of the journal. A value that someone else has set since stays: `force`
+    restores it as well, `accept` drops the entry.
     """
-    # Asked before anything is put back: putting one back may change another (KnobChange.follows).
+    # Ask before restoring anything: restoring one value may change another (KnobChange.follows).
     ours = _by_knob(pending)
     theirs = {entry.id: _foreign_value(entry, tunable, ours) for entry, tunable in entries}
     results = []
@@ -162,12 +161,12 @@ def _restored(entry: Entry, tunable: Tunable) -> Restored:
 
 
 def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | None:
-    """Return what the knob is now, if neither we nor an earlier change of ours made it that.
+    """Return the knob's present value if neither this nor an earlier change of ours set it.
 
     A change that was not read back may have been made in part (500 huge pages instead of 512).
     """
     if not outlives_boot(entry) or isinstance(tunable, CgroupControllers):
-        return None  # other cgroups' owners add controllers, each for itself
+        return None  # owners of other cgroups each add controllers for themselves
     ours = pending[_knob(entry)]
     if not all(e.done for e in ours):
         return None
@@ -181,8 +180,8 @@ def _foreign_value(entry: Entry, tunable: Tunable, pending: _ByKnob) -> str | No
 
 
 def _changed_between(entry: Entry, ours: Sequence[Entry]) -> str | None:
-    """Return what someone else made of a knob after this change and before the next one of ours;
-    None where nobody did. `ours`: all changes of the knob, oldest first."""
+    """Return the value that someone else gave a knob between this change and our next one; None if
+    nobody did. `ours`: all changes of the knob, oldest first."""
     later = ours[ours.index(entry) :]
     for one, following in itertools.pairwise(later):
         if one.new != following.old:
@@ -191,7 +190,7 @@ def _changed_between(entry: Entry, ours: Sequence[Entry]) -> str | None:
 
 
 def standings(pending: Sequence[Entry]) -> list[ChangeStanding]:
-    """Return how each pending change stands now. Only reads."""
+    """Return the present state of each pending change. Only reads."""
     ours = _by_knob(pending)
     return [_standing(entry, ours) for entry in pending]
 
@@ -229,7 +228,7 @@ def _knob(entry: Entry) -> _Knob:
 
 
 def outlives_boot(entry: Entry) -> bool:
-    """Return whether a change is still in force as far as reboots go."""
+    """Return whether a change is still in force after the reboots since, if any."""
     return entry.of_this_boot() or rebuild(entry.kind, entry.arguments).survives_reboot
 
 
@@ -260,9 +259,9 @@ __all__ = [
 class KnobChange:
     """Request a value for a knob.
 
-    `value` None: what becomes of it is seen afterwards, because a tool changes it, or (`follows`)
-    the kernel does, when the others are changed or put back. A change that comes before another
-    is put back after it. `optional`: where the kernel refuses, it is left as it was.
+    `value` None: the new value is read afterwards, because a tool sets it, or (`follows`) the
+    kernel does when the others are changed or restored. Changes are undone in reverse order.
+    `optional`: if the kernel refuses it, the knob keeps its old value.
     """
 
     tunable: Tunable
@@ -279,10 +278,10 @@ class Journal:
 
     @contextmanager
     def changed(self, tunable: Tunable, value: str) -> Iterator[None]:
-        """Set `tunable` to `value` inside the block and back to its old value after it.
+        """Set `tunable` to `value` inside the block and restore its old value after it.
 
-        Raises HostError when it can't be read or changed (then nothing is changed), BrokenError
-        when it can't be put back (then the entry stays for `restore_all`).
+        Raises HostError if it cannot be read or changed (then nothing is changed), BrokenError if
+        it cannot be restored (then the entry stays for `restore_all`).
         """
         with self.changing() as changes:
             changes.make([KnobChange(tunable=tunable, value=value)])
@@ -292,8 +291,8 @@ class Journal:
     def changing(self) -> Iterator[Changes]:
         """Make changes in the block that are undone after it unless they are kept.
 
-        Raises BrokenError when one can't be put back, or was changed by someone else meanwhile:
-        its entry stays for `restore_all`.
+        Raises BrokenError if one cannot be restored, or was changed by someone else meanwhile: its
+        entry stays for `restore_all`.
         """
         changes = Changes(self)
         try:
@@ -313,7 +312,7 @@ class Journal:
             return []
 
     def standing(self) -> list[ChangeStanding]:
-        """Return how each pending change stands now, oldest first. Only reads."""
+        """Return the present state of each pending change, oldest first. Only reads."""
         return standings(self.pending())
 
     def restore_all(
@@ -324,12 +323,12 @@ class Journal:
         force: bool = False,
         accept: bool = False,
     ) -> list[Restored]:
-        """Undo what owners that are dead left behind, the newest change first.
+        """Undo the changes of owners that are dead, newest first.
 
-        `kept`: and what `host tune` changed, but for the entries whose ids are `spared`. Changes of
-        a living labctl are left alone: it undoes them itself. What someone else changed since is
-        left as it is: with `force` it is put back as well, with `accept` it is forgotten. What
-        can't be undone stays in the journal.
+        `kept`: also undo changes of `host tune`, except the entries whose ids are `spared`. Changes
+        of a running labctl are left alone: it undoes them itself. A value that someone else has set
+        since stays: `force` restores it as well, `accept` drops the entry. Changes that cannot be
+        undone stay in the journal.
         """
         if not self.path.exists():
             return []
@@ -369,7 +368,7 @@ class Journal:
             file.settle(results)
 
     def _undo(self, changes: Changes) -> list[tuple[Entry, Restored]]:
-        """Undo our own, the newest first, even where the journal can't be opened any more."""
+        """Undo our own changes, newest first, even if the journal can no longer be opened."""
         if not changes.entries:
             return []
         with ExitStack() as stack:
@@ -391,18 +390,18 @@ class Changes:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.entries: list[Entry] = []
-        """Those made so far that there is something to undo of, oldest first."""
+        """Changes made so far that can be undone, oldest first."""
         self.tunables: dict[str, Tunable] = {}
-        """Tunables by the entry's id."""
+        """Tunables by their entry's id."""
         self.kept = False
 
     def make(
         self, changes: Sequence[KnobChange], act: Callable[[], object] | None = None
     ) -> list[str]:
-        """Make the changes in order, then `act`, all of them written down before the first.
+        """Make the changes in order, then call `act`; all are recorded before the first is made.
 
-        Returns what the kernel refused of the optional ones: sentences. Raises HostError when one
-        can't be read or changed.
+        Returns a sentence for each optional change that the kernel refused. Raises HostError if one
+        cannot be read or changed.
         """
         refused: list[str] = []
         todo: list[tuple[KnobChange, Entry]] = []
@@ -419,7 +418,7 @@ class Changes:
             if old != change.value:
                 todo.append((change, _entry(change, old)))
         if act is None and all(change.value is None for change, _ in todo):
-            return refused  # nothing to do, so nothing follows either
+            return refused  # without changes, nothing follows either
         if todo:
             self._journal._append_changes([entry for _, entry in todo])
             self.tunables |= {entry.id: change.tunable for change, entry in todo}
@@ -435,21 +434,22 @@ class Changes:
     def keep(self, asked: str) -> None:
         """Keep these changes in force until `labctl host restore`.
 
-        All of them or, where we die before, none: then they are undone as a dead run's are.
+        All of them are kept, or none if labctl dies before: then they are undone as those of a dead
+        run.
         """
         if self.entries:
             self._journal._append_kept(self.entries, asked)
         self.kept = True
 
     def _read_back(self, todo: Sequence[tuple[KnobChange, Entry]]) -> None:
-        """Note what became of each change, and forget those that nothing became of."""
+        """Record the result of each change, and drop those that had no effect."""
         done: list[Entry] = []
         nothing: list[tuple[Entry, Restored]] = []
         for change, entry in todo:
             try:
                 found = change.tunable.read()
             except OSError:
-                continue  # it is not done, and restoring says what is wrong with it
+                continue  # not done; restoring reports what is wrong with it
             if found == entry.old and not change.follows:
                 nothing.append((entry, settled(entry, UndoOutcome.RESTORED, "was never changed")))
             elif change.value in (None, found):
@@ -479,12 +479,12 @@ def _entry(change: KnobChange, old: str) -> Entry:
 
 
 def _change(change: KnobChange) -> str:
-    """Write and read back. Returns why an optional one was refused, "" when it was done."""
+    """Write and read back. Return why an optional change was refused, "" if it was made."""
     tunable, value = change.tunable, change.value
     assert value is not None
     try:
         tunable.write(value)
-        # Refused ones are many (interrupts), so there is no waiting for them.
+        # Refused changes are many (interrupts), so do not wait for them.
         found = tunable.read() if change.optional else read_until(tunable, value)
     except OSError as error:
         if change.optional:

@@ -1,7 +1,7 @@
-"""Keep the undo journal's file: JSON lines that only grow until nothing is left to undo.
+"""Keep the undo journal's file: JSON lines, appended until nothing is left to undo.
 
 {"op": "change", …}             fsynced before the first side effect
-{"op": "changed", "id": …}      it was read back; "new": what was found, where nobody knew before
+{"op": "changed", "id": …}      it was read back; "new": the value found, if it was not known before
 {"op": "kept", "ids": …}        the changes of one `host tune`, which is complete with this line
 {"op": "restored", "id": …}     or "dropped": nothing is left to undo of it
 """
@@ -26,9 +26,9 @@ from labctl.host.machines import boot_id, is_alive
 
 # Write and parse lines of the undo journal, each with its length and a checksum.
 #
-# A line that a crash cut off is no damage: its change was never made, since that waits for the
-# fsync. Any other difference is: a flipped bit must never forget a change or restore another
-# value. Version 1 wrote JSON alone; its lines are still read.
+# A line that a crash cut off is not damage: its change was never made, because that waits for the
+# fsync. Any other difference is damage: a flipped bit must never drop a change or restore another
+# value. Version 1 wrote JSON without a checksum; its lines are still read.
 
 
 _MARK = b"v2 "
@@ -49,7 +49,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Hold the records with their lines' numbers; `size`: bytes of all whole lines."""
+    """Hold the records with their lines' numbers; `size`: bytes of all complete lines."""
 
     records: tuple[tuple[int, dict[str, Any]], ...]
     size: int
@@ -61,8 +61,8 @@ def encoded(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def decoded(data: bytes) -> Lines:
-    """Return what whole lines say; raises DamagedError naming the first that is damaged."""
-    # A file system may show what it had not written yet as zeros.
+    """Return the records of complete lines; raises DamagedError naming the first damaged one."""
+    # A file system may show blocks that it had not written yet as zeros.
     data = data.rstrip(b"\0")
     records: list[tuple[int, dict[str, Any]]] = []
     at, number = 0, 0
@@ -132,10 +132,10 @@ def _object(text: bytes, number: int) -> dict[str, Any]:
 
 
 _BUSY_S = 60.0
-"""A holder writes a few lines and lets go."""
+"""A holder writes a few lines and releases the lock."""
 
 _LARGE_BYTES = 64 * 1024
-"""Past this the lines that are settled are taken out: what `host tune` keeps may stay for weeks."""
+"""Above this size, settled lines are removed: changes of `host tune` may stay for weeks."""
 
 
 class UndoOutcome(StrEnum):
@@ -143,7 +143,7 @@ class UndoOutcome(StrEnum):
     DROPPED = "dropped"
     FAILED = "failed"
     FOREIGN = "left"
-    """Someone else has changed it since: shown, and left as it is."""
+    """Result of an entry that someone else has changed since: reported, and left as it is."""
 
     @property
     def settles(self) -> bool:
@@ -154,8 +154,8 @@ class UndoOutcome(StrEnum):
 class Entry:
     """Record a change that is not undone yet. `pid` with `pid_start` identifies its owner.
 
-    `new` None: it was to be seen afterwards what becomes of it. `done`: `new` was read back.
-    `kept`: what was asked of the `labctl host tune` that made it stay in force; "" else.
+    `new` None: the new value was to be read after the change. `done`: `new` was read back. `kept`:
+    the request of the `labctl host tune` that kept it in force; else "".
     """
 
     id: str
@@ -187,9 +187,8 @@ class Entry:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Raise KeyError and TypeError for what is no entry: a line of version 1 has no
-        checksum.
-        """
+        """Raise KeyError and TypeError for an invalid entry: a line of version 1 has no
+        checksum."""
         fields = {name: data[name] for name in cls.__slots__ if name not in ("done", "kept")}
         arguments = fields["arguments"]
         if not isinstance(arguments, dict):
@@ -205,7 +204,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """Hold what became of one entry. One that isn't restored or dropped stays in the journal."""
+    """Result of undoing one entry. One that is neither restored nor dropped stays in the
+    journal."""
 
     name: str
     old: str
@@ -217,7 +217,7 @@ class Restored:
 
 
 class JournalFile:
-    """Hold the journal while it is locked. `writable`: False on a file system that is read-only."""
+    """Hold the journal while it is locked. `writable`: False on a read-only file system."""
 
     def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
         self._path = path
@@ -236,10 +236,10 @@ class JournalFile:
         return list(entries.values())
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write lines and have them on disk; raises HostError, and then none of them counts."""
+        """Write lines and sync them to disk; raises HostError, and then none of them counts."""
         size = self._whole_size()
         try:
-            # What a crash left of a line must not become the head of the next.
+            # Cut off a line left incomplete by a crash, so that the next does not continue it.
             os.ftruncate(self._descriptor, size)
             data = encoded(records)
             if os.write(self._descriptor, data) != len(data):
@@ -253,8 +253,8 @@ class JournalFile:
             ) from error
 
     def settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
-        """Note what is undone; with nothing left to undo the file is emptied. The last that is
-        done with the file: a large one is written anew, without what is settled."""
+        """Record what is undone, and empty the file if nothing is left to undo. The last user of
+        the file rewrites a large one without settled lines."""
         settled = [(entry, result) for entry, result in results if result.outcome.settles]
         if not settled or not self.writable:
             return
@@ -287,7 +287,7 @@ class JournalFile:
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
     def _whole_size(self) -> int:
-        """Return the size without a last line that a crash cut off."""
+        """Return the size without an incomplete last line."""
         return self._read().size
 
     def _read(self) -> Lines:
@@ -308,10 +308,10 @@ class JournalFile:
 def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Iterator[JournalFile]:
     """Lock the journal: an image build and a run may both write to it.
 
-    `reading`: it is not written to. `undoing`: on a file system that has become read-only the
-    host's settings can still be put back, so the journal is opened for reading then.
-    Raises HostError when it can't be opened, FileNotFoundError when it is only to be read and
-    isn't there.
+    `reading`: open it for reading only. `undoing`: on a file system that has become read-only the
+    host's settings can still be restored, so the journal is then opened for reading. Raises
+    HostError if it cannot be opened, FileNotFoundError if it is only to be read and does not
+    exist.
     """
     descriptor, writable = -1, not reading
     try:
@@ -323,7 +323,7 @@ def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Itera
                     f"another labctl has held the undo journal {path} for {_BUSY_S:.0f} s",
                     hint=f"'fuser {path}' shows its process.",
                 )
-            # While we waited, its holder may have written it anew.
+            # Its holder may have replaced the file while we waited.
             if _is_at(path, descriptor):
                 break
             os.close(descriptor)
@@ -403,7 +403,7 @@ def kept_record(entries: Iterable[Entry], asked: str) -> dict[str, Any]:
 
 
 def _history(entry: Entry) -> Iterator[dict[str, Any]]:
-    """Yield the lines that make a pending entry what it is."""
+    """Yield the lines that record a pending entry."""
     yield change_record(entry)
     if entry.done:
         yield changed_record(entry)

@@ -1,4 +1,4 @@
-"""Describe a knob of the host as tunings name it, and the place where it is turned."""
+"""Describe a knob of the host as tunings name it, and where it is set."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from labctl.host.settings.tunables import FileValue
 
 
 class Impossible(Exception):
-    """Say why a knob can't be set on this host: a sentence without its full stop."""
+    """Say why a knob cannot be set on this host: a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobPlace:
-    """Name where knobs are turned. `root`: of the host's files. `isolated`: the CPUs that are the
-    guests' vCPUs', `housekeeping`: those that stay the host's."""
+    """Name where knobs are set. `root`: of the host's files. `isolated`: the CPUs of the guests'
+    vCPUs, `housekeeping`: those left to the host."""
 
     root: Path = Path("/")
     housekeeping: CpuSet = frozenset()
     isolated: CpuSet = frozenset()
 
     def files(self, pattern: str) -> list[Path]:
-        """Return what matches below the root, numbers in their order."""
+        """Return the paths below the root that match, in numeric order."""
         return sorted(self.root.glob(pattern), key=_natural)
 
     def text(self, path: str) -> str | None:
@@ -40,7 +40,7 @@ class KnobPlace:
             return None
 
     def value(self, path: str) -> str | None:
-        """Return a setting's value; None where it can't be read."""
+        """Return a setting's value; None if it cannot be read."""
         try:
             return FileValue(str(self.root / path)).read()
         except OSError:
@@ -49,13 +49,12 @@ class KnobPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """Describe a knob. `takes`: its values, where `KNOB_VALUES` does not say all about them.
+    """Describe a knob. `takes`: its values, if `KNOB_VALUES` does not describe all of them.
 
-    `changes`: what has to be changed for a value; raises Impossible where this host can't have it.
-    `now`: its value in a word or a few; None where this host doesn't have it. `turned`: gives it a
-    value where a tool does that, and returns what is left as it was; else `changes` are made.
-    `held`: of a setting that the kernel keeps for as long as a descriptor is open, its value inside
-    the block.
+    `changes`: the changes needed for a value; raises Impossible if this host does not support it.
+    `now`: its value in a few words; None if this host does not have the knob. `turned`: sets it if
+    a tool is needed, and returns what it left as it was; otherwise `changes` are made. `held`: for
+    a setting that the kernel keeps only while a descriptor is open, its value inside the block.
     """
 
     name: str
@@ -78,9 +77,7 @@ def file_change(path: Path, value: str, *, optional: bool = False) -> KnobChange
 
 
 def follower(path: Path) -> list[KnobChange]:
-    """Return the words of a file that the kernel changes along with others; [] where it is
-    missing.
-    """
+    """Return a change for a file that the kernel changes along with others; [] if it is missing."""
     return [KnobChange(tunable=FileValue(str(path)), follows=True)] if path.exists() else []
 
 

@@ -31,7 +31,7 @@ from labctl.host.settings.knob import (
 )
 from labctl.host.settings.tunables import CpuMask, FileValue
 
-# Run a program of the host's while a tuning is in force: a scheduler of sched_ext, stalld,
+# Run a program of the host while a tuning is in force: a scheduler of sched_ext, stalld,
 # irqbalance.
 #
 # It ends with the block, and with labctl however that ends (PR_SET_PDEATHSIG), so that nothing is
@@ -45,7 +45,7 @@ _POLL_S = 0.1
 
 
 def check_files(program: HostProgram, root: Path = Path("/")) -> None:
-    """Raise Impossible where a command's file isn't there, or others than root can change it: it
+    """Raise Impossible if a command's file is missing or writable by others than root, because it
     runs as root. `root`: of the host's files."""
     for argv in (program.command, program.check):
         path = root / argv[0].lstrip("/")
@@ -57,9 +57,9 @@ def check_files(program: HostProgram, root: Path = Path("/")) -> None:
 
 @contextmanager
 def program_running(program: HostProgram) -> Iterator[Held]:
-    """Run the program inside the block, from when its check succeeds.
+    """Run the program inside the block, which starts when its check succeeds.
 
-    Raises HostError with its last words where it ends before, or the check doesn't succeed.
+    Raises HostError with its last output if it ends before that, or the check does not succeed.
     """
     name = shlex.join(program.command)
     with (
@@ -85,7 +85,7 @@ def program_running(program: HostProgram) -> Iterator[Held]:
 
 
 def _why_not(program: HostProgram, process: subprocess.Popen[bytes], said: IO[bytes]) -> str | None:
-    """Return why the program isn't in force now; None where it is."""
+    """Return why the program is not in force now; None if it is."""
     if (status := process.poll()) is not None:
         said.seek(0)
         words = last_words(said.read()[-4096:])
@@ -122,12 +122,12 @@ def _smt(value: str, place: KnobPlace) -> list[KnobChange]:
         # system-cpu).
         raise Impossible(f"{control} says '{found or 'nothing'}'")
     if value == "off" and found == "on" and _cpuset_v1(place):
-        # cgroup-v1/cpusets.rst: what is taken away by hotplug does not come back.
+        # cgroup-v1/cpusets.rst: CPUs lost to hotplug do not come back.
         raise Impossible(
             "CPUs that go offline are lost to the cpusets of cgroup v1, which this host has, "
             "until it reboots"
         )
-    # An interrupt whose last CPU goes offline is given to all others, and stays with them.
+    # An interrupt whose last CPU goes offline moves to all others, and stays there.
     return [
         *(change for path in place.files(_INTERRUPTS) for change in follower(path)),
         file_change(control, value),
@@ -196,7 +196,7 @@ def _c_states(value: str, place: KnobPlace) -> list[KnobChange]:
 
 
 def _c_states_now(place: KnobPlace) -> str | None:
-    """Return the longest latency of a state that is allowed, or "all"."""
+    """Return the longest exit latency of an allowed state, or "all"."""
     states = place.files(_STATES)
     allowed = [path for path in states if place.text(str(path.relative_to(place.root))) == "0"]
     if len(allowed) == len(states):
@@ -209,9 +209,7 @@ def _latency_us(disable: Path, place: KnobPlace) -> int:
 
 
 def _latency(value: str, place: KnobPlace) -> list[KnobChange]:
-    """Hold the latency limit, which leaves nothing to put back; raises Impossible where it can't be
-    held.
-    """
+    """Hold the latency limit, which needs no undo; raises Impossible if it cannot be held."""
     try:
         limit_us(place.root)
     except FileNotFoundError:
@@ -242,10 +240,10 @@ def _irq_affinity(value: str, place: KnobPlace) -> list[KnobChange]:
         raise Impossible("irqbalance runs, and moves interrupts back ('systemctl stop irqbalance')")
     default = CpuMask(str(place.root / "proc/irq/default_smp_affinity"))
     check_writable(Path(default.path))
-    # New interrupts first, so that none is missed.
+    # The default for new interrupts comes first, so that none is missed.
     changes = [KnobChange(tunable=default, value=_off_isolated(default.read(), place))]
     for tunable, present in _interrupts(place):
-        # Timers, and queues that the driver has spread itself, can't be moved: EIO or EPERM.
+        # Timers, and queues that the driver has spread itself, cannot be moved: EIO or EPERM.
         changes.append(
             KnobChange(tunable=tunable, value=_off_isolated(present, place), optional=True)
         )
@@ -253,7 +251,7 @@ def _irq_affinity(value: str, place: KnobPlace) -> list[KnobChange]:
 
 
 def _interrupts(place: KnobPlace) -> Iterator[tuple[FileValue, str]]:
-    """Yield each interrupt's CPUs; without those that have ended meanwhile, or tell nobody."""
+    """Yield each interrupt's CPUs; skip those that have ended meanwhile or cannot be read."""
     for path in place.files(_INTERRUPTS):
         tunable = FileValue(str(path))
         try:
@@ -296,21 +294,21 @@ def _process_runs(place: KnobPlace, name: str) -> bool:
 
 
 def _program(value: str, place: KnobPlace) -> list[KnobChange]:
-    """Nothing is changed that would be to undo. Raises Impossible as `check_files`."""
+    """Return no changes: the program leaves nothing to undo. Raises Impossible as `check_files`."""
     check_files(HostProgram.of(value), place.root)
     return []
 
 
 TABLE: tuple[Knob, ...] = (
-    # In the order in which they are turned, and undone in reverse.
-    # SMT first: files of its CPUs go and come with it.
+    # In the order in which they are set; they are undone in reverse. SMT first: files of its CPUs
+    # come and go with it.
     Knob(
         name="smt",
         what="the second hardware thread of each core",
         changes=_smt,
         now=lambda place: place.text(_SMT),
     ),
-    # Then memory in one piece, the larger first, before anything else takes it apart.
+    # Then contiguous memory, the larger pages first, before anything else fragments it.
     Knob(
         name="hugepages-1G",
         what="how many huge pages of 1 GiB are set aside",
@@ -323,7 +321,7 @@ TABLE: tuple[Knob, ...] = (
         changes=_hugepages(2048),
         now=lambda place: place.text(_pool(2048)),
     ),
-    # Single knobs have the last word over tuned's profiles.
+    # Single knobs override tuned's profiles.
     tuned.knob(),
     Knob(
         name="governor",
@@ -385,7 +383,7 @@ TABLE: tuple[Knob, ...] = (
         # The master switch: it leaves soft_watchdog's and nmi_watchdog's own settings alone.
         "proc/sys/kernel/watchdog",
     ),
-    # Last, when everything that brings CPUs, interrupts and work queues is done.
+    # Last, after everything that adds CPUs, interrupts and work queues.
     Knob(
         name="workqueues",
         what="the CPUs that the kernel's own unbound work runs on",
@@ -398,7 +396,7 @@ TABLE: tuple[Knob, ...] = (
         changes=_irq_affinity,
         now=lambda place: _together(_interrupts(place)),
     ),
-    # Held: nothing of it may outlast what is turned and turned back.
+    # Held: it ends with the process, so it must not outlast the knobs that are set and restored.
     Knob(
         name="cpu-dma-latency",
         what="how long an idle CPU may take to wake up, in microseconds, while labctl holds it",

@@ -1,4 +1,4 @@
-"""Set the host up as a tuning asks: check its knobs, turn them, and turn them back."""
+"""Set the host up as a tuning requests: check its knobs, set them, and restore them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ _KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobState:
-    """Describe a knob's present state. `now` None: this host doesn't have it. `problem`: why it
-    can't be set.
-    """
+    """Describe a knob's present state. `now` None: this host does not have it. `problem`: why it
+    cannot be set."""
 
     name: str
     what: str
@@ -32,7 +31,7 @@ class KnobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """Hold what turning knobs achieved. `refused`: sentences on what the kernel left as it was.
+    """Result of setting knobs. `refused`: sentences on values that the kernel did not accept.
     `held`: settings in force while labctl holds them, which no journal lists."""
 
     refused: list[str]
@@ -41,7 +40,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """Name a setting that turning a knob would change, its value now and the one then."""
+    """Name a setting that a knob would change, its present value and its new one."""
 
     name: str
     now: str
@@ -49,7 +48,7 @@ class Foreseen:
 
 
 def check_knobs(host: Mapping[str, str]) -> None:
-    """Raise UsageError for a knob that doesn't exist, or a value that it doesn't take."""
+    """Raise UsageError for an unknown knob, or a value that it does not accept."""
     for name, value in host.items():
         if name not in _KNOBS:
             raise UsageError(f"'host.{name}' is not a knob of the host", hint=nearest(name, _KNOBS))
@@ -60,8 +59,7 @@ def check_knobs(host: Mapping[str, str]) -> None:
 
 
 def problems(host: Mapping[str, str], place: KnobPlace | None = None) -> list[str]:
-    """Return why this host can't have these values, as sentences' parts; [] when it can. Only
-    reads."""
+    """Return why this host does not support these values, as clauses; [] if it does. Only reads."""
     place = place or KnobPlace()
     found = []
     for knob, value in _in_order(host):
@@ -73,24 +71,24 @@ def problems(host: Mapping[str, str], place: KnobPlace | None = None) -> list[st
 
 
 def held_by(host: Mapping[str, str]) -> list[str]:
-    """Return those of the knobs that end with the process that turned them."""
+    """Return those of the knobs that end with the process that set them."""
     return [knob.name for knob, _ in _in_order(host) if knob.held is not None]
 
 
 def states(place: KnobPlace | None = None) -> list[KnobState]:
-    """Return every knob as it is now. Only reads."""
+    """Return the present state of every knob. Only reads."""
     return [_state(knob, place or KnobPlace()) for knob in TABLE]
 
 
 def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[str]:
-    """Give the knobs these values; returns what the kernel refused of it: sentences.
+    """Set the knobs to these values; return a sentence for each value that the kernel refused.
 
-    Raises HostError for one that can't be turned. What was turned is undone with `changes`.
+    Raises HostError for one that cannot be set. What was set is undone with `changes`.
     """
     refused = []
     for knob, value in _in_order(host):
         try:
-            # Each after those before it: its files may come and go with them.
+            # Each after those before it, because its files may come and go with them.
             if knob.turned is not None:
                 refused += knob.turned(value, place, changes)
             else:
@@ -101,8 +99,8 @@ def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[st
 
 
 def foreseen(host: Mapping[str, str], place: KnobPlace) -> list[Foreseen]:
-    """Return what `turn` would change, as far as it is known before: nothing where the host is so.
-    Only reads. Raises HostError as `turn`."""
+    """Return what `turn` would change, as far as it is known beforehand; settings that already have
+    the value are left out. Only reads. Raises HostError as `turn`."""
     found = []
     for knob, value in _in_order(host):
         try:
@@ -124,10 +122,10 @@ def foreseen(host: Mapping[str, str], place: KnobPlace) -> list[Foreseen]:
 def host_changed(
     host: Mapping[str, str], journal: Journal, housekeeping: CpuSet, isolated: CpuSet
 ) -> Iterator[Turned]:
-    """Give the knobs these values inside the block, and their old ones after it, in reverse.
+    """Set the knobs to these values inside the block, and restore them after it, in reverse order.
 
-    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError when
-    a knob can't be turned (then none is), BrokenError when one can't be turned back.
+    `isolated`: the CPUs of the guest's vCPUs, `housekeeping`: the host's own. Raises HostError if a
+    knob cannot be set (then none is), BrokenError if one cannot be restored.
     """
     place = KnobPlace(housekeeping=housekeeping, isolated=isolated)
     with journal.changing() as changes, ExitStack() as stack:
@@ -150,7 +148,7 @@ def _state(knob: Knob, place: KnobPlace) -> KnobState:
     tried = HOUSEKEEPING if knob.values.accepts(HOUSEKEEPING) else now
     problem = None
     try:
-        # Whether it could be turned, asked for a value that changes nothing.
+        # Check that it could be set with a value that changes nothing.
         is_one = tried is not None and knob.values.accepts(tried)
         knob.changes(tried if tried and is_one else knob.values.example, place)
     except Impossible as reason:

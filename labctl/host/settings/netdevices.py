@@ -1,4 +1,4 @@
-"""Make labctl's network namespaces and tap devices known to the undo journal."""
+"""Record labctl's network namespaces and tap devices in the undo journal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _EMPTYING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NetworkNamespace:
-    """Make or remove a named network namespace: "present" or "absent". Making it absent kills who
-    is in it and takes its devices away with it."""
+    """Make or remove a named network namespace: "present" or "absent". Removing it kills its
+    processes and removes its devices."""
 
     namespace: str
     kind: ClassVar[str] = "network-namespace"
@@ -58,11 +58,11 @@ class NetworkNamespace:
         _removed(self, deadline)
 
     def removal(self) -> tuple[str, ...]:
-        """Return what ip(8) is told to take it away."""
+        """Return the arguments of ip(8) that remove it."""
         return ("netns", "del", self.namespace)
 
     def _members(self) -> list[int]:
-        # A file that ip has made and not yet mounted on, or that was left so, has none.
+        # A file that ip has made and not mounted on yet, or left so, has no processes.
         with suppress(OSError):
             return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
         return []
@@ -71,7 +71,8 @@ class NetworkNamespace:
 @dataclass(frozen=True, slots=True)
 class TapDevice:
     """Make or remove a persistent tap device: "present" or "absent", here or in the namespace that
-    it was moved to. `queues`: "one" or "many" (IFF_MULTI_QUEUE: who opens it must say the same)."""
+    it was moved to. `queues`: "one" or "many" (IFF_MULTI_QUEUE: whoever opens it must use the
+    same)."""
 
     device: str
     namespace: str
@@ -100,7 +101,7 @@ class TapDevice:
         _removed(self, time.monotonic() + _EMPTYING_S)
 
     def removal(self) -> tuple[str, ...]:
-        """Return what ip(8) is told to take it away from where it is now."""
+        """Return the arguments of ip(8) that remove it from where it is now."""
         place = () if self._is_here() else ("-n", self.namespace)
         return (*place, "link", "del", self.device)
 
@@ -116,9 +117,9 @@ class TapDevice:
 
 
 def _removed(what: NetworkNamespace | TapDevice, deadline: float) -> None:
-    """Tells ip(8) to remove it until it is gone. What a labctl that was just killed had in the
-    making may come into its way: a namespace that is mounted only now, a device that goes with its
-    maker, or is on its way to its namespace."""
+    """Call ip(8) until the object is gone. Work in progress of a labctl that was just killed may
+    get in the way: a namespace that is only now being mounted, a device that ends with its maker,
+    or one that is moving to its namespace."""
     while True:
         try:
             ip(*what.removal())
@@ -132,10 +133,10 @@ def _removed(what: NetworkNamespace | TapDevice, deadline: float) -> None:
 
 
 def ip(*words: str) -> str:
-    """Return what ip(8) prints. Raises OSError with what it says when it fails, as a file would:
-    the journal takes changes of the network for changes like others.
+    """Return the output of ip(8). Raises OSError with its message if it fails, as a file would,
+    because the journal handles changes of the network like any other.
 
-    It dies with labctl: what it made after labctl was killed, nobody would put away.
+    The command dies with labctl: nobody would remove what it made after labctl was killed.
     """
     argv = [*dies_with_labctl(), "ip", *words]
     done = run(argv, deadline=Deadline.after(_IP_S, f"ip {words[0]}"), check=False)

@@ -1,4 +1,5 @@
-"""Read and write what stays over a reboot, as tunables: files of /etc, and domains of libvirt."""
+"""Read and write settings that survive a reboot, as tunables: files of /etc, and libvirt
+domains."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from labctl.host.settings.tunables import ABSENT, PathTunable
 from labctl.store.jsonfile import write_bytes
 
 _TOOL_S = 120.0
-"""Seconds for a tool: update-grub looks at every disk for other systems."""
+"""Seconds for a tool: update-grub searches every disk for other systems."""
 
 _GRUB = "/etc/default/grub.d/"
 
@@ -26,15 +27,15 @@ _GRUB = "/etc/default/grub.d/"
 @dataclass(frozen=True, slots=True)
 class ConfigFile(PathTunable):
     """Read and write a file of /etc: "absent", or its mode, owner, group and content
-    ("0644:0:0:text:…", with "base64:" for what is no UTF-8). GRUB's menu is made anew after a
-    file of its own is written."""
+    ("0644:0:0:text:…", with "base64:" for content that is not UTF-8). After a change to a file of
+    GRUB's, its menu is generated anew."""
 
     kind: ClassVar[str] = "config-file"
 
     @property
     def is_told(self) -> bool:
-        """Return whether a tool must read it for it to be in force: then it is written though it
-        has its value already, as the tool may have failed before."""
+        """Return whether a tool must read the file to put it in force. Then the file is written
+        even if it has its value already, because the tool may have failed before."""
         return self.path.startswith(_GRUB)
 
     def read(self) -> str:
@@ -69,12 +70,12 @@ class ConfigFile(PathTunable):
 
 
 def content(text: str) -> str:
-    """Return the value of a ConfigFile of root's with that text, which everyone may read."""
+    """Return the value of a ConfigFile with that text, owned by root and readable by everyone."""
     return f"0644:0:0:text:{text}"
 
 
 def write_config(path: Path, text: str) -> None:
-    """Write a file of /etc that everyone may read, and its folder. Raises OSError."""
+    """Write a file of /etc that everyone can read, and its folder. Raises OSError."""
     _write(path, text.encode(), 0o644)
 
 
@@ -88,7 +89,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DomainDefinition:
-    """Read and write how libvirt has a domain defined: the XML that its next start takes."""
+    """Read and write libvirt's persistent definition of a domain: the XML for its next start."""
 
     kind: ClassVar[str] = "domain"
     uri: str
@@ -125,9 +126,9 @@ class DomainDefinition:
 
 
 def _tool(*argv: str) -> str:
-    """Return what a tool prints. A tunable's failures are the operating system's, as the journal
-    knows them: raises OSError."""
-    # One of their messages is looked for, so they are not to be translated.
+    """Return the output of a tool. Raises OSError if it fails, as the journal expects of a
+    tunable."""
+    # The code looks for one of their messages, so they must not be translated.
     try:
         return process.run(
             argv, env={"LC_ALL": "C"}, deadline=Deadline.after(_TOOL_S, argv[0])

@@ -1,9 +1,9 @@
-"""Have the host put back what `host tune` changes, unless somebody says in time to keep it.
+"""Restore what `host tune` changes unless someone confirms it in time.
 
-A host that is tuned over ssh may be lost before anybody can undo it: the timer runs on the host
-itself, from before the first change. It is systemd's where systemd runs the host, with a unit that
-does the same after a reboot, as files and virtual machines stay changed over one. Else it is a
-shell that sleeps, which a reboot ends.
+A host that is tuned over ssh may become unreachable before anybody can undo it, so the timer runs
+on the host itself and starts before the first change. On a host with systemd it is a systemd timer,
+with a unit that restores after a reboot as well, because files and virtual machines stay changed
+over one. Elsewhere it is a shell that sleeps, which a reboot ends.
 """
 
 from __future__ import annotations
@@ -48,22 +48,21 @@ for _ in $(seq {tries}); do {restore} --timer "$1" && break; sleep {again_s}; do
 _SYSTEMD_S: Final = 30.0
 _AGAIN_S: Final = 60
 _TRIES: Final = 60
-"""A restore that failed, as the host is being measured, is tried again after so many seconds, so
-often."""
+"""Delay and number of retries of a restore that fails because the host is being measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Hold a timer that runs. `spared`: ids of the journal's changes from before it, which its end
-    doesn't undo."""
+    """Hold a running timer. `spared`: ids of earlier changes in the journal, which the timer does
+    not undo."""
 
     name: str
     spared: frozenset[str]
 
 
 def start(places: StatePaths, seconds: float) -> Timer:
-    """Start the timer in place of one that runs already, and return it. What that one would undo,
-    the new one undoes as well; where the new one can't be started, that one goes on."""
+    """Start the timer in place of a running one, and return it. The new timer also undoes what the
+    earlier one would have undone. If the new one cannot be started, the earlier one goes on."""
     before = running(places)
     if before is not None:
         spared = before.spared
@@ -72,7 +71,7 @@ def start(places: StatePaths, seconds: float) -> Timer:
     timer = Timer(f"labctl-restore-{secrets.token_hex(6)}", spared)
     script = _script(places)
     _launch(timer.name, seconds, script)
-    # Only now is it the one that is due: where we die before, the earlier one still is.
+    # Only now does the new timer count: if labctl dies before this, the earlier one still does.
     content = {"schema": 1, "name": timer.name, "spared": sorted(spared), "boot_id": boot_id()}
     write_json(_file(places), content)
     if _SYSTEMD.is_dir():
@@ -81,8 +80,8 @@ def start(places: StatePaths, seconds: float) -> Timer:
 
 
 def _script(places: StatePaths) -> Path:
-    """Write the script that a timer runs. A file, since systemd reads a command with signs of the
-    shell otherwise once it has been told to reload its units."""
+    """Write the script that a timer runs. A file, because systemd parses a command with shell
+    characters differently after a reload of its units."""
     python = [sys.executable, "-m", "labctl.cli.main", "--state-dir", str(places.root)]
     restore = shlex.join([*python, "host", "restore"])
     text = _SCRIPT.format(tries=_TRIES, restore=restore, again_s=_AGAIN_S)
@@ -94,14 +93,14 @@ def _script(places: StatePaths) -> Path:
 
 def _launch(name: str, seconds: float, script: Path) -> None:
     if _SYSTEMD.is_dir():
-        # Else it may come a minute late (systemd.timer(5), AccuracySec).
+        # By default it may be a minute late (systemd.timer(5), AccuracySec).
         unit = ["systemd-run", f"--unit={name}", "--timer-property=AccuracySec=1s", "--quiet"]
         process.run(
             [*unit, f"--on-active={seconds:g}s", "sh", str(script), name],
             deadline=Deadline.after(_SYSTEMD_S, "starting a timer of systemd"),
         )
         return
-    # It must outlive this process, which `process.running` rules out.
+    # It must outlive this process, which `process.running` prevents.
     subprocess.Popen(
         ["sh", "-c", 'sleep "$1"; exec sh "$2" "$0"', name, f"{seconds:g}", str(script)],
         cwd="/",
@@ -124,8 +123,8 @@ def _install(script: Path, name: str) -> None:
 
 
 def stop(places: StatePaths) -> bool:
-    """Stop the timer; returns whether there was one. Its process ends when its time is over, and
-    does nothing then."""
+    """Stop the timer; return whether there was one. Its process ends when its time is over, and
+    then does nothing."""
     found = running(places) is not None
     with suppress(FileNotFoundError):
         os.unlink(_file(places))
@@ -140,8 +139,8 @@ def _systemctl(*words: str) -> None:
 
 
 def running(places: StatePaths) -> Timer | None:
-    """Return the timer that was neither stopped nor replaced; None: there is none, or a reboot has
-    ended it and no unit does its work."""
+    """Return the timer that was neither stopped nor replaced; None if there is none, or if a reboot
+    has ended it and no unit replaces it."""
     try:
         data = read_json(_file(places))
     except BrokenError:
