@@ -1,1 +1,1 @@
-"""Parse what host and guest counted during a trial, from its raw files only."""
+"""Parse what host and guest counted during a trial, from its raw files alone."""

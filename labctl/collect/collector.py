@@ -1,5 +1,4 @@
-"""Define what a collector is, what it gets of a trial's machine to attach to, and what it is parsed
-from."""
+"""Define collectors: what they may use of a trial's machine, and the raw trial that they parse."""
 
 from __future__ import annotations
 
@@ -29,20 +28,20 @@ class ThreadRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """Hold what guests run under ("kvm", "tcg", or None where only a boot can tell), and the
-    image."""
+    """Hold the accelerator of the guests ("kvm", "tcg", or None if only a boot can determine it),
+    and the image."""
 
     accelerator: str | None
     tree: Path | None
 
 
 Calibration = Callable[[], Mapping[str, object] | None]
-"""The count of instructions per operation that holds for a trial's side, None where there is none;
-it is made once per image."""
+"""The count of instructions per operation for a trial's side, None if there is none; it is made
+once per image."""
 
 
 def uncalibrated() -> None:
-    """Return no count, as for a workload whose operations are no constant."""
+    """Return no count, for a workload whose operations vary."""
     return
 
 
@@ -50,10 +49,9 @@ def uncalibrated() -> None:
 class Target:
     """Hold what a collector may use of a trial: its folder, its machine, and room to record.
 
-    `threads`: those of the machine as they are now. `known_threads`: these, labctl's and those that
-    run beside. `counters`: what QEMU, natively the cgroup, has counted so far. `pid`: natively the
-    process that waits to become the workload, once it is there. `seconds`: what the measured
-    command may take at most.
+    `threads`: those of the machine now. `known_threads`: these, labctl's, and those of neighbours.
+    `counters`: QEMU's counts so far; natively those of the cgroup. `pid`: natively the process that
+    waits to become the workload, once it exists. `seconds`: time limit of the measured command.
     """
 
     folder: TrialFolder
@@ -66,13 +64,12 @@ class Target:
     known_threads: Callable[[], list[ThreadRef]]
     counters: Callable[[], dict[str, object]]
     housekeeping: Callable[[], CpuSet]
-    """CPUs of the recording programs, for pinned guests and others alike, so that they cost each
-    the same.
-    """
+    """CPUs of the recording programs. They are the same for pinned and other guests, so that
+    recording costs each the same."""
     room_mib: int
-    """Disk space for a recording, 0 for none at all."""
+    """Disk space for a recording, 0 if there is none."""
     is_traced: bool
-    """True if the disk has room for the traces of all of the trial's block."""
+    """True if the disk has room for the traces of the trial's whole block."""
     seconds: float
     calibration: Calibration = uncalibrated
     pid: int | None = None
@@ -82,8 +79,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourWork:
-    """Hold what one neighbour did in its life. `operations`: None where `problem` says why its
-    output doesn't tell."""
+    """Hold the work of one neighbour over its life. `operations`: None if its output does not say,
+    with the reason in `problem`."""
 
     workload: str
     cpu_s: float
@@ -93,11 +90,11 @@ class NeighbourWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawTrial:
-    """Hold what a trial's metrics are made of: its raw files, and what else is known of it.
+    """Hold the inputs of a trial's metrics: raw files and trial metadata.
 
     `kind`: "guest" or "native". `accelerator`: "kvm" or "tcg". `program`, `calibratable`,
-    `rate_metric`: the workload's. `own`: the readings of its own output. `neighbours`: what ran
-    beside it. `readings`: all of the trial so far.
+    `rate_metric`: the workload's. `own`: the readings of its own output. `neighbours`: those that
+    ran beside it. `readings`: all of the trial so far.
     """
 
     folder: TrialFolder
@@ -113,14 +110,14 @@ class RawTrial:
 
 
 class Attaching(IntEnum):
-    """Order the attaching of collectors: the later, the closer to the measured window."""
+    """Order in which collectors attach: the later, the closer to the measured window."""
 
     BEFORE_COMMAND = auto()
-    """Collectors that ask the machine itself, before the command is prepared."""
+    """Collectors that query the machine itself, before the command is prepared."""
     COUNTERS = auto()
     RECORDERS = auto()
     AT_WINDOW = auto()
-    """Last: its window is to be the trial's own."""
+    """Last, because its window should be the trial's own."""
 
 
 class Edge(Enum):
@@ -142,7 +139,7 @@ def why_no_image(at: Here) -> str | None:
 def reads(
     what: Callable[[Target], Mapping[str, object]],
 ) -> Callable[[Target], AbstractContextManager[Snapshot]]:
-    """Return what attaches nothing and adds this to the snapshots, the same at both edges."""
+    """Return a collector's `attached` that attaches nothing and adds this to both snapshots."""
     return lambda target: nullcontext(lambda _: what(target))
 
 
@@ -156,9 +153,10 @@ def _nothing(_: Target) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Describe where some of a trial's metrics come from: a collector, or others' readings.
+    """Describe the origin of some of a trial's metrics: a collector, or others' readings.
 
-    `order`: what is made of others' readings is parsed after them. Samples are stored in it.
+    `order`: metrics derived from others' readings are parsed after them. Samples are stored in this
+    order.
     """
 
     parse: Callable[[RawTrial], Iterable[Reading]]
@@ -167,13 +165,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collector(Source):
-    """Hold everything that labctl knows of a collector.
+    """Describe a collector.
 
-    `gives`: its metrics in words. `why_unavailable`: why it can't work on this host, a sentence, or
-    None. `attached`: collects as long as it is entered, and stores its raw files; where it can't,
-    it stores why. It raises BrokenError when what it started ends before it is asked to.
-    `raw`: the files of its own. `recorders`: names of the processes that run on the host for it,
-    whose CPU time is labctl's.
+    `gives`: its metrics in words. `why_unavailable`: why it cannot work on this host, a sentence,
+    or None. `attached`: collects while it is entered, and stores its raw files; if it cannot, it
+    stores the reason. It raises BrokenError if a program that it started ends early. `raw`: its own
+    files. `recorders`: names of its processes on the host, whose CPU time counts as labctl's.
     """
 
     name: str

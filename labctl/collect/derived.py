@@ -1,7 +1,7 @@
-"""Compute what an operation cost: metrics that are made of others of the same trial.
+"""Compute costs per operation: metrics derived from others of the same trial.
 
 They divide totals of the whole trial. A program also starts and ends between the snapshots, and
-that counts against it; rates, each over a window of its own, would lose the difference.
+that counts against it. Rates would lose this difference, as each has a window of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PER_OPERATION = {
     "exit_time": "exit_time_per_op",
     "userspace_exits": "userspace_exits_per_op",
 }
-"""Metrics that are counted in `exits_window`. Only where no reasons are known, `exits` are KVM's
-own, of the snapshots' window."""
+"""Metrics that are counted in `exits_window`. `exits` are KVM's own, of the snapshots' window, only
+if the reasons are unknown."""
 
 
 def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
@@ -44,7 +44,7 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
         lambda: operations() / known.all_cpu_s(trial.kind),
         stored(trial.folder, RUNNER) if trial.kind == "native" else snapshots.RAW,
     )
-    # Those of a trial are all of one window.
+    # Sources of one trial all have the same window.
     sources = (
         one.source for one in trial.readings if isinstance(one, Sample) and one.metric == "exits"
     )
@@ -56,7 +56,7 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
         exits_from,
     )
     yield from _breakdown(trial.readings, known, window, operations)
-    # Stands beside IPC, which spinning raises (METHOD rule 12).
+    # Shown beside IPC, which spinning raises (METHOD rule 12).
     yield _reading(
         "cycles_per_op",
         lambda: known.value("user_cycles") / operations(),
@@ -74,8 +74,7 @@ def per_operation_readings(trial: RawTrial) -> Iterator[Reading]:
 
 def net_readings(trial: RawTrial) -> Iterator[Reading]:
     """Return vcpu_cpu_net: CPU time of the vCPU threads without KVM's halt polling (METHOD rule
-    14).
-    """
+    14)."""
     if trial.kind != "guest":
         return
     known = Known(trial.readings)
@@ -93,8 +92,8 @@ def net_readings(trial: RawTrial) -> Iterator[Reading]:
 def _breakdown(
     readings: Iterable[Reading], known: Known, window: str, operations: Callable[[], float]
 ) -> Iterator[Reading]:
-    """Exits by vCPU and reason, their time and returns to QEMU, per operation; nothing of what
-    isn't there. `window`: that of the exits."""
+    """Return exits by vCPU and reason, their time and returns to QEMU, per operation; missing
+    readings are left out. `window`: that of the exits."""
     for one in readings:
         if not isinstance(one, Sample) or one.metric not in _PER_OPERATION:
             continue
@@ -105,7 +104,7 @@ def _breakdown(
         try:
             value = one.value * known.value(counted_in) / operations()
         except MissingReadingError:
-            continue  # exits_per_op says why
+            continue  # exits_per_op has the reason
         yield sample(metric, value, source=one.source, labels=one.labels)
 
 
@@ -124,4 +123,4 @@ def _reading(
 
 NET = Source(order=110, parse=net_readings)
 PER_OPERATION = Source(order=150, parse=per_operation_readings)
-"""Last: it divides what the others found."""
+"""Last: it divides the others' results."""

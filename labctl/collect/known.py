@@ -1,4 +1,4 @@
-"""Keep what a trial's readings say so far, for metrics that are made of others."""
+"""Keep a trial's readings so far, for metrics derived from others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class MissingReadingError(Exception):
 
 
 class Known:
-    """Hold values by key, with a reason for each that is unavailable, absent or a divisor of 0."""
+    """Hold values by key, with a reason for each that is unavailable, absent or a zero divisor."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
         self._values: dict[str, float] = {}
@@ -26,7 +26,7 @@ class Known:
     def value(self, key: str) -> float:
         """Raise MissingReadingError."""
         if key not in self._values:
-            # Unavailable may be all of a metric, whatever its labels.
+            # A metric may be unavailable as a whole, with all its labels.
             every = self._reasons.get(base_name(key), f"there is no {key}.")
             raise MissingReadingError(self._reasons.get(key, every))
         return self._values[key]
@@ -48,8 +48,8 @@ class Known:
         return self.positive("host_cpu{thread=workload}") * self.value("duration")
 
     def all_cpu_s(self, kind: str) -> float:
-        """Return the CPU seconds that the machine costs its host, with a guest's helpers, iothreads
-        and vhost workers. Raises MissingReadingError."""
+        """Return the CPU seconds that the machine costs its host, including a guest's helpers,
+        iothreads and vhost workers. Raises MissingReadingError."""
         total = self.workload_cpu_s(kind)
         if kind == "guest":
             for role in HELPERS:

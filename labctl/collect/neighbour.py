@@ -1,4 +1,4 @@
-"""Tell what neighbours got of the CPUs in a measured window, and what they got done."""
+"""Report the CPU time that neighbours got in a measured window, and their work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labctl.store.trial import TrialFolder
 
 RAW = "neighbour.json"
 OUTPUT = "hog.yaml"
-"""Report of each hog, in files of a labctl that knew no other neighbours."""
+"""Report of each hog, in files of a labctl whose only neighbours were hogs."""
 
 CPU, OPERATIONS = "neighbour_cpu", "neighbour_ops_per_s"
 
@@ -26,11 +26,11 @@ def neighbour_readings(
     neighbour.
 
     `host`: the readings of the host's threads, of which `host_cpu{thread=neighbour}` is used.
-    `work`: what each neighbour did in its whole life. neighbour_cpu: CPU seconds per second of all
-    of one workload together, in the measured window. neighbour_ops_per_s: that times (operations /
-    CPU seconds) over their whole lives. A neighbour can't be asked for its count at the window's
-    edges, but what it does per CPU second of its own barely changes. Where neighbours run several
-    workloads, each has a label of its own. Raises BrokenError for a file that can't be read.
+    `work`: the work of each neighbour in its whole life. neighbour_cpu: CPU seconds per second of
+    all neighbours of one workload together, in the measured window. neighbour_ops_per_s: that times
+    (operations / CPU seconds) over their whole lives. A neighbour's count cannot be read at the
+    window's edges, but its operations per CPU second barely change. If neighbours run several
+    workloads, each has a label of its own. Raises BrokenError for a file that cannot be read.
     """
     if not raw.has(RAW):
         return
@@ -52,7 +52,7 @@ _KEY = "host_cpu{thread=neighbour}"
 def _shares(
     raw: TrialFolder, host: Iterable[Reading], kinds: Iterable[str]
 ) -> dict[str, tuple[float, str]]:
-    """Return by workload the CPU seconds per second in the window, and the file that tells."""
+    """Return by workload the CPU seconds per second in the window, and the file with them."""
     names = list(kinds)
     if len(names) == 1:
         cpu = next((r for r in host if isinstance(r, Sample) and r.key == _KEY), None)
@@ -86,7 +86,7 @@ def _readings(
 
 
 def _hogs(hogs: Any, where: str) -> list[NeighbourWork]:
-    """Return what the hogs of an older labctl's trial did, by stress-ng's own reports."""
+    """Return the work of the hogs in an older labctl's trial, by stress-ng's own reports."""
     if not isinstance(hogs, list) or not hogs:
         raise BrokenError(f"{where}: expected a list of 'hogs', found none")
     return [_hog(hog, where) for hog in hogs]

@@ -1,4 +1,4 @@
-"""Parse runner.json: what the machine itself (guest or native) counted while the workload ran."""
+"""Parse runner.json: counts of the machine itself (guest or native) while the workload ran."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RAW = files.RUNNER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerCounts:
-    """Hold the workload's process tree: wall and CPU seconds, those of its servers among these,
-    and context switches by kind."""
+    """Hold the workload's process tree: wall and CPU seconds, its servers' included, and context
+    switches by kind."""
 
     where: str
     source: str
@@ -32,7 +32,7 @@ class RunnerCounts:
 
 
 def read_counts(raw: TrialFolder) -> RunnerCounts:
-    """Raise BrokenError naming the file when it is missing or isn't what the runner writes."""
+    """Raise BrokenError naming the file if it is missing or not what the runner writes."""
     source = files.stored(raw, RAW)
     where = str(raw.path / source)
     data: Any = raw.read_json(source)
@@ -42,7 +42,7 @@ def read_counts(raw: TrialFolder) -> RunnerCounts:
             where=where,
             source=source,
             duration_s=float(data["duration_s"]),
-            # With its servers', in ticks of the clock; older runners had none.
+            # With its servers' CPU time, in clock ticks; older runners had no servers.
             cpu_s=float(usage["utime_s"])
             + float(usage["stime_s"])
             + float(data.get("servers_s", 0.0)),
@@ -65,7 +65,7 @@ def read_counts(raw: TrialFolder) -> RunnerCounts:
 
 def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]:
     """Return duration, ctx_switches{of=workload,...} and steal. `kind`: "guest" or "native";
-    `accelerator`: "kvm" or "tcg". Raises BrokenError when runner.json isn't whole."""
+    `accelerator`: "kvm" or "tcg". Raises BrokenError if runner.json is incomplete."""
     counted = read_counts(raw)
     yield sample("duration", counted.duration_s, source=counted.source)
     for name, count in counted.switches.items():
@@ -79,8 +79,9 @@ def parse(raw: TrialFolder, *, kind: str, accelerator: str) -> Iterator[Reading]
 
 
 def _steal(counted: RunnerCounts, kind: str, accelerator: str) -> Reading:
-    """Return the guest's steal time as a share of its CPU time. KVM fills it from the vCPU threads'
-    run delay (Documentation/virt/kvm/x86/msr.rst, MSR_KVM_STEAL_TIME): no independent evidence."""
+    """Return the guest's steal time as a share of its CPU time. It is not independent evidence: KVM
+    fills it from the vCPU threads' run delay (Documentation/virt/kvm/x86/msr.rst,
+    MSR_KVM_STEAL_TIME)."""
     if kind == "native":
         return Unavailable(metric="steal", reason="natively there is no guest to steal from.")
     if accelerator == "tcg":

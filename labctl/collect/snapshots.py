@@ -1,4 +1,4 @@
-"""Read host.json: what the host's kernel counted before and after a trial's measured window."""
+"""Read host.json: the counters of the host's kernel before and after a trial's measured window."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class CpuTicks:
 
 
 def cpu_ticks(text: str, name: str, where: str) -> CpuTicks:
-    """Return the line of "cpu" (all) or "cpu1"; raises BrokenError when it isn't there or isn't
-    whole.
-    """
+    """Return the line of "cpu" (all) or "cpu1"; raises BrokenError if it is missing or
+    incomplete."""
     for line in text.splitlines():
         fields = line.split()
         if fields and fields[0] == name:
@@ -35,7 +34,7 @@ def cpu_ticks(text: str, name: str, where: str) -> CpuTicks:
 
 
 def cpus(text: str) -> CpuSet:
-    """Return the CPUs with a line of their own: those that are online."""
+    """Return the CPUs with a line of their own, which are those online."""
     return frozenset(int(number) for number in re.findall(r"^cpu(\d+) ", text, re.M))
 
 
@@ -52,12 +51,12 @@ def _ticks(fields: Sequence[str], name: str, where: str) -> CpuTicks:
 
 RAW = "host.json"
 BESIDE = "neighbours"
-"""Key of a snapshot: what neighbours have used, a row of each kind."""
+"""Key of a snapshot: usage of neighbours, a row of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """Hold what neighbours of one kind used between the snapshots, and the CPUs that they might
+    """Hold the usage of neighbours of one kind between the snapshots, and the CPUs that they might
     use."""
 
     workload: str
@@ -67,11 +66,11 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots:
-    """Hold two snapshots: `before` and `after` as written; `seconds` of CLOCK_MONOTONIC between the
-    two.
+    """Hold two snapshots: `before` and `after` as written; `seconds` of CLOCK_MONOTONIC between
+    them.
 
-    `siblings`: the hardware threads that share a core with one of `trial_cpus`; None where a
-    labctl that didn't ask has written them.
+    `siblings`: the hardware threads that share a core with one of `trial_cpus`; None in snapshots
+    of a labctl that did not record them.
     """
 
     where: str
@@ -91,7 +90,7 @@ class Snapshots:
         """Return the growth of a count in a line of /proc/stat ("cpu", "cpu1"); `field` of
         CpuTicks.
 
-        Raises BrokenError when it isn't there."""
+        Raises BrokenError if it is missing."""
         changes: list[int] = []
         for taken in (self.before, self.after):
             text = taken.get("proc_stat")
@@ -102,8 +101,8 @@ class Snapshots:
 
     @property
     def beside(self) -> list[Used] | None:
-        """Return what neighbours used, by kind; None where the snapshots don't say. Raises
-        BrokenError for what no labctl wrote."""
+        """Return the usage of neighbours, by kind; None if the snapshots lack it. Raises
+        BrokenError for rows that no labctl wrote."""
         before, after = self.before.get(BESIDE), self.after.get(BESIDE)
         if before is None and after is None:
             return None
@@ -130,15 +129,15 @@ class Snapshots:
     def busy(self, cpus: CpuSet) -> float:
         """Return the CPU seconds per second that were not idle on these CPUs.
 
-        Idle time is what the kernel measures exactly; it samples the rest at its tick
-        (kernel/sched/cputime.c). It includes what a hypervisor below this host took.
+        The kernel measures idle time exactly, and samples the rest at its tick
+        (kernel/sched/cputime.c). The result includes time taken by a hypervisor below this host.
         """
         idle = sum(self.tick_change(f"cpu{cpu}", "idle") for cpu in cpus)
         return len(cpus) - idle / self.clk_tck / self.seconds
 
 
 def read_snapshots(raw: TrialFolder) -> Snapshots:
-    """Raise BrokenError naming the file when it is missing or isn't two snapshots."""
+    """Raise BrokenError naming the file if it is missing or does not hold two snapshots."""
     where = str(raw.path / RAW)
     data = raw.read_json(RAW)
     try:

@@ -13,7 +13,7 @@ from labctl.collect.collector import Collector, Source
 def _declared() -> list[Source]:
     modules = walk_packages(labctl.collect.__path__, f"{labctl.collect.__name__}.")
     values = (value for module in modules for value in vars(import_module(module.name)).values())
-    # One that several modules name is one.
+    # One that several modules import counts once.
     found = dict.fromkeys(value for value in values if isinstance(value, Source))
     return sorted(found, key=lambda source: source.order)
 
@@ -27,6 +27,7 @@ COLLECTORS = tuple(
         key=lambda collector: list(Level).index(collector.level),
     )
 )
-"""Collectors by level. One that works here may still be refused in a trial, which then says so."""
+"""Collectors by level. One that works here may still be refused in a trial, which then reports
+it."""
 
 RECORDERS = frozenset(name for collector in COLLECTORS for name in collector.recorders)

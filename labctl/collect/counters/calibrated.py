@@ -1,9 +1,9 @@
 """Compute IPC without a PMU: instructions per operation, counted once with callgrind, times
 operations, over reference cycles (METHOD rule 13).
 
-It is the throughput per busy CPU second in another unit, and no evidence beside it. The same
-binary on the same input executes the same instructions, whoever counts them; each side has its
-own count, so that a libc that picks other routines by CPUID is no obstacle.
+It is the throughput per busy CPU second in another unit, and not independent evidence. The same
+binary on the same input executes the same instructions, whichever tool counts them. Each side has
+its own count, because a libc may choose other routines by CPUID.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BOGOMIPS = re.compile(r"^bogomips\s*:\s*(\d+\.\d+)\s*$", re.M)
 
 
 def callgrind_command(command: Command) -> Command:
-    """Return the same command under callgrind; what it counted is on standard error."""
+    """Return the same command under callgrind, which prints its count to standard error."""
     return _under(command, "--tool=callgrind", "--callgrind-out-file=/dev/null")
 
 
 def lackey_command(command: Command) -> Command:
-    """Return the same command under lackey, which shares valgrind's translator with callgrind, but
-    has code of its own that counts; what it counted is on standard error."""
+    """Return the same command under lackey, which prints its count to standard error. It shares
+    valgrind's translator with callgrind, but counts with code of its own."""
     return _under(command, "--tool=lackey", "--basic-counts=yes")
 
 
@@ -50,14 +50,14 @@ def _under(command: Command, *options: str) -> Command:
 
 
 def collected_instructions(stderr: str) -> int:
-    """Return the user instructions that callgrind counted; raises BrokenError when it names
-    none.
-    """
+    """Return the user instructions that callgrind counted; raises BrokenError if its output has
+    none."""
     return _one(_COLLECTED, stderr, "'Collected : N' from callgrind")
 
 
 def lackey_instructions(stderr: str) -> int:
-    """Return the user instructions that lackey counted; raises BrokenError when it names none."""
+    """Return the user instructions that lackey counted; raises BrokenError if its output has
+    none."""
     return _one(_LACKEY_COUNTED, stderr, "'guest instrs: N' from lackey")
 
 
@@ -72,9 +72,8 @@ def _one(pattern: re.Pattern[str], stderr: str, what: str) -> int:
 
 
 def instructions_per_operation(counts: Sequence[tuple[int, int]]) -> float:
-    """Return the slope between two (operations, instructions); raises BrokenError when there is
-    none.
-    """
+    """Return the slope between two (operations, instructions); raises BrokenError if there is
+    none."""
     if len(counts) != 2 or counts[0][0] >= counts[1][0] or counts[0][1] >= counts[1][1]:
         raise BrokenError(f"callgrind's counts don't grow with the operations: {list(counts)}")
     (few, instructions_few), (many, instructions_many) = counts
@@ -89,11 +88,11 @@ def error_bound(count: float, *others: float) -> float:
 
 
 def tsc_hz(cpuinfo: str, tsc_freq_khz: str | None = None) -> float | None:
-    """Return the rate of the host's time-stamp counter in Hz, None when it is unknown (no x86).
+    """Return the rate of the host's time-stamp counter in Hz, None if it is unknown (not x86).
 
-    `tsc_freq_khz`: the text of /sys/devices/system/cpu/cpu0/tsc_freq_khz where a kernel has it.
-    Else from /proc/cpuinfo: the kernel sets loops_per_jiffy from the TSC (lpj_fine in
-    arch/x86/kernel/tsc.c), and bogomips is loops_per_jiffy * HZ / 500000, so two per TSC MHz.
+    `tsc_freq_khz`: the text of /sys/devices/system/cpu/cpu0/tsc_freq_khz, if the kernel has it.
+    Otherwise the rate is from /proc/cpuinfo: the kernel sets loops_per_jiffy from the TSC (lpj_fine
+    in arch/x86/kernel/tsc.c), and bogomips is loops_per_jiffy * HZ / 500000, so two per TSC MHz.
     """
     if tsc_freq_khz is not None and tsc_freq_khz.strip().isdecimal():
         return int(tsc_freq_khz) * 1000.0
@@ -155,7 +154,7 @@ def _unavailable(reason: str) -> Unavailable:
 
 @contextmanager
 def _attached(target: Target) -> Iterator[None]:
-    """Put the count that holds for this side beside the trial's raw files."""
+    """Store this side's count beside the trial's raw files."""
     yield
     if (count := target.calibration()) is not None:
         target.folder.write_raw_json(RAW, count)

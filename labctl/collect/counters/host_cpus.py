@@ -1,5 +1,5 @@
-"""Measure what the trial's CPUs were like meanwhile: what ran on their hardware threads' siblings,
-how fast they were, and how long idle ones could take to wake up (METHOD rules 3 and 9)."""
+"""Measure the state of the trial's CPUs: load on the siblings of their hardware threads, their
+frequency, and the wake-up latency of idle CPUs (METHOD rules 3 and 9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FREQUENCY_PROBLEM = "frequency-problem.txt"
 
 _APERF, _MPERF, _TSC, _TIME = "msr/aperf/", "msr/mperf/", "msr/tsc/", "cpu-clock"
 EVENTS = (_APERF, _MPERF, _TSC, _TIME)
-"""Free-running registers, which need no counter of the PMU's (arch/x86/events/msr.c)."""
+"""Free-running registers, which occupy no counter of the PMU (arch/x86/events/msr.c)."""
 
 _MSR = Path("/sys/bus/event_source/devices/msr/events")
 _SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass"
@@ -43,7 +43,7 @@ _SPIN = "import time\nend = time.monotonic() + 0.5\nwhile time.monotonic() < end
 
 def command(cpus: CpuSet, output: Sequence[str]) -> tuple[str, ...]:
     """Return the command of perf stat on these CPUs, which runs until SIGINT; FREQUENCY is its
-    standard error. It reads registers when it starts and when it ends, and sleeps meanwhile."""
+    standard error. It reads registers at its start and end, and sleeps in between."""
     counting = ("perf", "stat", *output, "--event", ",".join(EVENTS))
     return (*counting, "--cpu", format_cpus(cpus))
 
@@ -51,7 +51,7 @@ def command(cpus: CpuSet, output: Sequence[str]) -> tuple[str, ...]:
 def parse(raw: TrialFolder) -> Iterator[Reading]:
     """Return sibling_cpu, cpu_frequency and cpu_latency_limit.
 
-    Raises BrokenError when host.json isn't whole, or what perf printed isn't perf's.
+    Raises BrokenError if host.json is incomplete, or FREQUENCY is not perf's output.
     """
     snapshots = read_snapshots(raw)
     yield _sibling_cpu(snapshots)
@@ -60,8 +60,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def frequency_countable(msr: Path = _MSR) -> Countable:
-    """Return whether perf can read the registers that tell the CPUs' true frequency, on all of
-    them."""
+    """Return whether perf can read the registers for the CPUs' true frequency, on all of them."""
     if not (msr / "aperf").exists():
         return Countable(
             problem="the kernel offers no APERF and MPERF (perf's 'msr' events), as in most "
@@ -80,9 +79,9 @@ def frequency_countable(msr: Path = _MSR) -> Countable:
 
 
 def measured_tsc_hz(cpu: int, msr: Path = _MSR) -> float | None:
-    """Return the rate of a busy CPU's time-stamp counter in Hz, for hosts that don't declare it
-    constant: it may follow the CPU's clock and stop while the CPU sleeps. None where perf can't
-    read the counter."""
+    """Return the rate of a busy CPU's time-stamp counter in Hz, for hosts that do not declare it
+    constant: it may follow the CPU's clock and stop while the CPU sleeps. None if perf cannot read
+    the counter."""
     if not (msr / "tsc").exists():
         return None
     events = (_TSC, _TIME)
@@ -117,9 +116,9 @@ def _sibling_cpu(snapshots: Snapshots) -> Reading:
 
 
 def _frequency(raw: TrialFolder) -> Reading:
-    """Mean frequency of the CPUs while they weren't idle.
+    """Return the mean frequency of the CPUs while they were not idle.
 
-    APERF counts cycles and MPERF those of a clock as fast as the TSC, both only in C0
+    APERF counts cycles, and MPERF those of a clock as fast as the TSC, both only in C0
     (arch/x86/kernel/cpu/aperfmperf.c; turbostat(8), Bzy_MHz); perf's cpu-clock, in ms, gives the
     TSC's rate.
     """
@@ -138,7 +137,7 @@ def _frequency(raw: TrialFolder) -> Reading:
 
 
 def _latency_limit(snapshots: Snapshots) -> Reading:
-    """Return the least wake-up latency that a process requested; None without a request."""
+    """Return the lowest wake-up latency that a process requested; None without a request."""
     metric = "cpu_latency_limit"
     found = snapshots.before.get(LIMIT)
     if isinstance(found, dict) and "unavailable" in found:
@@ -155,13 +154,13 @@ def _latency_limit(snapshots: Snapshots) -> Reading:
 
 @cache
 def _countable() -> Countable:
-    """Tell whether it can be counted, probed once per process: the answer is the host's."""
+    """Probe once per process whether it can be counted: the answer is the host's."""
     return frequency_countable()
 
 
 @contextmanager
 def _attached(target: Target) -> Iterator[Snapshot]:
-    """Count how fast the trial's CPUs are meanwhile, or store the reason why not in its place."""
+    """Count the frequency of the trial's CPUs, or store why it cannot be counted."""
     can = _countable()
     asked = command(target.trial_cpus, can.output)
     with counting(target.folder, can, asked, raw=FREQUENCY, problem=FREQUENCY_PROBLEM):

@@ -18,20 +18,20 @@ from labctl.base.json import parse_json
 from labctl.base.process import Deadline, dies_with_labctl, run, running
 from labctl.store.trial import TrialFolder
 
-# Read what `perf stat` prints for programs to read: JSON lines, or CSV (`-x,`) of a perf before
-# 6.0.
+# Parse perf stat's machine-readable output: JSON lines, or CSV (`-x,`) of a perf before 6.0.
 
 
 # Rounding of perf's own percentage, which has two digits.
 _ALL_OF_THE_TIME = 99.995
 
 _JSON_COMMA = re.compile(r"(?<=: )(-?\d+),(\d+)(?=\s*[,}])")
-"""`"pcnt-running" : 66,67`: what follows JSON's own comma is a quote."""
+"""`"pcnt-running" : 66,67`: JSON's own comma is followed by a quote."""
 _JSON_END = re.compile(r",\s*}$")
 _JSON_NAN = re.compile(r"(?<=: )-?(?:nan|inf)(?=\s*[,}])")
-"""Metrics of nothing, without the quotes that newer ones put around them."""
+"""Metrics without a value, without the quotes that newer versions put around them."""
 _COUNT = re.compile(r"\d+(?:\.\d+|,(?:\d{2}|\d{6}))?")
-"""perf prints two decimals (CSV) or six (JSON), so a comma before three is none of a decimal."""
+"""Integer or decimal. perf prints two decimals (CSV) or six (JSON), so a comma before three digits
+is not a decimal comma."""
 _PERCENT = re.compile(r"\d{1,3}[.,]\d\d")
 _PLACES_BEFORE = 4
 """Columns before the value in CSV: a time, a thread, a CPU or socket and how many of them."""
@@ -40,10 +40,10 @@ _PLACES_OF_METRIC = 6
 _DEVIATION = re.compile(r"\d+[.,]\d\d%")
 """CSV column of the deviation between several runs (-r), after the event's name."""
 _OF_CORES = re.compile(r"(?:cpu|cpu_\w+|armv\w+)/([^/:]+)(?::(\w+)/|/(\w*))")
-"""An event of one kind of cores, as perf names it on a host of several kinds: `cpu_atom/cycles:u/`,
+"""An event of one kind of cores, as perf names it on a hybrid host: `cpu_atom/cycles:u/`,
 `cpu_core/cycles/u`, `armv8_cortex_a53/cycles/`."""
 _OF_KINDS_ROUNDING = 0.0151
-"""Largest difference from 100 of three percentages' sum, each rounded to two digits."""
+"""Largest difference from 100 of the sum of three percentages, each rounded to two digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,14 @@ class Counter:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it was counted all of the time."""
+        """Return whether the event was counted all of the time."""
         return self.value is not None and self.running_percent >= _ALL_OF_THE_TIME
 
 
 def read_counters(text: str, where: str) -> list[Counter]:
-    """Return the counters in perf stat's JSON lines or its CSV, of one or many threads, in any
-    locale.
+    """Return the counters in perf stat's JSON lines or CSV, of one or many threads, in any locale.
 
-    Lines that hold a metric and no counter are skipped. Raises BrokenError for anything else.
+    Lines with a metric and no counter are skipped. Raises BrokenError for anything else.
     """
     found: list[Counter] = []
     for line in text.splitlines():
@@ -84,8 +83,8 @@ def read_counters(text: str, where: str) -> list[Counter]:
 
 
 def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
-    """Return one counter per event: threads (or intervals) added up, the worst of their problems
-    kept; then, beside each of a host's several kinds of cores, all of them."""
+    """Return one counter per event. Threads (or intervals) are added up and the worst of their
+    problems is kept; on a hybrid host, a sum over all kinds of cores follows."""
     by_event: dict[str, list[Counter]] = defaultdict(list)
     for counter in counters:
         by_event[counter.event].append(counter)
@@ -106,9 +105,9 @@ def totals(counters: Iterable[Counter]) -> Mapping[str, Counter]:
 
 
 def _of_all_cores(event: str, kinds: Sequence[Counter]) -> Counter:
-    """Sum up one kind of core: a thread is counted on cores of one kind while it runs there, and
-    perf scales what it counted up to the whole time (perf_counts_values__scale): that is undone
-    here. Of whole CPUs each kind is counted all of the time."""
+    """Return the sum over all kinds of cores. Each kind counts a thread only while it runs there,
+    and perf scales that count to the whole time (perf_counts_values__scale); this undoes the
+    scaling. For whole CPUs each kind is counted all of the time."""
     counted = [kind for kind in kinds if kind.value is not None]
     unsupported = [kind for kind in kinds if kind.problem not in ("", "<not counted>")]
     if not counted or unsupported:
@@ -124,7 +123,7 @@ def _of_all_cores(event: str, kinds: Sequence[Counter]) -> Counter:
 
 
 def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] | str:
-    """Return the events' counts, or a sentence on why one of them can't be used."""
+    """Return the events' counts, or a sentence on why one of them cannot be used."""
     values = []
     for event in events:
         counter = summed.get(event)
@@ -145,7 +144,7 @@ def _from_json(line: str) -> Counter | None:
     try:
         entry: Any = parse_json(line)
     except ValueError:
-        # In some locales, and what perf 6.14 leaves where there is no metric.
+        # Decimal commas of some locales, and what perf 6.14 prints for a missing metric.
         line = _JSON_NAN.sub("null", _JSON_COMMA.sub(r"\1.\2", line))
         entry = parse_json(_JSON_END.sub("}", line))
     if "counter-value" not in entry:
@@ -156,8 +155,8 @@ def _from_json(line: str) -> Counter | None:
 
 
 def _from_csv(line: str) -> Counter | None:
-    """value,unit,event,run time,percent[,metric,its unit], with a time, a thread or CPUs before
-    it where perf was asked for them (perf-stat(1), "CSV FORMAT")."""
+    """Parse value,unit,event,run time,percent[,metric,its unit], preceded by a time, a thread or
+    CPUs if perf was asked for them (perf-stat(1), "CSV FORMAT")."""
     fields = [
         field
         for field in line.split(";" if ";" in line else ",")
@@ -175,8 +174,8 @@ def _from_csv(line: str) -> Counter | None:
 
 
 def _is_metric(fields: Sequence[str]) -> bool:
-    """Return whether only a metric and its unit are there, maybe with the run time and percentage
-    of counters that it is made of."""
+    """Return whether the line has only a metric and its unit, maybe with the run time and
+    percentage of the metric's counters."""
     if len(fields) < _PLACES_OF_METRIC or fields[0]:
         return False
     times = fields[1].isdecimal() and _PERCENT.fullmatch(fields[2]) is not None
@@ -196,8 +195,7 @@ def _counter(event: str, value: str, percent: str) -> Counter:
     return Counter(event=event, value=number, running_percent=running)
 
 
-# Find which hardware counters this host has, and how many of them at once: tried on short
-# processes.
+# Find which hardware counters this host has, and how many at once, by counting short processes.
 
 
 ENVIRONMENT = {"LC_ALL": "C"}
@@ -210,7 +208,7 @@ _PROBING_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countable:
-    """Hold the events that can be counted. `problem`: a sentence on why there are none. Else
+    """Hold the events that can be counted. `problem`: a sentence on why there are none. Otherwise
     `events`, which the PMU counts all at once, and the others with the reason; `output`: perf's
     options for its format."""
 
@@ -223,12 +221,12 @@ class Countable:
 def pmu_countable(
     needed: tuple[str, ...], wanted: Sequence[Sequence[tuple[str, ...]]]
 ) -> Countable:
-    """Return whether this host's PMU counts the events that are `needed`, and which of those that
-    are `wanted`: of each the first choice that fits whole.
+    """Return whether this host's PMU counts the `needed` events, and which of the `wanted` ones: of
+    each the first choice that fits completely.
 
-    Events that share a counter are worth nothing (METHOD 12: any multiplexing), so each further
-    event is tried together with those before it. On a process as short as `true` nothing is
-    rotated: what finds no counter is `<not counted>`.
+    Multiplexed events are useless (METHOD 12: any multiplexing), so each further event is tried
+    together with those before it. A process as short as `true` sees no rotation: an event without a
+    counter is `<not counted>`.
     """
     try:
         output = output_options()
@@ -247,7 +245,7 @@ def pmu_countable(
 
 
 def output_options() -> tuple[str, ...]:
-    """Return perf stat's options for output that programs read: JSON where it has that."""
+    """Return perf stat's options for machine-readable output: JSON if this perf has it."""
     done = run(("perf", "version"), deadline=Deadline.after(_PROBING_S, "perf's version"))
     version = done.stdout.strip().removeprefix("perf version").strip()
     return ("-x,",) if is_older(version, _JSON_SINCE) else ("--json-output",)
@@ -256,7 +254,7 @@ def output_options() -> tuple[str, ...]:
 def tried(
     events: Sequence[str], output: Sequence[str], *options: str, program: Sequence[str] = ("true",)
 ) -> Mapping[str, Counter] | str:
-    """Return what perf counts of a short process; a sentence when it refuses."""
+    """Return perf's counts of a short process; a sentence if it refuses."""
     argv = ("perf", "stat", *output, *options, "--event", ",".join(events), *program)
     deadline = Deadline.after(_PROBING_S, "probing perf")
     done = run(argv, deadline=deadline, check=False, env=ENVIRONMENT)
@@ -289,7 +287,7 @@ def _with_wanted(
 
 
 def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[str]) -> str | None:
-    """Return a sentence on why these can't be counted beside those, None when they can."""
+    """Return a sentence on why these cannot be counted beside those, None if they can."""
     try:
         found = tried((*events, *choice), output)
     except LabctlError as error:
@@ -315,7 +313,7 @@ _GRACE_S = 5.0
 
 
 class Printed:
-    """Hold what perf printed, once it has ended."""
+    """Hold perf's output, once it has ended."""
 
     text = ""
 
@@ -324,8 +322,8 @@ class Printed:
 def counting(
     folder: TrialFolder, can: Countable, command: Sequence[str], *, raw: str, problem: str
 ) -> Iterator[None]:
-    """Run perf stat beside the block and store what it prints in `raw`; where it can't count, store
-    why in `problem`. Raises BrokenError when it ends before it is asked to."""
+    """Run perf stat beside the block and store its output in `raw`; if it cannot count, store the
+    reason in `problem`. Raises BrokenError if it ends early."""
     if can.problem is not None:
         folder.write_raw(problem, can.problem)
         yield
@@ -337,7 +335,7 @@ def counting(
 
 @contextmanager
 def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
-    """Run perf stat beside the block. Raises BrokenError when it ends before it is asked to."""
+    """Run perf stat beside the block. Raises BrokenError if it ends early."""
     printed = Printed()
     with running(
         (*dies_with_labctl(), *command),
@@ -345,10 +343,10 @@ def perf_attached(command: Sequence[str]) -> Iterator[Printed]:
         env=ENVIRONMENT,
         stop_signal=signal.SIGINT,
     ) as perf:
-        # perf says nothing when it has attached; its own start takes a few milliseconds.
+        # perf does not report when it has attached; its start takes a few milliseconds.
         time.sleep(_ATTACH_S)
         yield printed
-        # 0: it saw the last of its threads end (natively the command's) before we told it to stop.
+        # 0: the last of its threads (natively the command's) ended before perf was told to stop.
         if perf.poll() not in (None, 0):
             raise BrokenError(f"perf stat ended by itself with status {perf.returncode}")
         perf.send_signal(signal.SIGINT)

@@ -1,8 +1,8 @@
 """Read hardware counters with perf stat on the host: of a guest's vCPU threads, or natively of the
 workload's process tree.
 
-Like is compared with like (METHOD rule 12): user instructions of the guest (`:uG` on the vCPU
-threads) with user instructions natively (`:u`), kernel with kernel.
+Compare like with like (METHOD rule 12): user instructions of the guest (`:uG` on the vCPU threads)
+with native user instructions (`:u`), kernel with kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labctl.store.trial import TrialFolder
 
 RAW = "perf-stat.txt"
 LEFT_OUT = "perf-stat-left-out.json"
-"""Events that this host can't count beside the others, and why."""
+"""Events that this host cannot count beside the others, and why."""
 
 PROBLEM = "perf-stat-problem.txt"
 _NO_GUEST_CODE = (
@@ -43,18 +43,19 @@ MISSES = {
     "branch": (("branch-misses", "branches"),),
 }
 """Miss metrics: events of misses and of all accesses, the first pair that the PMU has. The generic
-pair is the last level's on Intel, on AMD the L2's (arch/x86/events/amd/core.c): `event` says it."""
+pair is the last-level cache on Intel, and L2 on AMD (arch/x86/events/amd/core.c); the label `event`
+shows which."""
 _STALLS = {"frontend": "stalled-cycles-frontend", "backend": "stalled-cycles-backend"}
 
 
 def user_events(kind: str) -> tuple[str, ...]:
-    """Return cycles and instructions, without which perf stat does not run at all."""
+    """Return cycles and instructions; perf stat does not run without them."""
     return _in_mode(kind, "u", "cycles", "instructions")
 
 
 def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
-    """Return what is counted beside `user_events` as far as the PMU has counters for it, the most
-    wanted first, each with its choices."""
+    """Return the events to count beside `user_events` as far as the PMU has counters, most wanted
+    first, each with its choices."""
     kernel = _in_mode(kind, "k", "cycles", "instructions")
     return (
         ((*kernel, *(("cycles:H",) if kind == "guest" else ())),),
@@ -62,7 +63,7 @@ def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
             tuple(
                 _in_mode(kind, "u", *events)
                 for pair in pairs
-                for events in (pair, pair[:1])  # AMD's six counters have no room for pairs
+                for events in (pair, pair[:1])  # AMD's six counters cannot hold the pairs
             )
             for pairs in MISSES.values()
         ),
@@ -72,8 +73,8 @@ def wanted_events(kind: str) -> tuple[tuple[tuple[str, ...], ...], ...]:
 
 @cache
 def countable(kind: str) -> Countable:
-    """Return what this host can count of a `kind` of machine ("guest" or "native"). Probed once per
-    process: the answer is the host's."""
+    """Return what this host can count on a machine of a `kind` ("guest" or "native"). Probed once
+    per process: the answer is the host's."""
     return pmu_countable(user_events(kind), wanted_events(kind))
 
 
@@ -84,14 +85,14 @@ def _in_mode(kind: str, mode: str, *events: str) -> tuple[str, ...]:
 def command(
     kind: str, ids: Sequence[int], events: Sequence[str], output: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the command of perf stat, which runs until SIGINT, on a guest's vCPU threads, or
-    natively on a process that waits to become the workload, with every child that it will have. RAW
-    is its standard error.
+    """Return the command of perf stat on a guest's vCPU threads, or natively on a process that
+    waits to become the workload, with all its children. It runs until SIGINT; RAW is its standard
+    error.
 
-    `output`: the options that make a program's output (`perf_stat_probe`).
+    `output`: the options for machine-readable output (`perf.output_options`).
     """
     which = "--tid" if kind == "guest" else "--pid"
-    # No group: one event that isn't supported would fail them all, without naming it.
+    # No group: one unsupported event would fail them all, without naming it.
     counting = ("perf", "stat", *output, "--event", ",".join(events))
     return (*counting, which, ",".join(str(number) for number in ids))
 
@@ -102,7 +103,7 @@ def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
     stalled_cycles.
 
     Events that perf did not count, or counted only part of the time, make their metrics
-    unavailable. Raises BrokenError when the raw file isn't perf's.
+    unavailable. Raises BrokenError if the raw file is not perf's.
     """
     if not raw.has(RAW):
         reason = raw.read_text(PROBLEM) if raw.has(PROBLEM) else "perf stat was not run."
@@ -113,7 +114,7 @@ def parse(raw: TrialFolder, *, kind: str) -> Iterator[Reading]:
 
 
 class _Counts:
-    """Hold what perf counted in one trial, and what is made of it."""
+    """Hold perf's counts of one trial, and compute metrics from them."""
 
     def __init__(self, raw: TrialFolder, kind: str) -> None:
         self._kind = kind
@@ -136,7 +137,7 @@ class _Counts:
             {"source": "pmu", "level": "kernel"},
         )
         if self._kind == "guest":
-            # Of the vCPU threads' cycles what the host (QEMU, KVM) spent: H / (G + H).
+            # Share of the vCPU threads' cycles spent in the host (QEMU, KVM): H / (G + H).
             whole = ("cycles:H", cycles, kernel)
             yield self._ratio("host_share", "cycles:H", whole)
         yield self._count("user_cycles", cycles)
@@ -173,7 +174,7 @@ class _Counts:
         *,
         times: float = 1,
     ) -> Reading:
-        """`times` one event's count over the sum of others'."""
+        """Return `times` one event's count over the sum of others'."""
         labels = labels or {}
         found = self._counts((above, *below))
         if isinstance(found, str):
@@ -220,7 +221,8 @@ def _none_of(event: str) -> str:
 
 @contextmanager
 def _attached(target: Target) -> Iterator[None]:
-    """Run perf stat on the vCPU threads, natively on the waiting command; or store why it can't."""
+    """Run perf stat on the vCPU threads, natively on the waiting command; or store why it
+    cannot."""
     kind = str(target.kind)
     can = countable(kind)
     if can.problem is None:

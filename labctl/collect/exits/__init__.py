@@ -1,1 +1,1 @@
-"""Count VM exits, all together and by reason."""
+"""Count VM exits, in total and by reason."""

@@ -1,8 +1,8 @@
 """Count VM exits in the kernel with a BPF program, through bpftrace.
 
 Nothing is written per exit: counts and times are added up in per-CPU maps, which are read once at
-the end. A signal that labctl sends opens the window that is counted, and another closes it: what
-attaching and detaching take, some hundred milliseconds, is outside.
+the end. A signal from labctl opens the counted window, and another closes it, so that attaching and
+detaching (some hundred milliseconds) are outside.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from labctl.base.process import Deadline, dies_with_labctl, run, running
 RAW = "trace/exits.bpftrace.jsonl"
 
 MARK = signal.SIGWINCH
-"""Opens the window, and closes it. A process ignores it unless it has asked for it; the tracepoint
-sees it all the same."""
+"""Signal that opens the window, and closes it. A process ignores it unless it asked for it; the
+tracepoint sees it all the same."""
 REMIND = signal.SIGUSR1
-"""Interrupts bpftrace's wait for events. It has a handler of this signal once it has attached its
-probes; versions before 0.22 print their maps then."""
+"""Signal that interrupts bpftrace's wait for events. Its handler is installed once the probes are
+attached; versions before 0.22 print their maps then."""
 
 ATTACHED = '"@attached"'
-"""The first event that bpftrace prints. It looks for events only once every probe is attached."""
+"""First event that bpftrace prints. It waits for events only once every probe is attached."""
 
-# $1: QEMU, $2: labctl. A VM exit's time ends with the entry after it, on the same vCPU thread. An
-# exit that another one follows without an entry between them is counted, and has no time.
+# $1: QEMU, $2: labctl. A VM exit's time ends with the next entry on the same vCPU thread. An exit
+# followed by another without an entry between them is counted, and has no time.
 #
-# Each use of a map is a look-up in the guest's way, of some 50 ns: so @left is one map of three
-# values and not three maps, and what another process does is left out before any map is asked. The
-# clock is read last at an exit and first at an entry, so that little of the program is in @ns.
+# Each use of a map is a look-up of some 50 ns that delays the guest, so @left is one map of three
+# values and not three maps, and events of other processes are dropped before any look-up. The clock
+# is read last at an exit and first at an entry, so that @ns contains little of the program.
 _SCRIPT = """
 BEGIN { @attached = 1; print(@attached); }
 tracepoint:signal:signal_generate /pid == $2 && args->sig == MARK/ {
@@ -69,25 +69,23 @@ tracepoint:kvm:kvm_exit { @left[tid] = (nsecs, args->isa, args->exit_reason); }
 BEGIN { exit(); }
 """
 """Most demanding program: only x86's kvm_exit has an instruction set, and not every bpftrace
-tuples.
-"""
+supports tuples."""
 _PROBE_S = 30.0
 
 KEYS_MAX = 4096
 """Capacity of a bpftrace map unless BPFTRACE_MAP_KEYS_MAX changes it. bpftrace silently drops
 further keys; with -k it prints a line for each dropped exit, within the window."""
 _REASONS = 128
-"""Limit on reasons: more than KVM has names for, on SVM (110) or VMX (65), and than returns to QEMU
-have.
-"""
+"""Limit on reasons: more than KVM has names for, on SVM (110) or VMX (65), and more than returns to
+QEMU have."""
 
 _UPDATE = "map_update_elem"
-"""The helper of the kernel's that adds a key to a map."""
+"""Kernel helper that adds a key to a map."""
 
 _HOSTS_PIDS = 0xEFFFFFFC
 """PID_NS_INIT_INO, the inode of the host's own PID namespace (include/linux/proc_ns.h)."""
 
-# It says this wherever it may not lock all memory, and goes on.
+# bpftrace prints this if it may not lock all memory, and continues.
 _SAID_ANYWAY = "RLIMIT_MEMLOCK"
 _WORDS = 300
 
@@ -101,7 +99,7 @@ _POLL_S = 0.01
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
     """Hold the counts of a window of `seconds`. Keys: thread, instruction set and code of an exit;
-    thread, reason and errno of a return to QEMU. `ns`: from exits to the entries after them."""
+    thread, reason and errno of a return to QEMU. `ns`: from exits to the next entries."""
 
     seconds: float
     exits: Mapping[tuple[int, int, int], int]
@@ -111,24 +109,24 @@ class Counted:
     """True if bpftrace reports a full map; old versions report it only with -k."""
 
     def fills(self, keys_max: int) -> bool:
-        """Return whether maps of so many keys were full, and may have left something out."""
+        """Return whether maps of so many keys were full, and may lack some."""
         return self.refused or max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
 
 
 def keys_max(vcpus: int) -> int:
-    """Return what its maps must hold for a guest of so many vCPUs, and one that is plugged in."""
+    """Return the map size for a guest of so many vCPUs, and one that is plugged in."""
     return max(KEYS_MAX, (vcpus + 1) * _REASONS)
 
 
 def environment(keys: int) -> dict[str, str]:
-    """Return what `command` runs with."""
+    """Return the environment of `command`."""
     return {"LC_ALL": "C", "BPFTRACE_MAP_KEYS_MAX": str(keys)}
 
 
 def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
     """Return the command of bpftrace, which runs until SIGINT; RAW is its standard output. `qemu`,
-    `labctl`: process ids of the host's own PID namespace. `cpus`: where bpftrace itself runs, which
-    looks round ten times a second."""
+    `labctl`: process ids of the host's own PID namespace. `cpus`: those of bpftrace itself, which
+    wakes up ten times a second."""
     return (
         *dies_with_labctl(),
         *("taskset", "--cpu-list", format_cpus(cpus)),
@@ -137,7 +135,7 @@ def command(qemu: int, labctl: int, cpus: CpuSet) -> tuple[str, ...]:
 
 
 def why_unavailable() -> str | None:
-    """Return a sentence on why BPF can't count VM exits here, or None. Probed with a program that
+    """Return a sentence on why BPF cannot count VM exits here, or None. Probed with a program that
     ends at once."""
     if shutil.which("bpftrace") is None:
         return "BPF can't be used: bpftrace is not installed (Debian's package bpftrace has it)."
@@ -161,10 +159,10 @@ def what_it_said(stderr: str) -> str:
 
 
 def read_counts(text: str, where: str) -> Counted:
-    """Parse bpftrace's output, where the last print of each map counts.
+    """Parse bpftrace's output; the last print of each map counts.
 
-    Raises BrokenError naming the file and the line where it isn't that, or where no window was
-    opened and closed.
+    Raises BrokenError naming the file and the line if it is something else, or if the window was
+    not both opened and closed.
     """
     maps: dict[str, Any] = {}
     refused = False
@@ -212,12 +210,12 @@ def _by_key(data: Mapping[str, Any]) -> dict[tuple[int, int, int], int]:
 
 @dataclass(frozen=True, slots=True)
 class AttachedBpftrace:
-    """Hold what a bpftrace that is attached counts: from the first mark to the second."""
+    """Hold the counts of an attached bpftrace, from the first mark to the second."""
 
     process: subprocess.Popen[bytes]
 
     def mark(self) -> None:
-        """Raise BrokenError when bpftrace has ended."""
+        """Raise BrokenError if bpftrace has ended."""
         if self.process.poll() is not None:
             raise BrokenError(f"bpftrace ended by itself with status {self.process.returncode}")
         self.process.send_signal(MARK)
@@ -227,10 +225,9 @@ class AttachedBpftrace:
 def bpf_counting(
     qemu: int, output: Path, *, cpus: CpuSet, keys_max: int = KEYS_MAX
 ) -> Iterator[AttachedBpftrace]:
-    """Attach bpftrace, running on `cpus`, to the process `qemu`; its counts are in `output` when
-    the block is over. `keys_max`: of each of its maps. Raises BrokenError, or DeadlineError,
-    where it doesn't start or end.
-    """
+    """Attach bpftrace, running on `cpus`, to the process `qemu`; its counts are in `output` after
+    the block. `keys_max`: of each of its maps. Raises BrokenError or DeadlineError if it does not
+    start or end."""
     output.parent.mkdir(parents=True, exist_ok=True)
     errors = output.with_suffix(".stderr")
     with (
@@ -263,10 +260,9 @@ def _wait_for(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End bpftrace. It looks whether it is to end only when a signal has interrupted its wait for
-    events. A SIGINT that comes between two waits, as while it is kept from its CPU, stays unseen
-    until another signal comes (seen with 0.17); a second SIGINT might kill it before it has
-    printed."""
+    """End bpftrace. It checks whether to end only when a signal has interrupted its wait for
+    events. A SIGINT between two waits, for example while it gets no CPU, is not noticed until
+    another signal comes (seen with 0.17); a second SIGINT might kill it before it has printed."""
     process.send_signal(signal.SIGINT)
     deadline = Deadline.after(_END_S, "bpftrace's end")
     while True:

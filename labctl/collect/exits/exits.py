@@ -1,4 +1,4 @@
-"""Report VM exits by reason, the time that they take, and those that go on to QEMU.
+"""Report VM exits by reason, their time, and those that go on to QEMU.
 
 The sum of the reasons is checked against KVM's own total of the same window (METHOD rule 14).
 """
@@ -34,9 +34,9 @@ from labctl.trace.problems import EXITS, note_problem, noted_problem
 
 # Count VM exits by reason around a trial's measured window.
 #
-# By BPF where it works: the window that is counted is opened and closed by one signal each, next
-# to the trial's own snapshots; attaching comes before, and is waited for, and reading out comes
-# after. Elsewhere by perf, which records every exit.
+# By BPF if it works: a signal each opens and closes the counted window, next to the trial's own
+# snapshots. labctl waits for bpftrace to attach before the window, and reads the maps after it.
+# Otherwise by perf, which records every exit.
 
 
 BPFTRACE, PERF, NONE = "bpftrace", "perf", "none"
@@ -46,8 +46,8 @@ _REPORT_S = 300.0
 
 
 def why_unavailable(at: Here) -> str | None:
-    """Return why neither BPF nor, where that is refused, perf can count VM exits here, a sentence,
-    or None; KVM in software tells a trial."""
+    """Return a sentence on why neither BPF nor, if BPF is refused, perf can count VM exits here, or
+    None; whether KVM is in software shows only in a trial."""
     if (problem := kvm_stats.why_no_exits(at)) or (no_bpf := why_no_bpf()) is None:
         return problem
     no_perf = perf_record.why_unavailable(EXIT)
@@ -56,7 +56,7 @@ def why_unavailable(at: Here) -> str | None:
 
 @functools.cache
 def why_no_bpf() -> str | None:
-    """Return why BPF can't be used, probed once per process: the answer is the host's."""
+    """Return why BPF cannot be used, probed once per process: the answer is the host's."""
     return bpf_exits.why_unavailable()
 
 
@@ -64,7 +64,7 @@ def why_no_bpf() -> str | None:
 def exit_counting(target: Target) -> Iterator[None]:
     """Store the block's VM exits by reason, or why they are unknown, in the trial's folder.
 
-    Raises BrokenError when a counter that had begun ends before it is asked to.
+    Raises BrokenError if a running counter ends early.
     """
     if target.kind is Kind.NATIVE:
         target.folder.write_raw_json(files.EXITS, {"tool": NONE})
@@ -95,8 +95,8 @@ def _read_bpf(target: Target) -> Iterator[None]:
 
 @contextmanager
 def _read_perf(target: Target, no_bpf: str) -> Iterator[None]:
-    """Record every exit, which costs the guest more; perf's own table of all that it recorded is
-    made after the window."""
+    """Record every exit, which costs the guest more; perf's own table of the recording is made
+    after the window."""
     data = target.folder.path / perf.RAW
     events = kvm_events(target.vcpu_tids)
     with perf_record.recording(
@@ -115,7 +115,7 @@ def _read_perf(target: Target, no_bpf: str) -> Iterator[None]:
         deadline=Deadline.after(_REPORT_S, "perf kvm stat report"),
         env={"LC_ALL": "C"},
     )
-    # Some versions print it where others print their complaints.
+    # Some versions print the table to standard error.
     target.folder.write_raw(perf.REPORT, table.stdout if table.stdout.strip() else table.stderr)
     window = {"opened_ns": opened_ns, "closed_ns": closed_ns}
     told = {"tool": PERF, "no_bpf": no_bpf, "vcpus": _vcpus(target), "window": window}
@@ -127,7 +127,7 @@ def _vcpus(target: Target) -> dict[str, int]:
 
 
 class _Total:
-    """Read KVM's own count of exits by vCPU when this is made, and once more."""
+    """Read KVM's own count of exits by vCPU at construction, and once more."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -141,8 +141,8 @@ class _Total:
         self._ended_ns = time.monotonic_ns()
 
     def to_json(self) -> dict[str, object]:
-        """Return the total, the longest that its two readings may lie apart, and the kernel: which
-        exits are in the total is a matter of its version."""
+        """Return the total, the longest time that its two readings may lie apart, and the kernel,
+        whose version determines which exits are in the total."""
         try:
             signature = Path("/proc/version_signature").read_text()
         except OSError:
@@ -166,8 +166,8 @@ _K = TypeVar("_K", bound=Hashable)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Hold the exits of a window of `seconds`. By the vCPU's number and the reason: exits, and
-    their time in ns; by the reason: returns to QEMU. `vcpus`: the numbers of all vCPUs, those
-    without an exit too. `is_vmx`: whether they are Intel's. `source`: the file that says so."""
+    their time in ns; by the reason: returns to QEMU. `vcpus`: the numbers of all vCPUs, also those
+    without an exit. `is_vmx`: whether they are Intel's. `source`: the raw file."""
 
     seconds: float
     vcpus: Sequence[int]
@@ -188,12 +188,13 @@ class Total:
 
 def parse(raw: TrialFolder) -> Iterator[Reading]:
     """Return exits{reason=...}, exit_time, exit_time{reason=...}, exit_time{vcpu=...},
-    userspace_exits, userspace_exits{reason=...}, exits_window and exits_agreement, or why not; of
-    several vCPUs exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well. With the
-    reasons come their sums, exits and exits{vcpu=...}: of the same window, which KVM's own total of
-    the trial is not.
+    userspace_exits, userspace_exits{reason=...}, exits_window and exits_agreement, or why not; with
+    several vCPUs exits{reason=...,vcpu=...} and exit_time{reason=...,vcpu=...} as well. The sums
+    over the reasons, exits and exits{vcpu=...}, are of the same window as the reasons; KVM's own
+    total of the trial is not.
 
-    Nothing for a trial that wasn't to tell them. Raises BrokenError when a file isn't whole.
+    Returns nothing for a trial that did not collect them. Raises BrokenError if a file is
+    incomplete.
     """
     problem = noted_problem(raw, EXITS)
     if problem is not None:
@@ -206,7 +207,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     try:
         tool = str(data["tool"])
         if tool == NONE:
-            # No guest, no exits, as `exits` has it.
+            # No guest, no exits, as for `exits`.
             for metric in ("exit_time", "userspace_exits"):
                 yield sample(metric, 0.0, source=files.EXITS)
             return
@@ -228,10 +229,10 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def misses_fast_paths(kernel: str) -> bool:
-    """Return whether KVM of this Linux leaves exits out of its total after which VMX goes back in
-    from its innermost loop (writes of the TSC deadline, the preemption timer; IPIs were always
-    counted): since 5.8, until commit 8b703a49c9df of 6.4, which stable 5.15, 6.1 and 6.3 have from
-    these releases on. Distributions' kernels may have it earlier."""
+    """Return whether KVM of this Linux leaves fast-path exits out of its total, after which VMX
+    re-enters from its innermost loop (writes of the TSC deadline, the preemption timer; IPIs were
+    always counted): since 5.8, until commit 8b703a49c9df of 6.4, which stable 5.15, 6.1 and 6.3
+    have from these releases on. Distributions' kernels may have it earlier."""
     for fixed in _FAST_PATHS_COUNTED:
         series = fixed.rpartition(".")[0]
         if kernel.startswith(f"{series}."):
@@ -294,7 +295,7 @@ def _name(isa: int, code: int) -> str:
 
 
 def _total(data: Mapping[str, Any]) -> Total | None:
-    """Return the threads, or None where KVM reports none or its vCPUs changed."""
+    """Return the threads, or None if KVM reports none or its vCPUs changed."""
     before, after = data["before"], data["after"]
     if before is None or after is None or before.keys() != after.keys():
         return None
@@ -338,8 +339,8 @@ def _why_none(total: Total | None) -> str:
 
 
 def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | None:
-    """Return a sentence where the two differ by more than 1 %. KVM's total may also hold what
-    happened between its own readings and the edges of the breakdown's window."""
+    """Return a sentence if the two differ by more than 1 %. KVM's total may also contain exits
+    between its own readings and the edges of the breakdown's window."""
     outside = max(0.0, 1 - breakdown.seconds / total.seconds) * total.exits
     margin = _AGREEMENT * total.exits
     if total.exits - outside - margin <= counted <= total.exits + margin:
@@ -359,7 +360,7 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
         yield sample("exits", count / seconds, source=source, labels={"vcpu": str(vcpu)})
     for reason, count in _sums(breakdown.exits, 1):
         yield sample("exits", count / seconds, source=source, labels={"reason": reason})
-    # An exit that was counted may have ended after the window, or without an entry: no time yet.
+    # A counted exit may have ended after the window, or without an entry: then it has no time.
     timed = {key: breakdown.ns.get(key, 0) for key in breakdown.exits if key[1] not in IDLE}
     yield sample("exit_time", sum(timed.values()) / 1e9 / seconds, source=source)
     for reason, ns in _sums(timed, 1):
@@ -367,7 +368,7 @@ def _by_reason_and_vcpu(breakdown: Breakdown) -> Iterator[Sample]:
     for vcpu, ns in _sums(timed, 0):
         yield sample("exit_time", ns / 1e9 / seconds, source=source, labels={"vcpu": str(vcpu)})
     if len({vcpu for vcpu, _ in breakdown.exits}) == 1:
-        return  # where the sums are those of the one vCPU
+        return  # the sums are those of the one vCPU
     for (vcpu, reason), count in breakdown.exits.items():
         labels = {"reason": reason, "vcpu": str(vcpu)}
         yield sample("exits", count / seconds, source=source, labels=labels)

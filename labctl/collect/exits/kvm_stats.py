@@ -27,13 +27,13 @@ KEY = "query_stats"
 TOTAL = "exits"
 METRICS = (TOTAL, "halt_poll", "halt_poll_time", "kvm_stat")
 
-# KVM counts polls that were attempted and those that succeeded (virt/kvm/kvm_main.c,
-# kvm_vcpu_halt); the rest failed.
+# KVM counts attempted and successful polls (virt/kvm/kvm_main.c, kvm_vcpu_halt); the rest failed.
 _POLLS, _SUCCESSES = "halt_attempted_poll", "halt_successful_poll"
 _POLL_NS = {"success": "halt_poll_success_ns", "fail": "halt_poll_fail_ns"}
 
-# What else tells where a guest's time went (arch/x86/kvm/x86.c, kvm_vcpu_stats_desc and
-# kvm_vm_stats_desc; arm64 has a few of them): all only grow. Others are sizes, or of no use here.
+# Other counters that show where a guest's time went (arch/x86/kvm/x86.c, kvm_vcpu_stats_desc and
+# kvm_vm_stats_desc; arm64 has a few of them): all only grow. The remaining ones are sizes, or of no
+# use here.
 _OTHERS = (
     *("halt_wakeup", "signal_exits", "io_exits", "mmio_exits", "halt_exits", "irq_exits"),
     *("irq_window_exits", "request_irq_exits", "hypercalls", "irq_injections", "nmi_injections"),
@@ -51,7 +51,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
     """Return exits, halt_poll{result=...}, halt_poll_time{result=...} and kvm_stat{name=...}, over
     all vCPUs of the VM, and exits{vcpu=...} of each.
 
-    `accelerator`: "kvm" or "tcg". Raises BrokenError when host.json isn't whole.
+    `accelerator`: "kvm" or "tcg". Raises BrokenError if host.json is incomplete.
     """
     snapshots = read_snapshots(raw)
     if snapshots.is_native:
@@ -95,7 +95,7 @@ def why_no_exits(at: Here) -> str | None:
 
 
 def exits_by_vcpu(counters: Mapping[str, object]) -> Mapping[str, int] | None:
-    """Return KVM's `exits` so far by vCPU, from a bench's counts; None where it reports none."""
+    """Return KVM's `exits` so far by vCPU, from a bench's counts; None if it reports none."""
     stats = _stats(counters.get(KEY, []), KEY)
     vcpus = _vcpus(stats)
     if not vcpus or not all("exits" in stats[vcpu] for vcpu in vcpus):
@@ -104,7 +104,7 @@ def exits_by_vcpu(counters: Mapping[str, object]) -> Mapping[str, int] | None:
 
 
 def page_faults(counters: Mapping[str, object]) -> int | None:
-    """Return the faults on guest memory that KVM has fixed so far, over all vCPUs; None where it
+    """Return the faults on guest memory that KVM has fixed so far, over all vCPUs; None if it
     reports none."""
     stats = _stats(counters.get(KEY, []), KEY)
     by_vcpu = [stats[vcpu].get("pf_fixed") for vcpu in _vcpus(stats)]
@@ -120,7 +120,7 @@ def _vcpus(stats: Stats) -> list[str]:
 
 
 def _sums(changes: Stats, names: Iterable[str]) -> dict[str, int]:
-    """Return what all that count it (every vCPU, or the VM) counted."""
+    """Return the sum over all that count it (every vCPU, or the VM)."""
     vcpus = _vcpus(changes)
     sums = {}
     for name in names:
@@ -193,7 +193,8 @@ def _per_second(metric: str, count: int, snapshots: Snapshots, labels: Mapping[s
 
 
 def _parsed(trial: RawTrial) -> Iterator[Reading]:
-    """Leave the exits to their reasons' sum, where a trial has it: its window is another one."""
+    """Leave out the exits if a trial has them by reason; their sum is reported then, of its
+    window."""
     has_reasons = any(isinstance(one, Sample) and one.metric == TOTAL for one in trial.readings)
     for reading in parse(trial.folder, accelerator=trial.accelerator):
         if not has_reasons or base_name(reading.metric) != TOTAL:

@@ -1,8 +1,8 @@
 """Parse `perf kvm stat report` and `perf kvm stat live`: VM exits by reason.
 
-The tables are print_result's of tools/perf/builtin-kvm.c, or what its browser shows on a terminal
-(since perf 6.4). perf takes an exit from its kvm_exit to the next kvm_entry of that vCPU, so that
-HLT's time is idleness and halt polling.
+The tables are those of print_result in tools/perf/builtin-kvm.c, or of its browser on a terminal
+(since perf 6.4). An exit lasts from its kvm_exit to the next kvm_entry of that vCPU, so that HLT's
+time is idle time and halt polling.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from labctl.trace.perf.perfdata import read_trace
 from labctl.trace.vm_exits import WANTED, seen_by_perf, vm_exits
 
 VM_EXITS = "VM-EXIT"
-"""`what` a table of exits counts; others count MMIO accesses, accesses of ports, hypercalls."""
+"""`what` of a table of exits; other tables count MMIO accesses, port accesses, hypercalls."""
 
 _HEADER = "Analyze events for "
 _WHOLE = r"(\d{1,18})"
 _NUMBER = r"(\d{1,18}(?:\.\d{1,18})?)"
 _TIME = rf"{_NUMBER}\s*(ns|us|ms|s)"
-# A reason may have a space in it: "PF excp". Where all together took no time perf says "-nan%".
+# A reason may contain a space: "PF excp". If the total time is 0, perf prints "-nan%".
 _COUNTS = rf"(\S.*?)\s+{_WHOLE}\s+{_NUMBER}%\s+(?:{_NUMBER}|-?nan)%"
 _DEVIATION = r"(?:\s+\(\s*\+-\s*(?:\d+\.\d+|-?nan)%\s*\))?"
 _ROWS = {
@@ -52,8 +52,8 @@ _RULE = re.compile(r"-[- ]+")
 _TOTAL = re.compile(rf"Total Samples:\s*{_WHOLE}, Total events handled time:\s*{_TIME}\.?")
 _LOST = re.compile(rf"Lost events:\s*{_WHOLE}")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d\.\d+")
-# What perf says beside its tables: of codes that it has no name for (their row says UNKNOWN), of
-# events that were lost, of its own files.
+# perf's messages beside its tables: codes that it has no name for (their row says UNKNOWN), lost
+# events, its own files.
 _BESIDE = re.compile(
     r"unknown kvm exit code:.*|Warning:|Processed \d+ events.*|Check IO/CPU overload!|\[ perf .*"
 )
@@ -67,8 +67,8 @@ _HALF_DIGIT = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Count exits of one kind. Shares are of 1; `time_ns` is the time of all of them, `average_ns`
-    of each. None: this perf doesn't report it."""
+    """Count exits of one kind. Shares are of 1; `time_ns` is their total time, `average_ns` the
+    time of each. None: this perf does not report it."""
 
     name: str
     samples: int
@@ -91,15 +91,15 @@ class Report:
     samples: int
     time_ns: float
     lost: int = 0
-    """Events that perf's buffers had no room for."""
+    """Events lost because perf's buffers were full."""
 
 
 def read_reports(text: str, where: str) -> list[Report]:
-    """Return the tables that perf printed: one of `report`, one per frame of `live`.
+    """Return the tables in perf's output: one of `report`, one per frame of `live`.
 
-    Raises BrokenError naming `where` and the line for what isn't such a table, or not all of it: a
-    table must have its total, and its rows must add up to it. A browser's table has none: each
-    row's share must be that of its samples.
+    Raises BrokenError naming `where` and the line if it is not a complete table: a table must have
+    its total, and its rows must add up to it. A browser's table has no total: each row's share must
+    be that of its samples.
     """
     reports: list[Report] = []
     lines = _Lines(text, where)
@@ -118,9 +118,9 @@ def read_reports(text: str, where: str) -> list[Report]:
 
 
 def disagreement(report: Report, counted: Sequence[tuple[int, int]]) -> str | None:
-    """Return what a table says otherwise than these exits, each kind's number and time in ns; None
-    where both say the same. Kinds have no names here, as perf and the kernel may not know the same
-    ones."""
+    """Return the difference between a table and these exits, each kind's number and time in ns;
+    None if they agree. Kinds have no names here, because perf and the kernel may name them
+    differently."""
     table = sorted(((reason.samples, reason.time_ns) for reason in report.reasons), reverse=True)
     pairs = zip_longest(table, sorted(counted, reverse=True), fillvalue=(0, 0))
     for (samples, time_ns), (count, ns) in pairs:
@@ -132,7 +132,7 @@ def disagreement(report: Report, counted: Sequence[tuple[int, int]]) -> str | No
 
 
 class _Lines:
-    """Lines with their numbers, without what says nothing about exits."""
+    """Lines with their numbers, without those that are not about exits."""
 
     def __init__(self, text: str, where: str) -> None:
         self.where = where
@@ -201,7 +201,7 @@ def _ns(number: str, unit: str) -> float:
 
 
 def _disagreement(report: Report) -> str | None:
-    """Return what doesn't fit together, beyond perf's rounding."""
+    """Return the inconsistencies beyond perf's rounding."""
     samples = sum(reason.samples for reason in report.reasons)
     if samples != report.samples:
         return f"its rows have {samples} samples"
@@ -216,8 +216,8 @@ def _disagreement(report: Report) -> str | None:
 
 
 def _rounding_ns(samples: int) -> float:
-    """Return the rounding of so many times an average, in the unit that perf printed it in: at most
-    a microsecond."""
+    """Return the rounding error of so many times an average, in the unit that perf printed it in:
+    at most a microsecond."""
     return _HALF_DIGIT * _NS["us"] * (samples + 2)
 
 
@@ -240,7 +240,7 @@ def _browser_table(lines: _Lines, header_at: int, header: str) -> Report:
         raise BrokenError(f"{lines.where}: expected a row below '{_BROWSER}', found the end")
     samples = sum(reason.samples for reason in reasons)
     for number, reason in zip(numbers, reasons, strict=True):
-        # It cuts shares to whole percents.
+        # perf truncates shares to whole percents.
         if reason.samples * 100 // samples != round(100 * reason.samples_share):
             raise lines.error(number, "the share of its samples", f"{reason.samples_share:.0%}")
     return Report(
@@ -279,9 +279,9 @@ def _browser_reason(columns: list[str], line: str) -> Reason:
 
 # Count VM exits in the window from what perf recorded around a trial.
 #
-# perf is switched on before the window and off after it, which may take long on a busy host. Its
-# own table, of the whole file, is what labctl's reading of that file is checked against before a
-# part of it is cut out.
+# perf is enabled before the window and disabled after it, which may take long on a busy host.
+# labctl's reading of the whole file is checked against perf's own table before a part of it is cut
+# out.
 
 
 RAW = "trace/perf.data.guest"
@@ -290,10 +290,10 @@ REPORT = "trace/exits.perf-kvm-stat.txt"
 
 
 def read_counts(raw: TrialFolder, opened_ns: int, closed_ns: int) -> Counted:
-    """Return the counts of a window between two moments of CLOCK_MONOTONIC.
+    """Return the counts of a window between two times of CLOCK_MONOTONIC.
 
-    Raises MissingReadingError where RAW doesn't hold all of it, or perf makes something else of it;
-    BrokenError naming REPORT where that isn't perf's table.
+    Raises MissingReadingError if RAW does not cover it, or perf's table disagrees; BrokenError
+    naming REPORT if that is not perf's table.
     """
     report = _vm_exits(raw.read_text(REPORT), str(raw.path / REPORT))
     trace = _trace(raw)
@@ -328,8 +328,8 @@ def _trace(raw: TrialFolder) -> Trace:
 
 
 def _vm_exits(text: str, where: str) -> Report:
-    """Return a report's only table; perf has others of MMIO and of ports, whose times are parts of
-    the exits'."""
+    """Return a report's only table; perf has others for MMIO and ports, whose times are parts of
+    the exits' times."""
     reports = read_reports(text, where)
     if [report.what for report in reports] != [VM_EXITS]:
         found = ", ".join(report.what for report in reports)

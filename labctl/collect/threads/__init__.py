@@ -1,1 +1,1 @@
-"""Account for the CPU time of the threads that a trial has, and of strangers."""
+"""Account for the CPU time of a trial's threads, and of foreign threads."""

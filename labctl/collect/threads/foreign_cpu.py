@@ -1,10 +1,10 @@
 """Account for CPU time on the trial's CPUs that no known thread used (METHOD rule 24).
 
-It is what was busy there less what known threads used *there*. Most threads may run on the trial's
-CPUs alone, or on none of them: their affinity says it. The others (hogs, the peer, labctl, where
-the trial has fewer CPUs than they) have task clocks, which tell the share that they ran there. Both
-halves are schedstat's under every tuning, as a task clock also counts what a hypervisor below this
-host took.
+It is the busy time there minus the time of known threads *there*. Most threads may run either on
+the trial's CPUs alone or on none of them, as their affinity shows. The others (hogs, the peer,
+labctl, if the trial has fewer CPUs than they) have task clocks, which measure the share of their
+time there. The totals are schedstat's under every tuning, because a task clock also counts time
+taken by a hypervisor below this host.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from labctl.store.trial import TrialFolder
 
 _READ_BACK = (VCPU, *HELPERS)
 """Roles whose threads are on the trial's CPUs: a guest's CPUs are those that its threads may use,
-and a guest whose threads may use others is no trial."""
+and a guest whose threads may use others is not a valid trial."""
 
 _NEGLIGIBLE = 0.01
-"""CPU seconds per second whose place needn't be known: what /proc/stat's ticks of 10 ms resolve of
-a window of two seconds."""
+"""CPU seconds per second whose place need not be known: the resolution of /proc/stat's 10 ms ticks
+in a window of two seconds."""
 
 
 class _Where(Enum):
@@ -69,8 +69,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
     """Return the CPU seconds of known threads on the trial's CPUs, or a sentence on why they are
-    unknown.
-    """
+    unknown."""
     threads = read_threads(snapshots)
     clocks = _read_clocks(snapshots)
     # Natively the workload's threads end with the trial; they are bound to the trial's CPUs.
@@ -132,7 +131,7 @@ def _where(cpus: CpuSet, snapshots: Snapshots) -> _Where:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """Hold what a thread and all that it started ran, in ns: `everywhere`, and `on` some CPUs."""
+    """Hold the run time of a thread and its children, in ns: `everywhere`, and `on` some CPUs."""
 
     role: str
     everywhere: int
@@ -153,15 +152,14 @@ class _Ran:
 
 @dataclass(frozen=True, slots=True)
 class _Clocks:
-    """Hold what threads ran between the snapshots. `problem`: why other threads
+    """Hold the run times of threads between the snapshots. `problem`: why those of other threads
     are unknown."""
 
     ran: Sequence[_Ran]
     problem: str
 
     def share(self, role: str, cpus: CpuSet) -> float | str:
-        """Return how much of what this role's threads ran was on these CPUs, or why that is
-        unknown."""
+        """Return the share of this role's run time that was on these CPUs, or why it is unknown."""
         own = [ran for ran in self.ran if ran.role == role]
         everywhere = sum(ran.everywhere for ran in own)
         if everywhere <= 0:

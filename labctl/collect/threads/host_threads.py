@@ -30,10 +30,10 @@ _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(.*)$", re.M)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """Hold what one thread did between two snapshots. `born`: it wasn't there at the first one.
+    """Hold the usage of one thread between two snapshots. `born`: it was missing from the first.
 
-    `cpus`: those that its affinity allowed in either of them; None in snapshots of a labctl that
-    didn't ask."""
+    `cpus`: those that its affinity allowed in either snapshot; None in snapshots of a labctl that
+    did not record it."""
 
     pid: int
     role: str
@@ -47,8 +47,8 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Hold every thread of the second snapshot, and those of the first that had ended by then (as
-    the first one counted them)."""
+    """Hold every thread of the second snapshot, and those of the first that had ended by then (with
+    the first one's counts)."""
 
     used: tuple[Used, ...]
     vanished: tuple[Used, ...]
@@ -77,7 +77,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def changes(raw: TrialFolder) -> list[str]:
-    """Return sentences on threads that came or went during the trial."""
+    """Return sentences on threads that started or ended during the trial."""
     threads = read_threads(read_snapshots(raw))
     born = [f"{t.role} thread '{t.name}' was born" for t in threads.used if t.born]
     gone = [f"{t.role} thread '{t.name}' ended" for t in threads.vanished]
@@ -85,7 +85,7 @@ def changes(raw: TrialFolder) -> list[str]:
 
 
 def read_threads(snapshots: Snapshots) -> Threads:
-    """Return what each thread did; raises BrokenError when its rows can't be read."""
+    """Return the usage of each thread; raises BrokenError if its rows cannot be read."""
     before = {row["tid"]: row for row in _rows(snapshots.before, snapshots.where)}
     used: list[Used] = []
     seen = set()
@@ -93,7 +93,7 @@ def read_threads(snapshots: Snapshots) -> Threads:
         now = _counted(row, snapshots.where)
         first = before.get(row["tid"])
         then = _counted(first, snapshots.where) if first is not None else None
-        # Counters only grow: with less than before, the number has gone to another thread.
+        # Counters only grow: if one is lower than before, another thread has the id now.
         if then is not None and (then.run_ns > now.run_ns or then.role != now.role):
             then = None
         else:
@@ -106,7 +106,7 @@ def read_threads(snapshots: Snapshots) -> Threads:
 def _role_cpu(snapshots: Snapshots, threads: Threads) -> Iterator[Reading]:
     for role in ROLES:
         if role == NEIGHBOUR and (beside := snapshots.beside) is not None:
-            # Of their cgroups: neighbours may be programs whose threads come and go.
+            # From their cgroups, because neighbours may be programs whose threads come and go.
             yield _cpu(role, sum(used.cpu_s for used in beside) / snapshots.seconds, RAW)
             continue
         found, ended = threads.of(role), threads.vanished_of(role)
@@ -125,8 +125,8 @@ def ended_cpu_s(snapshots: Snapshots, threads: Threads, role: str) -> float | No
     """Return the CPU seconds that this role's ended threads used in the window; None if unknown.
 
     QEMU's I/O workers end after ten idle seconds, so this is common. A process's utime and stime
-    hold its ended threads' run time too (thread_group_cputime in kernel/sched/cputime.c); what
-    its threads of now don't account for is theirs. Good to two clock ticks.
+    include its ended threads' run time (thread_group_cputime in kernel/sched/cputime.c); the part
+    that its live threads do not account for is theirs. Accurate to two clock ticks.
     """
     total = 0.0
     for pid in {t.pid for t in threads.vanished_of(role)}:
@@ -218,10 +218,10 @@ def _rows(taken: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
 
 
 def _counted(row: Mapping[str, Any], where: str) -> Used:
-    """Return a thread's counters since it began, as if it had been born in the window.
+    """Return a thread's counters since it started, as if it had started in the window.
 
-    schedstat: time on a CPU and time waiting for one, in ns (Documentation/scheduler/
-    sched-stats.rst, "/proc/<pid>/schedstat").
+    schedstat: time on a CPU and time waiting for one, in ns
+    (Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat").
     """
     fields = str(row["schedstat"]).split()
     switches = {kind: pattern.search(str(row["status"])) for kind, pattern in _SWITCHES.items()}

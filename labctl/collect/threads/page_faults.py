@@ -1,8 +1,8 @@
 """Count page faults of a guest's vCPU threads: memory that the host provides at first touch.
 
-A vCPU's touch of a page that the host has yet to give counts as its thread's, also when KVM takes
-the fault for it (mm_account_fault in mm/memory.c, since Linux 5.9). What KVM alone had to map, as
-the host had the page already, is `kvm_stat{name=pf_fixed}`.
+If a vCPU touches a page that the host has not provided yet, the fault counts as its thread's, also
+if KVM handles it (mm_account_fault in mm/memory.c, since Linux 5.9). Faults that only KVM had to
+map, because the host had the page already, are `kvm_stat{name=pf_fixed}`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELDS = {"minor": 7, "major": 9}
 def faults(stat: str, where: str) -> dict[str, int]:
     """Return minor and major faults so far, from the text of /proc/PID/task/TID/stat.
 
-    Raises BrokenError when it is something else.
+    Raises BrokenError if it is something else.
     """
     # The name in parentheses may hold spaces and parentheses itself.
     fields = stat.rpartition(")")[2].split()
@@ -52,7 +52,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 
 
 def _counted(snapshots: Snapshots) -> Mapping[str, int] | str:
-    """Faults in the window by kind, or a sentence on why they can't be told."""
+    """Return the faults in the window by kind, or a sentence on why they are unknown."""
     if snapshots.is_native:
         return "natively there is no vCPU thread."
     before, after = (
@@ -77,4 +77,4 @@ def _faults(row: Mapping[str, Any], snapshots: Snapshots) -> dict[str, int]:
 
 
 PAGE_FAULTS = Source(order=40, parse=lambda trial: parse(trial.folder))
-"""Made of what `threads` has in its snapshots."""
+"""Derived from the snapshots of `threads`."""

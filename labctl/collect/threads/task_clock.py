@@ -1,8 +1,9 @@
-"""Measure how long threads ran on which CPU: the kernel's task clock, an event per thread and CPU.
+"""Measure how long threads ran on which CPU with the kernel's task clock, an event per thread and
+CPU.
 
-perf_event_open(2) with a software event: it takes no PMU, no BPF and no cgroup. What a thread
-starts later is counted with it (`inherit`). Attaching costs a little at each switch of the thread
-(docs/collectors.md), so only threads are asked for whose affinity doesn't say where they ran.
+perf_event_open(2) with a software event needs no PMU, no BPF and no cgroup. Children that a thread
+starts later are counted with it (`inherit`). An attached clock costs a little at each switch of the
+thread (docs/collectors.md), so only threads whose affinity does not show where they ran get one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ANY_CPU = -1
 
 
 class _Attributes(ctypes.Structure):
-    """struct perf_event_attr as far as PERF_ATTR_SIZE_VER0."""
+    """Fields of struct perf_event_attr up to PERF_ATTR_SIZE_VER0."""
 
     _fields_ = (
         ("type", ctypes.c_uint32),
@@ -52,9 +53,8 @@ class _Attributes(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Hold the events on one thread and what it starts: `everywhere`, and one on each of some
-    CPUs.
-    """
+    """Hold the events on one thread and its children: `everywhere`, and one on each of some
+    CPUs."""
 
     thread: ThreadRef
     everywhere: int
@@ -69,7 +69,7 @@ class Clocks:
         self._problem = problem
 
     def read(self) -> dict[str, object]:
-        """Return what they have counted by now, in ns, as a snapshot holds it.
+        """Return the counts so far, in ns, in the form of a snapshot.
 
         A thread that has ended keeps its count.
         """
@@ -89,7 +89,7 @@ class Clocks:
 
 
 Open = Callable[[int, int], int]
-"""The event of a thread on a CPU (-1: on any), as a descriptor. Raises OSError."""
+"""Open an event: a thread on a CPU (-1: on any); returns a descriptor. Raises OSError."""
 
 
 @contextmanager
@@ -98,8 +98,8 @@ def counting(
 ) -> Iterator[Clocks]:
     """Count with clocks on those threads that may run both on and off these CPUs.
 
-    Each counts on the fewer of the two. Where the kernel refuses one there are none, as a sum that
-    lacks some would be wrong.
+    Each counts on the smaller of the two sets. If the kernel refuses one clock there are none,
+    because a sum without some of them would be wrong.
     """
     roaming = list(_roaming(threads, cpus))
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def counting(
 
 
 def why_unavailable() -> str | None:
-    """Return why this kernel lets labctl have no task clock, tried on a thread of its own."""
+    """Return why this kernel refuses labctl task clocks, tried on a thread of its own."""
     try:
         os.close(_open(0, min(os.sched_getaffinity(0))))
     except OSError as error:
@@ -124,7 +124,8 @@ def why_unavailable() -> str | None:
 def _roaming(
     threads: Sequence[ThreadRef], cpus: CpuSet
 ) -> Iterator[tuple[ThreadRef, Sequence[int]]]:
-    """Yield the threads that may run on and off these CPUs, each with the fewer of its CPUs."""
+    """Yield the threads that may run on and off these CPUs, each with the smaller set of its
+    CPUs."""
     for thread in threads:
         try:
             allowed = os.sched_getaffinity(thread.tid)
@@ -153,8 +154,8 @@ def _opened(
 
 @contextmanager
 def _room_for(descriptors: int) -> Iterator[None]:
-    """So many more open files as long as it takes to open them: programs that labctl starts later
-    are to have the limit that it was started with."""
+    """Raise the limit on open files by so many while they are opened: programs that labctl starts
+    later must get the limit that it was started with."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         yield
@@ -177,7 +178,7 @@ def _open(tid: int, cpu: int) -> int:
         type=_TYPE_SOFTWARE,
         size=ctypes.sizeof(_Attributes),
         config=_TASK_CLOCK,
-        # The clock runs in the kernel as well; saying so lets it be opened without privileges.
+        # The clock still counts in the kernel; the flag lets it be opened without privileges.
         flags=_INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV,
     )
     no_group = -1
@@ -193,7 +194,7 @@ def _open(tid: int, cpu: int) -> int:
 
 
 def _count(event: int) -> int:
-    """Count a thread and all that it started, those that have ended included."""
+    """Count a thread and its children, including those that have ended."""
     data = os.read(event, 8)
     if len(data) != 8:
         raise BrokenError("the kernel stopped a task clock: reading it gave nothing")

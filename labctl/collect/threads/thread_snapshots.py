@@ -1,8 +1,8 @@
-"""Take what the kernel has counted of threads at the edges of the measured window.
+"""Take snapshots of the kernel's counters of threads at the edges of the measured window.
 
-Finding threads and reading all that isn't counted takes milliseconds of labctl's CPU time: before
-the window that is done first, and after it last. Next to the window stand the counts alone, and the
-thread that reads them has its own read last before it and first after it (METHOD rule 11).
+Finding threads and reading what is not a counter takes milliseconds of labctl's CPU time, so it
+comes first before the window, and last after it. Only the counters are read next to the window. The
+thread that reads them reads its own last before the window and first after it (METHOD rule 11).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labctl.collect.snapshots import BESIDE
 OWN = "labctl"
 """Role of labctl's own threads."""
 
-# Only these lines of /proc/stat and of status are kept: a run has thousands of snapshots, and the
+# Keep only these lines of /proc/stat and of status: a run has thousands of snapshots, and the
 # interrupts' line alone is kilobytes.
 _STAT_LINES = ("cpu", "ctxt ", "procs_")
 _STATUS_LINES = ("Cpus_allowed_list:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:")
@@ -31,7 +31,7 @@ Find = Callable[[], Sequence[ThreadRef]]
 """Return the threads as they are now."""
 
 Beside = Callable[[], Sequence[Mapping[str, object]]]
-"""Return what neighbours have used so far, where their cgroups tell."""
+"""Return the usage of neighbours so far, if their cgroups account for it."""
 
 _Counts = dict[int, str]
 """Text of schedstat by thread id."""
@@ -40,15 +40,15 @@ _Row = dict[str, object]
 
 @contextmanager
 def attached(target: Target) -> Iterator[Snapshot]:
-    """Yield what takes the snapshots of a trial's known threads."""
+    """Yield the snapshots of a trial's known threads."""
     yield ThreadSnapshots(target.known_threads, beside=target.beside)
 
 
 class ThreadSnapshots:
-    """Take a snapshot at each edge of the window, as host.json holds it.
+    """Take a snapshot at each edge of the window, in the form of host.json.
 
-    A thread that has ended is left out. The times of its process, which the kernel keeps, tell
-    what it used.
+    A thread that has ended is left out. Its usage is in the times of its process, which the kernel
+    keeps.
     """
 
     def __init__(self, find: Find, proc_root: Path = _PROC, beside: Beside | None = None) -> None:
@@ -93,8 +93,8 @@ class ThreadSnapshots:
         found: _Counts = {}
         for ref in threads:
             path = self._folder(ref) / "schedstat"
-            # The file has a running thread's time as of the last tick, up to 10 ms ago. Asking for
-            # one's own brings it up to date (task_sched_runtime in kernel/sched/core.c).
+            # The file shows a running thread's time as of the last tick, up to 10 ms ago. Reading
+            # one's own time updates it (task_sched_runtime in kernel/sched/core.c).
             time.thread_time_ns()
             try:
                 found[ref.tid] = path.read_text()
@@ -103,7 +103,7 @@ class ThreadSnapshots:
         return found
 
     def _rows(self, threads: Iterable[ThreadRef]) -> list[_Row]:
-        """Return all of each thread's row but its counts."""
+        """Return each thread's row without its counters."""
         found: list[_Row] = []
         for ref in threads:
             folder = self._folder(ref)
@@ -127,7 +127,7 @@ class ThreadSnapshots:
         return found
 
     def _slice(self, tid: int) -> dict[str, int]:
-        """Return a thread's time slice, which no file of /proc has."""
+        """Return a thread's time slice, which is not in /proc."""
         found = known_slice_ns(tid) if self._proc == _PROC else None
         return {} if found is None else {"slice_ns": found}
 
@@ -145,7 +145,7 @@ class ThreadSnapshots:
 
 
 def _own(threads: Iterable[ThreadRef]) -> list[ThreadRef]:
-    """Return labctl's threads, first the one that asks."""
+    """Return labctl's threads, the calling one first."""
     own = [ref for ref in threads if ref.role == OWN]
     return sorted(own, key=lambda ref: ref.tid != threading.get_native_id())
 

@@ -1,1 +1,1 @@
-"""Record the schedulers of host and guest, and say how threads waited for a CPU."""
+"""Record the schedulers of host and guest, and report how threads waited for a CPU."""

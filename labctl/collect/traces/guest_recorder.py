@@ -1,8 +1,8 @@
 """Record the guest's own scheduler with the guest's perf around a trial's measured command.
 
-The recorder runs beside the command, in a session of its own, started and ended by commands of the
-runner before and after it: the runner needs to know nothing of it, and where nothing is traced
-nothing is different. Both clocks are read before and after.
+The recorder runs beside the command, in a session of its own. The runner starts and ends it with
+ordinary commands before and after, so the runner needs no support for it, and a trial without a
+trace is unaffected. Both clocks are read before and after.
 """
 
 from __future__ import annotations
@@ -32,20 +32,17 @@ EVENTS = (
     TIMER_START,
     TIMER_EXPIRE,
 )
-"""Events that perf records there: who runs, who waits, whose child that is, and when a timer was
-due.
-"""
+"""Events that perf records in the guest: switches, waits, forks, and when a timer was due."""
 
 READINGS = 20
-"""Number of readings of the clocks at either end: the quickest of them count."""
+"""Number of readings of the clocks at either end; the quickest of them count."""
 
 FOLDER = "/run/labctl-trace"
 """Folder in the guest, always in memory, so that recording writes to no disk."""
 
 LIMIT_MIB = 64
-"""Limit on the guest's memory. A cyclictest of 1000 wake-ups a second fills it in a minute and a
-half.
-"""
+"""Limit on the guest's memory. A cyclictest with 1000 wake-ups a second fills it in a minute and a
+half."""
 
 _PIECE_MIB = 8
 _START_S = 120.0
@@ -55,13 +52,14 @@ _PERF = perf_record(
     "perf.data",
     [f"--event={','.join(EVENTS)}"],
     control="fifo:control,ack",
-    # Half full it wakes perf, which then runs in the measured window: the larger the rarer.
+    # perf wakes when the buffer is half full, and then runs in the measured window: the larger the
+    # buffer, the rarer.
     buffer_mib=4,
     limit_mib=LIMIT_MIB,
 )
 
 # sh -c ... sh FOLDER TRACEFS SECONDS PERF...: the mount ends with its namespace. However the
-# recorder ends, somebody says so: nothing waits for an answer that doesn't come.
+# recorder ends, its end is reported, so that nothing waits for an answer that never comes.
 _START = f"""
 test -s "$1/pid" && kill "$(cat "$1/pid")"
 rm -rf "$1" && mkdir -m 700 "$1" && cd "$1" && mkfifo control ack || exit
@@ -84,8 +82,8 @@ read -r answer <&4
 test "$answer" = ack || {{ cat log >&2; exit 1; }}
 """
 
-# Its own end is an end too early. The ends of FIFOs are held before it is asked: what nobody
-# holds is lost.
+# If it ended by itself, it ended too early. The ends of FIFOs are opened before the request,
+# because data in a FIFO that nobody holds open is lost.
 _STOP = """
 cd "$1" && exec 4<>ack || exit
 if test -s pid && kill "$(cat pid)"; then read -r answer <&4; else cat log >&2; exit 1; fi
@@ -97,14 +95,14 @@ def guest_tracing(target: Target) -> Iterator[None]:
     """Store the guest's trace and readings of both clocks in the trial's folder, or why there are
     none.
 
-    Raises ChannelClosed when the guest ends; what it can't do is stored.
+    Raises ChannelClosed when the guest ends; other failures are stored as the reason.
     """
     channel, folder = target.channel, target.folder
     has_room = target.is_traced and target.room_mib > 0
     first = clock_discipline()
     before = _read_clocks(channel)
     problem = _start(channel, target.seconds) if has_room else NO_ROOM
-    # When the block raises, the trial is invalid: the next start ends what is left of this one.
+    # If the block raises, the trial is invalid; the next start ends what is left of this one.
     yield
     if problem is None:
         problem = _stop(channel, folder)
@@ -123,7 +121,7 @@ def _read_clocks(channel: Channel) -> list[ClockReading]:
 
 
 def _start(channel: Channel, seconds: float) -> str | None:
-    """Start the recorder and wait until it records; or why it doesn't."""
+    """Start the recorder and wait until it records; return why it does not."""
     lives_s = seconds + _START_S + _STOP_S
     arguments = (FOLDER, TRACEFS, f"{lives_s:.0f}", *_PERF)
     found = _run(channel, _START_S, "sh", "-c", _START, "sh", *arguments)
@@ -133,7 +131,7 @@ def _start(channel: Channel, seconds: float) -> str | None:
 
 
 def _stop(channel: Channel, folder: TrialFolder) -> str | None:
-    """End the recorder and store what it recorded; or why that isn't the whole."""
+    """End the recorder and store its recording; return why that is incomplete."""
     ended = _run(channel, _STOP_S, "sh", "-c", _STOP, "sh", FOLDER)
     pieces: list[bytes] = []
     while not pieces or len(pieces[-1]) == _PIECE_MIB * MIB:
@@ -148,14 +146,14 @@ def _stop(channel: Channel, folder: TrialFolder) -> str | None:
     _run(channel, _STOP_S, "rm", "-r", FOLDER)
     if isinstance(ended, str):
         if SIZE_LIMIT in ended:
-            # What perf says has a size that differs from trial to trial.
+            # perf's message holds a size that differs from trial to trial.
             return f"the guest's recording met its {SIZE_LIMIT} of {LIMIT_MIB} MiB before the end"
         return f"perf in the guest ended before the trial: {ended}"
     return None
 
 
 def _run(channel: Channel, seconds: float, *argv: str) -> CommandResult | str:
-    """Return what came of a command; what it says when it fails, can't be started or takes too
+    """Return the result of a command; its message if it fails, cannot be started or takes too
     long."""
     try:
         result = channel.run(Command(argv=argv), seconds=seconds)

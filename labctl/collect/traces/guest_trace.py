@@ -1,4 +1,4 @@
-"""Analyse the guest's own scheduler from what its perf recorded inside."""
+"""Analyse the guest's own scheduler from the recording of the guest's perf."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from labctl.trace.threads import Thread, Window, process_tree, stored_window
 from labctl.trace.timeline.recordings import Traces
 
 _ROLE = "workload"
-"""Role of the workload's threads, as natively in the host's trace: here they wait for the guest's
-CPUs, there for the host's."""
+"""Role of the workload's threads, which wait for the guest's CPUs here. Natively the host's trace
+has the same role, and they wait for the host's."""
 
 _OF_GUEST = {"of": "guest"}
 _OF_TRACE = ("ctx_switches{of=guest}", "lost_events{of=guest}")
@@ -32,7 +32,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
     `of=workload`), ctx_switches{of=guest} and lost_events{of=guest} for a guest's trial at level
     `trace`; nothing for other trials.
 
-    `kind`: "guest" or "native". Raises BrokenError when a file of labctl's own isn't whole.
+    `kind`: "guest" or "native". Raises BrokenError if a file of labctl's own is incomplete.
     """
     raw = traces.folder
     problem = noted_problem(raw, GUEST_TRACE)
@@ -54,7 +54,7 @@ def parse(traces: Traces, *, kind: str) -> Iterator[Reading]:
 
 
 def _covering(trace: Trace | str | None, window: Window) -> Trace | str:
-    """Or why there is none to go by."""
+    """Return the trace that covers the window, or why there is none."""
     if not isinstance(trace, Trace):
         return trace or "there is no trace of the guest"
     if trace.problems:

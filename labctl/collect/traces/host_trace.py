@@ -1,7 +1,7 @@
 """Report from the host's scheduler events how a trial's threads waited for a CPU, and for whom.
 
-Of a guest it is told of the vCPU threads, natively of the workload's. Only whole waits within the
-measured window count: perf began before it and ended after.
+These are a guest's vCPU threads, natively the workload's threads. Only complete waits within the
+measured window count: perf started before it and ended after.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def parse(traces: Traces) -> Iterator[Reading]:
     migrations, preempted_time{by}, cpu_time{thread} and lost_events; nothing for a trial without a
     trace.
 
-    What can't be had of a trace is unavailable, with the reason. Raises BrokenError when the
-    snapshots or threads.json aren't what was written.
+    Metrics that a trace cannot give are unavailable, with the reason. Raises BrokenError if the
+    snapshots or threads.json are damaged.
     """
     raw = traces.folder
     problem = noted_problem(raw, HOST_TRACE)
@@ -56,14 +56,14 @@ def parse(traces: Traces) -> Iterator[Reading]:
 
 
 def _covering(trace: Trace | str | None, snapshots: Snapshots) -> Trace | str:
-    """Or why there is none to go by."""
+    """Return the trace that covers the window, or why there is none."""
     if not isinstance(trace, Trace):
         return trace or f"there is no {files.HOST}."
     if trace.problems:
         return trace.problems[0]
     if not has_switches(trace):
         return "perf recorded no switch on the trial's CPUs."
-    # It was recording before the first snapshot and after the last one, with or without events.
+    # It recorded from before the first snapshot to after the last one, with or without events.
     return replace(
         trace,
         start_ns=min(trace.start_ns, snapshots.before["monotonic_ns"]),
@@ -72,7 +72,7 @@ def _covering(trace: Trace | str | None, snapshots: Snapshots) -> Trace | str:
 
 
 def _children(trace: Trace, threads: Sequence[Thread]) -> list[Thread]:
-    """Threads and processes that these made, and those that they made."""
+    """Return the threads and processes that these made, and their descendants."""
     known = {thread.tid for thread in threads}
     made = frozenset().union(*(process_tree(trace, tid) for tid in known)) - known
     return [
@@ -117,7 +117,7 @@ def _attached(target: Target) -> Iterator[None]:
         after = _threads(target)
     if recorded.problem is not None:
         note_problem(target.folder, HOST_TRACE, recorded.problem)
-    # Those that have ended, and those that came. A number that was given anew is the last's.
+    # Includes threads that have ended or started since. An id that was reused belongs to the last.
     target.folder.write_raw_json(files.THREADS, list((before | after).values()))
 
 

@@ -1,4 +1,4 @@
-"""Find whose part of a workload's late wake-ups was whose, from the traces of both sides."""
+"""Attribute the workload's late wake-ups to guest and host, from the traces of both sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
     """Return the share of the workload's wake-ups that the traces cover, and the shares of time of
     the latest 5 %; nothing for a trial without a trace.
 
-    Raises BrokenError when a file of labctl's own isn't whole.
+    Raises BrokenError if a file of labctl's own is incomplete.
     """
     if trial.traces.host is None and trial.traces.guest is None:
         return
@@ -73,4 +73,4 @@ def _problems(timeline: Timeline) -> str:
 
 
 LATE_WAKEUPS = Source(order=90, parse=parse)
-"""Made of the traces of both sides."""
+"""Derived from the traces of both sides."""

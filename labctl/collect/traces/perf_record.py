@@ -1,4 +1,4 @@
-"""Run perf record around a block: tell it when to begin and to end, and check that it did."""
+"""Run perf record around a block: have it start and stop, and check that it did."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ _NOT_INSTALLED = "perf is not installed (Debian's package linux-perf has it)."
 
 _BUFFERS_MIB = 256
 _BUFFER_MIB = (1, 16)
-"""All buffers together, and the least and the most of one CPU's."""
+"""All buffers together, and the minimum and maximum for one CPU."""
 
 _START_S = 20.0
 _TRIED_S = 0.05
 _ANSWER_S = 10.0
 _END_S = 60.0
 WORDS = 300
-"""Letters of what perf says that are passed on."""
+"""Letters of perf's messages that are passed on."""
 
 _SAID_ANYWAY = ("Events ", "[ perf record: Woken up", "[ perf record: Captured and wrote")
 
 
 @dataclass(slots=True)
 class Recorded:
-    """Hold a recording's outcome. `problem`: why the block wasn't recorded, or not to its end; set
-    when it is over.
-    """
+    """Result of a recording. `problem`: why the block was not recorded, or not to its end; set when
+    it is over."""
 
     problem: str | None = None
 
@@ -55,10 +54,10 @@ def recording(
     output: Path, events: Sequence[str], *, cpus: CpuSet, limit_mib: int | None = None
 ) -> Iterator[Recorded]:
     """Record all of these events on every CPU, with times of CLOCK_MONOTONIC, from before the block
-    to after it (perf decides how long). Never raises for what perf can't do.
+    to after it (perf decides how long). Never raises if perf fails.
 
-    `events`: perf's own arguments, `-e` and `--filter`. `cpus`: where perf itself runs.
-    `limit_mib`: what the disk has room for, 0 for nothing at all; None: LIMIT_MIB.
+    `events`: perf's own arguments, `-e` and `--filter`. `cpus`: those of perf itself. `limit_mib`:
+    the room on the disk, 0 for none; None: LIMIT_MIB.
     """
     recorded = Recorded()
     if limit_mib == 0 or shutil.which("perf") is None:
@@ -74,10 +73,10 @@ def recording(
             stderr=subprocess.PIPE,
             pass_fds=(asked, answering),
         ) as perf:
-            # Its own ends only: when it ends, so do the answers.
+            # Only perf keeps these ends open: the answers end when perf does.
             asked, answering = _closed(asked), _closed(answering)
-            # It looks at its control once it is ready, however long that takes.
-            is_ready = _ask(asking, answers, "disable", _START_S)  # which they are anyway
+            # perf reads its control once it is ready, however long that takes.
+            is_ready = _ask(asking, answers, "disable", _START_S)  # events are off by then anyway
             if not is_ready or not _ask(asking, answers, "enable", _ANSWER_S):
                 recorded.problem = _why(perf, "perf can't record")
             yield recorded
@@ -90,8 +89,8 @@ def recording(
 
 
 def why_unavailable(*events: str) -> str | None:
-    """Return why perf can't record these events here, a sentence, or None. Tried: what it may
-    record hangs on the kernel, its settings and the container."""
+    """Return why perf cannot record these events here, a sentence, or None. Tried, because it
+    depends on the kernel, its settings and the container."""
     if os.geteuid() != 0:
         return "only root can record."
     with tempfile.TemporaryDirectory() as folder:
@@ -111,10 +110,10 @@ def perf_record(
     """
     return (
         *("perf", "record", "--all-cpus", "--clockid=CLOCK_MONOTONIC", "--count=1"),
-        # Events are off until it is told otherwise, and it says when they are on.
+        # Events are off until perf is told otherwise, and it acknowledges when they are on.
         *("--delay=-1", f"--control={control}"),
         f"--mmap-pages={buffer_mib}M",
-        # What it would look up at its end, in all of the trace: for stacks, and there are none.
+        # Skips the pass over the whole trace at its end, which serves stacks; there are none.
         *("--no-buildid", "--no-buildid-cache", "--no-bpf-event"),
         f"--max-size={limit_mib}M",
         f"--output={output}",
@@ -123,7 +122,7 @@ def perf_record(
 
 
 def complaints(said: bytes) -> list[str]:
-    """Return the lines that perf printed, without those that it prints however it goes."""
+    """Return the lines that perf printed, without those that it prints in any case."""
     lines = (line.strip() for line in said.decode(errors="replace").splitlines())
     return [line for line in lines if line and not line.startswith(_SAID_ANYWAY)]
 
@@ -146,15 +145,15 @@ def _command(
 
 
 def buffer_mib(cpu_count: int) -> int:
-    """Return a power of two, as perf asks for. 16 MiB hold some 100,000 events, a tenth of a second
-    of nothing but switches, for which perf may be kept from its CPU."""
+    """Return a power of two, as perf requires. 16 MiB hold some 100,000 events: a tenth of a second
+    of nothing but switches, for which perf may get no CPU."""
     least, most = _BUFFER_MIB
     share: int = 1 << (max(1, _BUFFERS_MIB // cpu_count).bit_length() - 1)
     return min(most, max(least, share))
 
 
 def _ask(asking: int, answers: int, what: str, seconds: float) -> bool:
-    """Return whether perf says within that time that it has done it."""
+    """Return whether perf acknowledges the command within that time."""
     try:
         os.write(asking, f"{what}\n".encode())
     except BrokenPipeError:
@@ -171,14 +170,14 @@ def _end(perf: subprocess.Popen[bytes], asking: int, answers: int) -> str | None
         _, said = perf.communicate(timeout=_END_S)
     except subprocess.TimeoutExpired:
         return f"perf did not end within {_END_S:g} s."
-    # Having stored everything it ends by the signal that it was sent.
+    # Having stored everything, it ends by the signal that it was sent.
     if perf.returncode not in (0, -signal.SIGINT):
         return f"perf ended with status {perf.returncode}: {_words(said)}"
     return None
 
 
 def _why(perf: subprocess.Popen[bytes], what: str) -> str:
-    """Return why a perf that should have answered didn't; end it."""
+    """Return why a perf that should have answered did not; end it."""
     perf.send_signal(signal.SIGTERM)
     try:
         _, said = perf.communicate(timeout=_ANSWER_S)

@@ -1,10 +1,10 @@
 """Choose the events of a trial that perf records, as perf's own arguments.
 
-What is recorded is chosen by CPU and not by thread: everything on the CPUs that the trial's machine
-may run on. Only so is it known who had the CPU that a vCPU waited for, do threads count that QEMU
-starts meanwhile, and is a native workload found, whose processes nobody knows beforehand. Wake-ups
-are chosen by the CPU that they are for, since they happen on the one that wakes. The filters are
-the kernel's own, so that nothing else reaches a buffer.
+Events are chosen by CPU and not by thread: everything on the CPUs that the trial's machine may run
+on. Only this way does the trace show who had the CPU that a vCPU waited for, include threads that
+QEMU starts meanwhile, and include a native workload, whose processes are not known beforehand.
+Wake-ups are chosen by their target CPU, because the event happens on the CPU that wakes. The
+filters are the kernel's own, so that no other event reaches a buffer.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from labctl.trace.model import (
 _HARDIRQ, _SOFTIRQ = 0x08, 0x10
 """Flags of an event's context (include/linux/trace_events.h)."""
 _WHOLE = (6, 1)
-"""The newest Linux that was seen to keep no switch back; 6.18 does."""
+"""Newest Linux that was seen to withhold no switch; 6.18 does withhold some."""
 
 
 def trial_events(target: Target) -> list[str]:
-    """Return perf's arguments for all that is recorded of a trial's machine."""
+    """Return perf's arguments for all events of a trial's machine."""
     events = sched_events(target.trial_cpus)
     if target.kind is Kind.NATIVE:
         events += timer_events(target.trial_cpus)
@@ -46,34 +46,34 @@ def trial_events(target: Target) -> list[str]:
 
 
 def sched_events(cpus: CpuSet) -> list[str]:
-    """Return perf's arguments for all that concerns these CPUs."""
+    """Return perf's arguments for all scheduler events on these CPUs."""
     filters = {
         SWITCH: among("CPU", cpus),
         **dict.fromkeys((WAKING, *WAKEUPS), among("target_cpu", cpus)),
         MIGRATE: f"{among('orig_cpu', cpus)}||{among('dest_cpu', cpus)}",
     }
-    # Rare, and what tells whose children a workload's processes are.
+    # Rare, and needed to find the children of a workload's processes.
     return [*_chosen(filters), "-e", FORK, *switch_records(platform.release())]
 
 
 def timer_events(cpus: CpuSet) -> list[str]:
-    """Return perf's arguments for the timers that tasks start on these CPUs, to sleep or to wait
-    until they expire. Ticks and other timers of interrupts' and of the idle task are left out."""
+    """Return perf's arguments for the timers that tasks start on these CPUs to sleep or wait. Ticks
+    and other timers of interrupts and of the idle task are left out."""
     in_interrupt = f"common_flags&{_HARDIRQ | _SOFTIRQ}"
     tasks_own = f"({among('CPU', cpus)})&&common_pid!=0&&!({in_interrupt})"
     return _chosen({TIMER_START: tasks_own})
 
 
 def switch_records(release: str) -> list[str]:
-    """Return perf's arguments for records of its own of every switch, where this release of Linux
-    may keep some back (`perfdata_switches`). They can't be filtered: they come of all of the host's
+    """Return perf's arguments for its own records of every switch, if this release of Linux may
+    withhold some (`perf.switches`). They cannot be filtered: they come from all of the host's
     CPUs."""
     numbers = tuple(int(number) for number in re.findall(r"\d+", release)[:2])
     return ["--switch-events"] if numbers > _WHOLE else []
 
 
 def kvm_events(vcpu_tids: Sequence[int]) -> list[str]:
-    """Return perf's arguments for what KVM does in these threads; other guests may be on the same
+    """Return perf's arguments for KVM's events in these threads; other guests may be on the same
     CPUs."""
     own = among("common_pid", vcpu_tids)
     return _chosen(dict.fromkeys((ENTRY, EXIT, TO_QEMU, HALT_POLL), own))
@@ -85,7 +85,7 @@ def _chosen(filters: dict[str, str]) -> list[str]:
 
 def among(field: str, numbers: Sequence[int] | CpuSet) -> str:
     """Return a filter for these values of a field (Documentation/trace/events.rst, "Event
-    filtering"), ranges as ranges: a filter must fit into a page."""
+    filtering"), in ranges if possible, because a filter must fit into a page."""
     parts: list[str] = []
     for first, last in _ranges(numbers):
         parts.append(

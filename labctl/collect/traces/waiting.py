@@ -1,5 +1,5 @@
-"""Measure how threads of a trial's machine waited for its CPUs, as its trace tells it: of the
-host's trace and of the guest's."""
+"""Measure how threads of a trial's machine waited for its CPUs, from the host's trace and the
+guest's."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from labctl.trace.threads import Thread
 _PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _MOST_RIVALS = 100
-"""Limit on named preempting threads: in effect all, so that an unnamed thread is known not to have
-run. Beyond it the rest count as one."""
+"""Limit on named preempting threads. In effect all are named, so that an unnamed thread is known
+not to have run. Above the limit the rest count as one."""
 
 _MOST_UNKNOWN = 0.05
-"""Share of the threads' time; with more of it unknown there are no figures. With less, figures may
-be off by as much as `sched_unknown` says."""
+"""Limit on the share of the threads' time that is unknown; above it there are no figures. Below it,
+figures may be off by as much as `sched_unknown` says."""
 
 _OURS = frozenset({"idle", "others", VCPU, *HELPERS, "workload"})
-"""Names that labctl gives. A thread may be called so all the same."""
+"""Names that labctl gives. Other threads may have such names, too."""
 
 _UNFIT = re.compile(r"[^\w.:+-]+")
 
@@ -55,7 +55,7 @@ def waiting(
     unknown = sum(thread.unknown_ns for thread in seen.values()) / 1e9
     labels = {"of": of}
     yield sample("sched_delay", waited / seconds, source=source, labels=labels)
-    # Of the recording: no tuning is better for it.
+    # A property of the recording: no tuning improves it.
     yield sample("sched_unknown", unknown / seconds, source=source, labels=labels)
     for metric in ("preemptions", "migrations"):
         count = sum(getattr(thread, metric) for thread in seen.values())
@@ -71,8 +71,8 @@ def waiting(
 def why_unknown(
     found: Schedule, ours: Sequence[Thread], of: str, seconds: float, *, when_it_ran: bool = False
 ) -> str | None:
-    """Return why the trace doesn't tell what threads of this role did, or just when they ran; None
-    where it does."""
+    """Return why the trace lacks what threads of this role did, or when exactly they ran; None if
+    it has both."""
     seen = {thread: found.threads[thread.tid] for thread in ours if thread.tid in found.threads}
     if not seen or (of == "vcpu" and len(seen) < len(ours)):
         missing = sorted(thread.index for thread in ours if thread not in seen)
@@ -91,7 +91,8 @@ def _delays(
     of: str, seen: Mapping[Thread, ThreadSchedule]
 ) -> Iterator[tuple[Mapping[str, str], Delays, int]]:
     """Return the delays of each vCPU; natively those of all of the workload's threads together,
-    which come and go. With how many more there may have been, of which events are missing."""
+    which come and go. With them comes how many more there may have been, and which events are
+    missing."""
     if of == "vcpu":
         for thread, told in sorted(seen.items(), key=lambda item: item[0].index):
             yield {"vcpu": str(thread.index)}, told.delays, told.unknown
@@ -121,7 +122,7 @@ def _percentiles(
             yield Unavailable(metric=sample_key(metric, labels), reason=reason)
         else:
             yield sample(metric, value / 1e9, source=source, labels=labels)
-    # A maximum says little without the number that it is the largest of.
+    # A maximum is meaningful only with the number of values.
     yield sample("sched_delays", count, source=source, labels=labels)
     yield sample("sched_delays_unseen", unseen, source=source, labels=labels)
     if not bears_unseen(_PERCENTILES["p95"], count, unseen):
@@ -137,8 +138,8 @@ def _percentiles(
 def _preemptors(
     seen: Iterable[ThreadSchedule], names: Mapping[int, str], roles: Mapping[int, str]
 ) -> list[tuple[str, int]]:
-    """Return who ran while they waited, longest first; of very many the least together as
-    "others"."""
+    """Return the threads that ran while these waited, longest first; if there are very many, the
+    shortest together as "others"."""
     totals: Counter[str] = Counter()
     for thread in seen:
         for tid, length_ns in thread.preempted_by_ns.items():
@@ -159,7 +160,7 @@ def _name(tid: int, names: Mapping[int, str], roles: Mapping[int, str]) -> str:
 
 
 def no_waiting(of: str, ours: Sequence[Thread], reason: str) -> Iterator[Unavailable]:
-    """Yield why there is none of `waiting` of these threads."""
+    """Yield why each metric of `waiting` is unavailable for these threads."""
     labels = {"of": of}
     for metric in ("sched_delay", "sched_unknown", "preemptions", "migrations", "preempted_time"):
         yield Unavailable(metric=sample_key(metric, labels), reason=reason)
