@@ -17,8 +17,8 @@ _SHOWN = 200
 
 @contextmanager
 def foreseen(doing: str) -> Iterator[None]:
-    """Raise BrokenError for every exception that is none of the project's own, which are raised as
-    they are: a guest decides what it answers while it boots and is set up."""
+    """Raise BrokenError for every exception that is not the project's own; those are raised
+    unchanged. The answers of a guest that boots and is set up are not under labctl's control."""
     try:
         yield
     except LabctlError:
@@ -43,9 +43,9 @@ def keep_fault(folder: TrialFolder, error: BaseException) -> None:
 
 @contextmanager
 def contained(folder: TrialFolder, doing: str) -> Iterator[None]:
-    """Raise BrokenError for every exception that is none of the project's own, which are raised as
-    they are. A guest writes most of what is read of a trial: a reader that trips over it is to be
-    mended, but the other trials are as good as they were."""
+    """Raise BrokenError for every exception that is not the project's own; those are raised
+    unchanged. A guest writes most of what is read of a trial. A reader that fails on it needs a
+    fix, but the other trials stay valid."""
     try:
         yield
     except LabctlError:

@@ -1,1 +1,1 @@
-"""Run what records around a trial's measured window."""
+"""Run the collectors around a trial's measured window."""

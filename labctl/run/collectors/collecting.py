@@ -1,4 +1,4 @@
-"""Attach a trial's collectors by the run's level, and say which can't work here."""
+"""Attach a trial's collectors by the run's level, and report those that cannot work here."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from labctl.workloads.registry import checkers
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Take the snapshots at the edges of the measured window, of collectors in the table's order:
-    the first is read next to the window, so that reading the others is outside of what it counts.
-    """
+    """Take the collectors' snapshots at the edges of the measured window, in the table's order: the
+    first is read next to the window, so that its counts exclude the reading of the others."""
 
     _snapshots: Sequence[Snapshot]
 
@@ -40,9 +39,9 @@ class Edges:
 @contextmanager
 def collecting(target: Target, level: Level, *, before_command: bool = False) -> Iterator[Edges]:
     """Attach either the collectors that come before the command is prepared, or all others, and
-    yield what takes their snapshots. Their raw files are stored at the end.
+    yield their snapshots. Their raw files are stored at the end.
 
-    Raises BrokenError when one ends before it is asked to.
+    Raises BrokenError if one ends early.
     """
     chosen = [
         collector
@@ -65,12 +64,12 @@ def _taken(snapshots: Sequence[Snapshot], edge: Edge) -> dict[str, object]:
     return {key: value for snapshot in snapshots for key, value in snapshot(edge).items()}
 
 
-# Say what stands between this host and what is collected, before anything is booted.
+# Report what this host cannot collect, before anything is booted.
 
 
 def tried(places: StatePaths, accel: Requested, study: str) -> dict[Collector, str | None]:
-    """Return every collector with why it can't work here for that study, None where it can. Boots
-    nothing."""
+    """Return every collector with the reason why it cannot work here for that study, None if it
+    can. Boots nothing."""
     image = load_study(study, programs=checkers()).guest.image
     found = find(load_recipe(image), places)
     at = Here(
@@ -81,7 +80,7 @@ def tried(places: StatePaths, accel: Requested, study: str) -> dict[Collector, s
 
 
 def lacking(level: Level, at: Here) -> list[str]:
-    """Return a sentence for each collector that `level` adds to counters and that can't work
+    """Return a sentence for each collector that `level` adds to counters and that cannot work
     here."""
     added = (known for known in COLLECTORS if known.level != Level.COUNTERS)
     reasons = {known: known.why_unavailable(at) for known in added if level.holds(known.level)}
@@ -93,8 +92,8 @@ def lacking(level: Level, at: Here) -> list[str]:
 
 
 def without_clocks(tunings: Iterable[Tuning]) -> list[str]:
-    """Return what it costs a run with neighbours that this kernel can't report where they ran; []
-    where it costs nothing."""
+    """Return the consequences for a run with neighbours if this kernel cannot report where they
+    ran; [] if there are none."""
     pinned = [tuning.name for tuning in tunings if tuning.pin.vcpus is not None]
     if not pinned:
         return []

@@ -1,8 +1,8 @@
 """Check the room for traces on the run's disk: before a run, a block and a trial.
 
-How much a trial's trace takes is up to the host's load. So perf is held to what there is, and a
-block is traced if there is room for all of it by what trials took so far: its arms are compared,
-so either all of them are traced or none. Something is always left for the rest of the run.
+The size of a trial's trace depends on the host's load, so perf gets a limit: the space available. A
+block is traced if there is room for all of it, judged by the trials so far. Its arms are compared,
+so either all of them are traced or none. Some space is always left for the rest of the run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from labctl.study.plan import Plan
 from labctl.trace import files
 
 KEPT_MIB = 1024
-"""Space left free for all else that a run writes."""
+"""Space left free for everything else that a run writes."""
 _LEAST_MIB = 256
-"""Least space with which a trace is begun."""
+"""Minimum space for starting a trace."""
 
 _MIB_PER_CPU_S = 64
 """Rate of a CPU that does nothing but switch: `perf bench sched pipe` on each of two made 59.
 Ordinary workloads make a tenth of that, or less."""
 _AROUND_S = 2.0
-"""Time recorded beside the window: the snapshots around it, and the command's beginning."""
+"""Time recorded beside the window: the snapshots around it, and the command's start."""
 
 MORE_ROOM = (
     "Free some space there, and the next block is traced again. You can remove traces of "
@@ -47,13 +47,13 @@ _TRACES = (files.HOST, files.GUEST)
 
 
 def limit_mib(folder: Path) -> int:
-    """Return what the host's trace of a trial may take there; 0: there is no room for one."""
+    """Return the limit on the size of a trial's host trace there; 0: there is no room for one."""
     room = _room_mib(folder) - GUEST_MIB
     return min(HOST_MIB, room) if room >= _LEAST_MIB else 0
 
 
 def traced_bytes(folder: RunFolder) -> list[int]:
-    """Return what each traced trial of a run took."""
+    """Return the size of each traced trial of a run."""
     sizes = (
         sum((trial.path / name).stat().st_size for name in _TRACES if trial.has(name))
         for trial in folder.trial_folders()
@@ -71,7 +71,8 @@ class BlockRoom:
         self.is_enough = True
 
     def look(self, block: int, todo: Sequence[PlannedTrial]) -> None:
-        """Look what is left for a block's trials. All of them or none: its arms are compared."""
+        """Check the room for a block's trials. Trace all of them or none, because its arms are
+        compared."""
         if self._plan.collect is not Level.TRACE or not todo:
             return
         windows_s = [self._plan.workloads[trial.cell["workload"]].duration_s for trial in todo]
@@ -83,15 +84,15 @@ class BlockRoom:
 
 def holds_block(folder: RunFolder, windows_s: Sequence[float]) -> bool:
     """Return whether there is room for the traces of a block whose trials measure so long, by the
-    largest so far; as long as there is none, by the most that one may take."""
+    largest trace so far or, without one, by the maximum size."""
     largest = max(traced_bytes(folder), default=0)
     expected = len(windows_s) * largest / MIB if largest else most_mib(max(windows_s))
     return _room_mib(folder.path) >= max(expected, _LEAST_MIB + GUEST_MIB)
 
 
 def most_mib(window_s: float) -> int:
-    """Return what both traces of a trial may take that measures so long: all of this host's CPUs do
-    nothing but switch."""
+    """Return the maximum size of both traces of a trial that measures so long: all of this host's
+    CPUs do nothing but switch."""
     return _most_on_host_mib(window_s) + GUEST_MIB
 
 
@@ -110,9 +111,9 @@ class TracedWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Hold what traces of `trials` may take at `folder`, and what they are likely to: None as long
-    as the run has recorded none. `longest_s`: the longest window. `kept_mib`: of what is free, for
-    all else that the run writes."""
+    """Hold the maximum size of the traces of `trials` at `folder`, and the likely size: None while
+    the run has recorded none. `longest_s`: the longest window. `kept_mib`: free space for
+    everything else that the run writes."""
 
     folder: Path
     trials: int
@@ -124,12 +125,12 @@ class Forecast:
 
     @property
     def room_mib(self) -> int:
-        """Return what they can have."""
+        """Return the space available to traces."""
         return max(0, self.free_mib - self.kept_mib)
 
     @property
     def trial_mib(self) -> int:
-        """Return what one trial may take."""
+        """Return the maximum size of one trial's traces."""
         return most_mib(self.longest_s)
 
     @property
@@ -164,7 +165,7 @@ def forecast(
     besides_bytes: int = 0,
 ) -> Forecast:
     """Forecast the size of the traces. `recorded`: bytes of trials that were traced already.
-    `besides_bytes`: what the run is yet to write on the same disk."""
+    `besides_bytes`: what the run will still write to the same disk."""
     mean = sum(recorded) / len(recorded) if recorded else None
     return Forecast(
         folder=folder,
@@ -181,7 +182,7 @@ def forecast(
 
 
 def refusal(found: Forecast) -> HostError | None:
-    """Return why a run does not begin to trace there; None when it may."""
+    """Return why a run must not start to trace there; None if it may."""
     if not found.is_refused:
         return None
     lacking_mib = found.trial_mib + found.kept_mib - found.free_mib
@@ -194,7 +195,7 @@ def refusal(found: Forecast) -> HostError | None:
 
 
 def warning(found: Forecast) -> str | None:
-    """Warn that traces may need more room than there is; None when they can't."""
+    """Warn that traces may need more room than there is; None if they cannot."""
     if found.is_enough:
         return None
     return (

@@ -1,1 +1,1 @@
-"""Run commands that measure: sweep, self-test, overhead, exit prices, host tune."""
+"""Run the commands that measure: sweep, self-test, overhead, exit prices, host tune."""

@@ -1,4 +1,4 @@
-"""Run doctor's checks with what a study (or the whole catalogue) needs from this host."""
+"""Run doctor's checks with the requirements of a study (or of the whole catalogue)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from labctl.study.study import GuestShape, Study
 from labctl.study.tunings import load_tuning, tuning_json, tuning_names
 from labctl.workloads.registry import checkers
 
-# Say which tunings of a study, or of the catalogue, run on this host, and what bears on them.
+# Report which tunings of a study, or of the catalogue, run on this host, and what affects them.
 
 
 def tunings_of(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
-    """Return the tunings by name; of the catalogue, those that can't be loaded with the reason."""
+    """Return the tunings by name; of the catalogue, those that cannot be loaded with the reason."""
     if study is not None:
         return {name: load_tuning(name) for name in study.tunings}, {}
     found: dict[str, Tuning] = {}
@@ -47,8 +47,8 @@ def tunings_of(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
 def fit_here(
     tunings: Mapping[str, Tuning], guest: GuestShape, accelerator: str | None
 ) -> tuple[PinPlan | UsageError, tuple[TuningState, ...]]:
-    """Return where a guest's threads would run, or why there is no room for them; and of each
-    tuning what it lacks and what its pins would do, () without room."""
+    """Return where a guest's threads would run, or why there is no room for them; and for each
+    tuning its unmet requirements and the effects of its pins, () without room."""
     topology = read_topology()
     try:
         pins = pin_plan(topology, guest.vcpus or default_vcpus(topology), 1)
@@ -94,8 +94,7 @@ OBSERVED_S = 0.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
     """Hold doctor's findings for a study. `study`: its name, None for the whole catalogue;
-    `tunings`: those of it.
-    """
+    `tunings`: its tunings."""
 
     study: str | None
     findings: tuple[Finding, ...]
@@ -115,12 +114,12 @@ def checkup(
     level: Level | None = None,
     results: Path | None = None,
 ) -> Checkup:
-    """Return every check of this host and what stands against each tuning of a study, or of the
-    catalogue. Only the boot probe's answer is written, to the cache. `hwlat_s`: for how long to
-    look for what firmware takes from the CPUs, None for not at all. `level`: what is to be
-    collected, None for what the study says; `results`: where its run would be stored.
+    """Return every check of this host and the obstacles to each tuning of a study, or of the
+    catalogue. It writes only the boot probe's result, to the cache. `hwlat_s`: time for measuring
+    firmware interruptions, None to skip it. `level`: the level of collection, None for the study's;
+    `results`: the folder for its run.
 
-    Raises UsageError when there is no such study or one of its tunings is wrong.
+    Raises UsageError if there is no such study or one of its tunings is wrong.
     """
     reader = Reader()
     activity = observe(reader, OBSERVED_S)

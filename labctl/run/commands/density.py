@@ -30,18 +30,18 @@ from labctl.store.density_record import (
 )
 from labctl.workloads.registry import workload_of
 
-# Keep the record of a density run true while it goes on.
+# Keep the record of a density run up to date.
 
 
 def folder_path(results: Path, workload: str) -> Path:
-    """Return where a new density run is kept."""
+    """Return the folder for a new density run."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return results.resolve() / f"{moment}-density-{workload}"
 
 
 @contextmanager
 def recorded(path: Path, plan: DensityPlan, words: tuple[str, ...]) -> Iterator[DensityLog]:
-    """Make the folder and keep its record true until the run ends. `words`: the command."""
+    """Make the folder and keep its record up to date until the run ends. `words`: the command."""
     try:
         folder = DensityFolder.create(path)
     except OSError as error:
@@ -101,10 +101,10 @@ def _now() -> str:
 
 
 def density(request: DensityRequest, words: tuple[str, ...], listener: Listener) -> DensityFolder:
-    """Carry a density run out; returns its folder. `words`: the command, for its record.
+    """Run a density run; return its folder. `words`: the command, for its record.
 
-    Everything that it starts or changes is ended and put back, however it ends. Raises
-    LabctlError; KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP.
+    Everything that it starts or changes is ended and restored, however it ends. Raises LabctlError;
+    KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP.
     """
     with ExitStack() as stack:
         path = folder_path(request.results, request.workload.name)

@@ -1,4 +1,4 @@
-"""Copy a run's folder to pass on: as it is, or without what identifies its host."""
+"""Copy a run's folder for others: as it is, or without what identifies its host."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _NAMES = (
     (rb"\b[ug]id=[1-9][0-9]{3,8}\(([\w.-]{3,64})\)", USER),
     (rb"(?:\bgroups=|(?<=\)),)[1-9][0-9]{3,8}\(([\w.-]{3,64})\)", GROUP),
 )  # fmt: skip
-"""Names that only the run itself knows: of its host, where another made the copy, and of VMs."""
+"""Names that only the run itself knows: of its host, if the copy is made elsewhere, and of VMs."""
 
 _COMPILED = (
     *((re.compile(pattern), kind) for pattern, kind in _NAMES),
@@ -101,7 +101,7 @@ _OWN_NAME = re.compile(
 
 
 def names_in(texts: Iterable[tuple[str, bytes]]) -> dict[str, str]:
-    """Return names that files of a run, given by name and text, give as such, to their kind."""
+    """Return names of a run, found in the name and text of its files, mapped to their kind."""
     found: dict[str, str] = {}
     for name, text in texts:
         looked = [text]
@@ -121,7 +121,7 @@ def names_in(texts: Iterable[tuple[str, bytes]]) -> dict[str, str]:
 
 
 def _nested(text: bytes) -> Iterator[bytes]:
-    """Strings of a JSON text that hold lines themselves: what tools printed."""
+    """Return strings of a JSON text that hold lines themselves: the output of tools."""
     for found in re.finditer(rb'"[^"\\]*(?:\\.[^"\\]*)*"', text, re.DOTALL):
         if b"\\" in found.group():
             try:
@@ -131,7 +131,7 @@ def _nested(text: bytes) -> Iterator[bytes]:
 
 
 def _domain_of(run: bytes) -> dict[str, str]:
-    """Return the VM's name as `--domain` was given it."""
+    """Return the VM's name as given to `--domain`."""
     try:
         domain = parse_json(run).get("domain")
     except (ValueError, AttributeError):
@@ -152,26 +152,26 @@ def _is_usual(value: str, kind: str) -> bool:
     return _OWN_NAME.fullmatch(value) is not None
 
 
-# Copy a run's folder to pass on, without what identifies the host, its users and their VMs.
+# Copy a run's folder without what identifies the host, its users and their VMs.
 #
-# Texts keep their form, so that whatever reads a run reads the copy. What is no text (perf's and
-# trace-cmd's recordings) can hold names that can't be found: it is left out, and named.
+# Texts keep their form, so that every reader of a run can read the copy. Binary files (recordings
+# of perf and trace-cmd) can hold names that cannot be found: they are left out, and listed.
 
 
 _DERIVED = re.compile(r".*\.(?:parquet|html?)")
-"""Made of the rest at any time; a page has all of it within."""
+"""Files that can be generated from the rest at any time; a page contains all of it."""
 DERIVED = "it is derived from the rest"
-"""Reason why such a file isn't copied."""
+"""Reason why a generated file is not copied."""
 
 _MOST_BYTES = 256 << 20
-"""Limit on one file, which is held in memory as a whole."""
+"""Limit on one file, which is read into memory completely."""
 
 _PLAN = re.compile(r"plan(?:\.[0-9]+)?\.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Hold what is known of the host: text to kind, and folder to what stands for it."""
+    """Hold what is known of the host: text to kind, and folder to its placeholder."""
 
     known: Mapping[str, str]
     paths: Mapping[str, str]
@@ -180,7 +180,7 @@ class Identity:
 @dataclass(slots=True)
 class Redacted:
     """Report on a redacted copy. `name`: the run's new name; `taken_out`: how many texts of each
-    kind were removed; `left_out`: files that aren't in the copy, and why; `kept`: names that are
+    kind were removed; `left_out`: files that are not in the copy, and why; `kept`: names that are
     words of the run itself as well."""
 
     name: str = ""
@@ -193,8 +193,8 @@ class Redacted:
 def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
     """Write the copy to `target`, which must not exist yet.
 
-    Raises HostError when it can't be written, UsageError for a run of a newer labctl, BrokenError
-    when the copy still holds what was to be taken out, or can't be read as the run can.
+    Raises HostError if it cannot be written, UsageError for a run of a newer labctl, BrokenError if
+    the copy still holds identifying texts, or cannot be read as the run can.
     """
     before = folder.load()
     files, done = run_files(folder.path), Redacted()
@@ -236,12 +236,12 @@ def run_files(folder: Path) -> dict[str, Path]:
 
 
 def is_derived(name: str) -> bool:
-    """Return whether labctl makes a file of that name of the others."""
+    """Return whether labctl generates a file of that name from the others."""
     return _DERIVED.fullmatch(name) is not None
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the file's bytes; None of what is not a regular file or is too large. Raises
+    """Return the file's bytes; None for a file that is not regular or is too large. Raises
     HostError."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode) or path.stat().st_size > _MOST_BYTES:
@@ -253,7 +253,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _text(path: Path) -> bytes | str:
-    """Return the file's text, or why it isn't copied."""
+    """Return the file's text, or why it is not copied."""
     if is_derived(path.name):
         return DERIVED
     data = _read(path)
@@ -309,15 +309,15 @@ class _Copy:
     def _renamed(
         self, name: str, data: bytes, plans: Mapping[str, tuple[str, str, bytes]]
     ) -> bytes:
-        """Replace the old digests of plans by the new ones, wherever they are named."""
+        """Replace the old digests of plans by the new ones, everywhere."""
         for old, new, _ in plans.values():
             if old and old != new:
                 data = data.replace(old.encode(), new.encode())
         return data
 
     def _plans(self) -> dict[str, tuple[str, str, bytes]]:
-        """Return, for the plan and each extension, the digest before, that of now, and the text. A
-        digest that was wrong stays so."""
+        """Return, for the plan and each extension, the old digest, the new one, and the text. A
+        digest that was wrong stays wrong."""
         plans: dict[str, tuple[str, str, bytes]] = {}
         names = [name for name in self.files if _PLAN.fullmatch(name)]
         for name in sorted(names, key=lambda name: (len(name), name)):
@@ -330,7 +330,7 @@ class _Copy:
                 old, was = before.get("digest"), _digest_of(before)
                 new = _digest_of(now)
             except (ValueError, AttributeError, TypeError):
-                continue  # no plan: it is copied as any other file
+                continue  # not a plan: it is copied as any other file
             if isinstance(old, str) and old == was and new != old:
                 data = data.replace(old.encode(), new.encode())
                 plans[name] = (old, new, data)
@@ -343,15 +343,15 @@ class _Copy:
         self.done.files += 1
 
     def _called(self, name: str) -> str:
-        """Return what a file is called in the copy."""
+        """Return the file's name in the copy."""
         parts = (part.encode(errors="surrogateescape") for part in PurePosixPath(name).parts)
         return "/".join(
             self.scrubber.scrubbed(part).decode(errors="surrogateescape") for part in parts
         )
 
     def _write_record(self, folder: TrialFolder) -> None:
-        """Write trial.json with digests of the copy's files where the run's own were right: what
-        was changed before is found changed in the copy as well."""
+        """Write trial.json with digests of the copy's files where the run's own were right; a file
+        that was changed before counts as changed in the copy as well."""
         name = str((folder.path / RECORD).relative_to(self.source))
         text = _text(folder.path / RECORD)
         if isinstance(text, str):
@@ -385,7 +385,7 @@ class _Copy:
         copy.write_record(replace(record, digests=digests, redacted=said))
 
     def _digests(self, folder: TrialFolder) -> Digests:
-        """Return the digests of its regular files, as they are now."""
+        """Return the present digests of its regular files."""
         raw = {
             name: hashlib.sha256(data).hexdigest()
             for name, path in run_files(folder.path).items()
@@ -430,7 +430,7 @@ def _digest_of(plan: Mapping[str, object]) -> str:
 
 
 def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
-    """Raise BrokenError naming what is left of the originals, and where."""
+    """Raise BrokenError naming identifying texts that are left, and where."""
     for name, path in run_files(target).items():
         data = _read(path) or b""
         for where, text, json_form in (("name", name.encode(), False), ("text", data, True)):
@@ -444,7 +444,7 @@ def _check_nothing_left(target: Path, scrubber: Scrubber) -> None:
 
 
 def _vocabulary(plan: PlanRecord) -> set[str]:
-    """Return words that a reader of the run goes by, in small letters."""
+    """Return words that readers of the run rely on, in lower case."""
     kinds = (PlanRecord, RunRecord, TrialRecord, ExtensionRecord, SampleRecord)
     words = {word for kind in kinds for word in known_keys(kind)}
     words |= {*plan.tunings, *plan.workloads, *plan.conditions}
@@ -464,11 +464,11 @@ def export(
     redacting: bool,
     hidden: Collection[str] = (),
 ) -> Redacted:
-    """Write a copy of the run: an archive where the name of `target` ends so, else a folder, which
-    must not be there yet. Nothing is left behind where it fails. `hidden`: texts that are
-    taken out of a redacted copy as well.
+    """Write a copy of the run: an archive if the name of `target` ends so, else a folder, which
+    must not exist yet. Nothing is left behind if it fails. `hidden`: further texts to remove from a
+    redacted copy.
 
-    Raises UsageError, HostError, and BrokenError where a redacted copy would not be one.
+    Raises UsageError, HostError, and BrokenError if a redacted copy would not be one.
     """
     is_packed = target.name.endswith(SUFFIX)
     if not is_packed and target.suffix in _OTHER_ARCHIVES:
@@ -507,7 +507,7 @@ def _with(hidden: Collection[str], identity: Identity) -> Identity:
 
 
 def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
-    """Return what is known of this host, of the run's owner and of the folders that runs name."""
+    """Return what identifies this host, the run's owner, and the folders that runs name."""
     users = read_users(folder.path.stat().st_uid)
     own = {
         str(folder.path): "/var/lib/labctl/results/run",
@@ -523,8 +523,8 @@ def host_identity(folder: RunFolder, places: StatePaths) -> Identity:
 
 
 def _regular(folder: Path, done: Redacted) -> dict[str, Path]:
-    """Return the files of a run that are passed on: regular ones, as a link would lead elsewhere on
-    another host, and none that labctl makes of the others."""
+    """Return the files of a run to copy: regular files, because a link would lead elsewhere on
+    another host, and none that labctl generates from the others."""
     found = {}
     for name, path in run_files(folder).items():
         if "/" not in name and is_derived(name):

@@ -1,4 +1,4 @@
-"""Check what a plan, a study or the whole catalogue of tunings needs of this host."""
+"""Check this host against the requirements of a plan, a study or the catalogue of tunings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from labctl.run.planning.requirements import lacking as lacking_of_requirements
 from labctl.store.run_folder import RunFolder
 from labctl.study.study import Study
 
-# Check before anything is started whether this host can carry a plan out, and with what.
+# Check before anything is started whether this host can run a plan, and with what limitations.
 
 
 _SOCKET_PATH_BYTES = 107
@@ -65,8 +65,8 @@ def check_connection(connect: str | None) -> None:
 
 
 def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
-    """Raise HostError or UsageError where this host can't carry the plan out. `path`: the run's
-    folder, which a new run has yet to make."""
+    """Raise HostError or UsageError if this host cannot run the plan. `path`: the run's folder,
+    which does not exist yet for a new run."""
     problems = _host_problems(request.places, planned)
     if planned.plan.collect is Level.TRACE and not path.exists():
         besides = _needs(request.places, planned).disk_bytes
@@ -78,16 +78,16 @@ def check_host(request: SweepRequest, planned: Planned, path: Path) -> None:
 
 
 def refuse_problems(places: StatePaths, planned: Planned, *, has_clones: bool = False) -> None:
-    """Raise HostError for problems that would end a plan's guests later. `has_clones`: what is
-    measured are copies of the saved guest."""
+    """Raise HostError for problems that would end a plan's guests later. `has_clones`: the measured
+    guests are copies of the saved guest."""
     preflight.check(_host_problems(places, planned, has_clones=has_clones))
 
 
 def _host_problems(
     places: StatePaths, planned: Planned, *, has_clones: bool = False
 ) -> list[HostError]:
-    """Return what would end the guests of a plan later on. Raises UsageError for a state folder
-    that can't be one."""
+    """Return what would end the guests of a plan later on. Raises UsageError for an unusable state
+    folder."""
     _check_socket_paths(places)
     needs = _needs(places, planned, has_clones=has_clones)
     return preflight.preflight(
@@ -111,7 +111,7 @@ def _needs(places: StatePaths, planned: Planned, *, has_clones: bool = False) ->
 
 
 def _forecast(planned: Planned, path: Path, besides_bytes: int = 0) -> Forecast:
-    """Forecast the size of the traces that a run in the folder `path` has yet to make."""
+    """Forecast the size of the traces still to come in the run's folder `path`."""
     folder, plan = RunFolder(path), planned.plan
     finished = done(folder, plan)
     windows = [
@@ -140,7 +140,7 @@ def _check_socket_paths(places: StatePaths) -> None:
 
 
 def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]:
-    """Yield what the run can't have here, and goes on without."""
+    """Yield the run's limitations on this host, none of which ends it."""
     yield from planned.warnings
     yield from lacking(planned.plan.collect, at)
     if planned.is_noisy:
@@ -152,9 +152,10 @@ def shortcomings(planned: Planned, folder: RunFolder, at: Here) -> Iterator[str]
 
 
 def _why_root(planned: Planned) -> tuple[str, ...]:
-    """Return a clause for each part of a plan that forces root: never none, as every guest does.
+    """Return a clause for each part of a plan that requires root; never empty, because every guest
+    does.
 
-    docs/decisions/needs-root.md says why root, and why a refusal names the parts.
+    docs/decisions/needs-root.md explains why root, and why a refusal names the parts.
     """
     return tuple(_root_clauses(planned))
 
@@ -195,7 +196,7 @@ def _some(names: list[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-# Check what a study, or the whole catalogue of tunings, needs of this host.
+# Check the requirements of a study, or of the whole catalogue of tunings, on this host.
 
 
 GROUP = "study"
@@ -203,8 +204,8 @@ GROUP = "study"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningState:
-    """Say whether a tuning can run here: `lacking` says why not, `remedies` what to do about each,
-    `warnings` what it would do."""
+    """Say whether a tuning can run here: `lacking` are its unmet requirements, `remedies` one
+    remedy for each, `warnings` its side effects."""
 
     name: str
     description: str
@@ -224,9 +225,9 @@ class TuningState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyScope(Scope):
-    """Describe what is asked of the host. `study`: None for the whole catalogue; `results`: where
-    its run would be stored; `pins`: the plan, or why there is no room for one; `states`: of each
-    tuning, () without a plan; `broken`: why tunings of the catalogue can't be loaded."""
+    """Describe what is requested of the host. `study`: None for the whole catalogue; `results`: the
+    folder for its run; `pins`: the plan, or why there is no room for one; `states`: of each tuning,
+    () without a plan; `broken`: why tunings of the catalogue cannot be loaded."""
 
     study: Study | None
     results: Path
@@ -259,7 +260,7 @@ def guest_image(_: Reader, asked: StudyScope) -> Result:
 
 
 def workloads(_: Reader, asked: StudyScope) -> Result:
-    """Find out whether the kernels have the tracers that a study's workloads need."""
+    """Check whether the kernels have the tracers that a study's workloads need."""
     study = _study(asked)
     lacks = lacking_of_requirements(
         study, {tuning.kind for tuning in asked.tunings.values()}, asked.kernels
@@ -277,7 +278,7 @@ def workloads(_: Reader, asked: StudyScope) -> Result:
 
 
 def conditions(_: Reader, asked: StudyScope) -> Result:
-    """Find out whether this host can have the neighbours of a study's conditions."""
+    """Check whether this host can have the neighbours of a study's conditions."""
     study, pins = _study(asked), asked.pins
     assert isinstance(pins, PinPlan)  # the check applies to nothing else
     guests = GuestsHere.of(study.guest.memory_mib)
@@ -311,8 +312,7 @@ def trace_room(_: Reader, asked: StudyScope) -> Result:
 
 
 def choice(_: Reader, asked: StudyScope) -> Result:
-    """Find out what is left to measure: a study needs its roles and one guest tuning beside
-    them."""
+    """Check what is left to measure: a study needs its roles and one guest tuning beside them."""
     study, broken = asked.study, asked.broken
     out = [state for state in asked.states if not state.runs]
     runs = {state.name for state in asked.states if state.runs}
@@ -398,5 +398,5 @@ CHECKS = (
 
 
 def check_study(reader: Reader, asked: StudyScope) -> list[Finding]:
-    """Return the finding of every check that the study, or the catalogue, gives a reason for."""
+    """Return the finding of every check that is relevant to the study, or to the catalogue."""
     return [one.finding(reader, asked) for one in CHECKS if one.applies(asked)]

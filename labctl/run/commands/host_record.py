@@ -1,4 +1,4 @@
-"""Record the host that a run has, and hold a run that goes on against what it began with."""
+"""Record the host of a run, and compare a resumed run's host with that record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from labctl.store.run_folder import RunFolder, RunLog
 
 
 def check_same_accelerator(log: RunLog, chosen: Accelerator) -> None:
-    """Raise UsageError where guests would run under something else than the run's first ones."""
+    """Raise UsageError if guests would run under another accelerator than the run's first ones."""
     began = log.record.accelerator
     if began is None:
         log.put(accelerator=chosen.name)
@@ -41,8 +41,8 @@ def check_same_accelerator(log: RunLog, chosen: Accelerator) -> None:
 
 
 def check_same_host(name: str, then: RunRecord, now: RunRecord) -> None:
-    """Raise UsageError when a resumed run would mix two hosts: nothing that it says of "the host"
-    would be true then. A new run has nothing to differ from. `name`: the run's."""
+    """Raise UsageError if a resumed run would mix two hosts: its statements about "the host" would
+    then be wrong. A new run has no earlier host. `name`: the run's."""
     if not then.has_begun:
         return
     both = (then, now)
@@ -77,7 +77,7 @@ def class_of_host(lab: Lab) -> RunRecord:
 
 
 def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRecord:
-    """Return what run.json says of the host, of its libvirt and of what guests are made of."""
+    """Return run.json's facts on the host, its libvirt and the guests' image."""
     facts = host_facts(lab.places)
     facts["libvirt_session"] = lab.session.versions()
     return RunRecord(
@@ -90,18 +90,18 @@ def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRec
 
 
 def put_narrow_link(log: RunLog, narrow: Narrow | None) -> None:
-    """Put into the record what makes narrow links, where the run has any."""
+    """Record how links are narrowed, if the run narrows any."""
     if narrow is not None and narrow.sentence not in log.record.notes:
         log.put(notes=[*log.record.notes, narrow.sentence])
 
 
 def put_qemu_user(log: RunLog, now: Mapping[str, object] | None) -> None:
-    """Put into the record whom QEMU runs as, and where earlier boots were another's, that too.
-    Without `now` a daemon's configuration says it."""
+    """Record the user that QEMU runs as, and an earlier boot's user if it was another. Without
+    `now` a daemon's configuration determines it."""
     if now is None:
         return
     record = log.record
-    # What does not say it was made when that was always root.
+    # Records without this key were made when it was always root.
     before = record.qemu_user.name if record.qemu_user else "root"
     if record.has_begun and before != now["name"]:
         text = f"Boots before {_now()} had QEMU run as {before}, those after it as {now['name']}."
@@ -110,9 +110,8 @@ def put_qemu_user(log: RunLog, now: Mapping[str, object] | None) -> None:
 
 
 def store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
-    """Return every guest tuning's domain XML as this run asks for it, for the report's
-    differences.
-    """
+    """Return every guest tuning's domain XML as this run requests it, for the report's
+    differences."""
     named = {name: replace(disk, path=lab.work / name) for name, disk in disks.items()}
     stored = {}
     for name, tuning in lab.tunings.items():
@@ -130,8 +129,7 @@ def _domain_digest(run: RunRecord) -> str | None:
 
 def _connection(run: RunRecord) -> str:
     """Name the connection without the state folder, which may be moved; a daemon is another
-    libvirt.
-    """
+    libvirt."""
     uri = run.connection or EMBEDDED
     return EMBEDDED if is_embedded(uri) else uri
 
@@ -140,14 +138,13 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# Record what this host's tools print and its kernel shows, as it is: parsers' fixtures come from
-# it.
+# Record the output of this host's tools and its kernel's files unchanged, as fixtures for parsers.
 
 
 _TOOL_S = 30.0
 
 _ALONE = ("unshare", "--mount", "--propagation", "private")
-"""perf mounts tracefs where it isn't (the kernel's tools/lib/api/fs/fs.c), and leaves it."""
+"""perf mounts tracefs if it is not mounted (the kernel's tools/lib/api/fs/fs.c), and leaves it."""
 
 _TOOLS: dict[str, tuple[str, ...]] = {
     "detect-virt": ("systemd-detect-virt", "--vm"),
@@ -177,14 +174,14 @@ _FILES = (
     *("sys/devices/system/node/*", "sys/devices/system/node/node[0-9]*/*"),
     *("sys/devices/cpu_*/cpus", "sys/module/kvm*/parameters/*"),
 )
-"""Kernel files that labctl reads: `labctl pins --sysfs` takes the folder `sys` of it."""
+"""Kernel files that labctl reads; `labctl pins --sysfs` takes their folder `sys`."""
 
 _LARGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """Hold what a command printed. `problem`: why it was not had, "" where it was."""
+    """Hold the output of a command. `problem`: why it is missing, "" if it is there."""
 
     argv: tuple[str, ...]
     status: int | None
@@ -210,7 +207,7 @@ def _lines(said: str) -> str:
 
 
 def tool_output(argv: Sequence[str]) -> ToolOutput:
-    """Return what a command prints, whatever its status. What it mounts is gone when it ends."""
+    """Return the output of a command, whatever its status. Its mounts are gone when it ends."""
     try:
         done = process.run(
             [*_ALONE, *argv],
@@ -232,7 +229,7 @@ def tool_output(argv: Sequence[str]) -> ToolOutput:
 
 
 def tool_outputs() -> dict[str, ToolOutput]:
-    """Return by name the output of every tool that labctl asks about the host."""
+    """Return by name the output of every tool that labctl queries about the host."""
     return {name: tool_output(argv) for name, argv in _TOOLS.items()}
 
 

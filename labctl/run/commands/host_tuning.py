@@ -26,7 +26,7 @@ from labctl.run.planning.host import HostRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """Hold what tuning the host did. `changed`: settings that differ now and will be put back.
+    """Result of tuning the host. `changed`: settings that differ now and will be restored.
     `refused`: sentences on those that the kernel refused."""
 
     changed: Sequence[Entry]
@@ -35,8 +35,8 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lasting:
-    """Hold what is to stay over a reboot as well: `act` makes the changes, and `tunables` are all
-    that it may change."""
+    """Hold the changes that stay over a reboot: `act` makes them, and `tunables` are all that it
+    may change."""
 
     tunables: Sequence[Tunable]
     act: Callable[[], object]
@@ -45,9 +45,9 @@ class Lasting:
 def tune(
     asked: HostRequest, places: StatePaths, listener: Listener, lasting: Lasting | None = None
 ) -> Tuned:
-    """Turn the knobs, make lasting changes, and have all stay so until `restore`: all, or none.
+    """Set the knobs, make lasting changes, and keep all of them until `restore`: all, or none.
 
-    Raises BusyError while a labctl measures here, HostError when a knob can't be turned, and what
+    Raises BusyError while a labctl measures here, HostError if a knob cannot be set, and what
     `lasting.act` raises.
     """
     what = f"labctl host tune {' '.join(asked.names)}"
@@ -72,14 +72,13 @@ def restore(
     force: bool = False,
     accept: bool = False,
 ) -> list[Restored]:
-    """Put back what `tune` and labctls that were killed have changed; what became of it.
+    """Restore what `tune` and labctls that were killed have changed; return the results.
 
-    With the host's lock held `spared` says the ids of changes of `tune` that stay, None: nothing is
-    to be put back any more; and `done` gets what became of it.
+    With the host's lock held, `spared` returns the ids of changes of `tune` that stay (None:
+    nothing is to be restored any more), and `done` gets the results.
 
-    Waits until no labctl measures here, and ends the guests that a killed one has left. What
-    someone else has changed since stays: with `force` it is put back as well, with `accept` it is
-    left for good.
+    Waits until no labctl measures here, and ends guests left by a killed one. A value that someone
+    else has set since stays: `force` restores it as well, `accept` drops the entry.
     """
     journal = Journal(places.journal)
     left = leftover_guests(places) or leftover_cgroups(places) or _has_work(places)
@@ -102,8 +101,8 @@ def restore(
 
 
 def keep(places: StatePaths, listener: Listener) -> bool:
-    """Stop the timer that would put back what `tune` has changed; returns whether one was due.
-    Waits until no labctl measures or restores here, so that none is half-way through it."""
+    """Stop the timer that would restore what `tune` has changed; return whether one was due. Waits
+    until no labctl measures or restores here, so that none is interrupted half-way."""
 
     def waiting(busy: BusyError) -> None:
         listener(Note(text=f"Waiting: {busy.message}."))

@@ -1,8 +1,8 @@
-"""Measure what a VM exit costs: a guest of our own makes one kind of exit over and over.
+"""Measure the cost of a VM exit: a guest of our own makes one kind of exit over and over.
 
-The guest is benchmarks/exit-prices.S, its firmware and all: it needs no kernel that boots. It
-times its rounds by the time stamp counter; KVM's own count of exits tells whether each instruction
-made the one exit that it is there for.
+The guest is benchmarks/exit-prices.S, its firmware included: it needs no kernel that boots. It
+times its rounds by the time-stamp counter; KVM's own count of exits shows whether each instruction
+made exactly one exit.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from labctl.host.facts import QEMU
 SOURCE = "exit-prices.S"
 ROUNDS = 31
 _ROUND_S = 0.01
-"""Long against a read of the counter, short against the host's timer."""
+"""Duration of a round: long against a read of the counter, short against the host's timer."""
 _FEW, _MOST = 200, 50_000
-"""Iterations of a round: of the first look at a kind, and the most."""
+"""Iterations of a round: of the first try of a kind, and the maximum."""
 _FOR_EVER = 2**32 - 1
 _DEADLINE_S = 5.0
 _ADDRESS = 0xF0000
@@ -47,15 +47,14 @@ _IN_SMALL_PAGES = (
     "ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n",
 )
-"""Becomes a program that gets no transparent huge pages, though QEMU asks for them: one fault would
-serve 512 first touches."""
+"""Command prefix for a program without transparent huge pages, though QEMU asks for them: one fault
+would serve 512 first touches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitKind:
-    """Describe a kind of exit. `number`: the program's. `vmx`, `svm`: the reason that the exit has
-    with Intel and AMD.
-    """
+    """Describe a kind of exit. `number`: the program's. `vmx`, `svm`: the reason of the exit on
+    Intel and AMD."""
 
     number: int
     name: str
@@ -84,7 +83,7 @@ KINDS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Hold cycles of the time-stamp counter per instruction, a value a round; VM exits per
-    instruction over all of them. `problem`: why there is nothing, a sentence."""
+    instruction over all of them. `problem`: why there are no values, a sentence."""
 
     kind: ExitKind
     cycles: tuple[float, ...] = ()
@@ -114,10 +113,10 @@ def kinds_of(which: str) -> tuple[ExitKind, ...]:
 def measure(
     kinds: Sequence[ExitKind], cpu: int | None, tell: Callable[[str], None]
 ) -> Iterator[Measured]:
-    """Yield the rounds of the loop alone, then those of each kind. `cpu`: where the vCPU runs, None
-    for anywhere; `tell` gets what is measured next.
+    """Yield the rounds of the empty loop, then those of each kind. `cpu`: where the vCPU runs, None
+    for anywhere; `tell` gets the name of the next measurement.
 
-    Raises HostError when the program can't be assembled or no guest starts under KVM here.
+    Raises HostError if the program cannot be assembled or no guest starts under KVM here.
     """
     with tempfile.TemporaryDirectory(prefix="labctl-exits-") as name:
         folder = Path(name)
@@ -130,7 +129,7 @@ def measure(
 
 @contextmanager
 def exiting(kind: ExitKind, cpu: int | None) -> Iterator[ExitingGuest]:
-    """Run a guest that does nothing but make this exit, for ever. `cpu`: as `measure` has it.
+    """Run a guest that makes only this exit, for ever. `cpu`: as for `measure`.
 
     Raises HostError as `measure` does.
     """
@@ -156,7 +155,7 @@ def _assembled(folder: Path) -> bytes:
 
 
 def _cpu_model(folder: Path, program: bytes) -> str:
-    """Return what of the host's CPU a guest can have; raises HostError when no guest starts under
+    """Return the CPU model for a guest on this host; raises HostError if no guest starts under
     KVM."""
     problem = ""
     for features in FEATURE_SETS:
@@ -180,10 +179,10 @@ def _measured(guest: _Guest, kind: ExitKind) -> Measured:
         return Measured(kind=kind, problem=f"{error.message}.")
     exits = None
     if few.exits is not None and many.exits is not None and many.iterations > few.iterations:
-        # What the program does before, between and after its rounds is in both.
+        # Work of the program before, between and after its rounds is in both.
         more = ROUNDS * (many.iterations - few.iterations)
         exits = (many.exits - few.exits) / more
-    # The first round finds everything cold.
+    # The first round runs with cold caches.
     cycles = tuple(cycles / many.iterations for cycles in many.cycles[1:])
     return Measured(kind=kind, cycles=cycles, exits_per_op=exits)
 
@@ -196,8 +195,8 @@ def _iterations(kind: ExitKind, few: _Rounds) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rounds:
-    """Count rounds. `seconds`: their total time, by the host's clock; `exits` None where KVM
-    doesn't count them."""
+    """Count rounds. `seconds`: their total time, by the host's clock; `exits` None if KVM does not
+    count them."""
 
     iterations: int
     cycles: tuple[int, ...]
@@ -207,15 +206,15 @@ class _Rounds:
 
 @dataclass(frozen=True, slots=True)
 class ExitingGuest:
-    """Control a guest that makes exits, one to an instruction. `pid`: QEMU's; `vcpu`: its only
-    vCPU's thread."""
+    """Control a guest that makes exits, one per instruction. `pid`: QEMU's; `vcpu`: its only vCPU's
+    thread."""
 
     pid: int
     vcpu: int
     monitor: QEMUMonitorProtocol
 
     def exits(self) -> int | None:
-        """Return the VM exits so far by KVM's own count, None where its kernel reports none (Linux
+        """Return the VM exits so far by KVM's own count, None if its kernel reports none (Linux
         before 5.14)."""
         answer = _command(self.monitor, "query-stats", target="vcpu")
         counts = [
@@ -232,7 +231,7 @@ class _Guest:
     cpu: int | None
 
     def rounds(self, kind: ExitKind, iterations: int) -> _Rounds:
-        """Raise BrokenError for a guest that doesn't do them."""
+        """Run rounds; raises BrokenError if the guest does not complete them."""
         with self.stopped(kind, iterations, ROUNDS) as guest:
             before, started = guest.exits(), time.monotonic()
             _command(guest.monitor, "cont")
@@ -244,9 +243,8 @@ class _Guest:
 
     @contextmanager
     def stopped(self, kind: ExitKind, iterations: int, rounds: int) -> Iterator[ExitingGuest]:
-        """Start QEMU with a guest that waits for its start signal; raises BrokenError when it
-        doesn't start.
-        """
+        """Start QEMU with a guest that waits for its start signal; raises BrokenError if it does
+        not start."""
         image, said = self.folder / "program.bin", self.folder / "qemu.txt"
         image.write_bytes(struct.pack("<III", kind.number, iterations, rounds) + self.program[12:])
         self._output.unlink(missing_ok=True)
@@ -279,7 +277,7 @@ class _Guest:
                 (vcpu,) = _command(monitor, "query-cpus-fast")
                 if self.cpu is not None:
                     os.sched_setaffinity(vcpu["thread-id"], {self.cpu})
-                # setpriv has become Python, and that QEMU.
+                # setpriv has become Python by exec, and that QEMU.
                 yield ExitingGuest(process.pid, vcpu["thread-id"], monitor)
 
     @property

@@ -1,7 +1,7 @@
-"""Measure what collecting costs: a workload's throughput at each level and with nothing collected.
+"""Measure the cost of collecting: a workload's throughput at each level and with nothing collected.
 
-Levels take turns within each block in a balanced, seeded order (METHOD: interleaved, paired), in
-one guest and in one native session. Nothing is judged here.
+Levels alternate within each block in a balanced, seeded order (METHOD: interleaved, paired), in one
+guest and in one native session. There are no verdicts here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from labctl.trace import files
 from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Workload
 
-# Plan a measurement of what collecting costs.
+# Plan a measurement of the cost of collecting.
 
 
 SIDES = (Kind.NATIVE, Kind.GUEST)
@@ -53,8 +53,8 @@ SIDES = (Kind.NATIVE, Kind.GUEST)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadRequest:
     """Request a measurement of overhead. `workload`: one of the study's, None for its first.
-    `pairs`: blocks, of which each measures every level and nothing once. `seconds`: of each window,
-    None for the study's own."""
+    `pairs`: blocks, each of which measures every level and no collection once. `seconds`: of each
+    window, None for the study's own."""
 
     places: StatePaths
     study: str = "selftest"
@@ -68,7 +68,7 @@ class OverheadRequest:
 
 
 def plan_overhead(request: OverheadRequest) -> tuple[Planned, str]:
-    """Return a plan of the study's roles under that workload alone, and the workload's name."""
+    """Return a plan of the study's roles with only that workload, and the workload's name."""
     planned = plan_sweep(
         SweepRequest(
             study=request.study,
@@ -94,7 +94,7 @@ def plan_overhead(request: OverheadRequest) -> tuple[Planned, str]:
 
 
 def _check_measurable(name: str, declared: StudyWorkload) -> None:
-    """Raise UsageError for a workload whose throughput doesn't show what collecting costs."""
+    """Raise UsageError for a workload whose throughput does not show the cost of collecting."""
     program = workload_of(declared)
     if program.rate_metric is None or program.peer(declared.parameters) is not None:
         why = "runs at a fixed pace" if program.rate_metric is None else "talks to a peer"
@@ -104,7 +104,7 @@ def _check_measurable(name: str, declared: StudyWorkload) -> None:
         )
 
 
-# Read what a window of a measurement of overhead has shown.
+# Read the result of one window of a measurement of overhead.
 
 
 _LABCTL_CPU = "host_cpu{thread=labctl}"
@@ -119,8 +119,8 @@ class OverheadWindow(NamedTuple):
 
 
 def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> OverheadWindow:
-    """Return what the window in `folder` shows. `is_bare`: whether nothing was collected around it.
-    Raises BrokenError where the program told no rate."""
+    """Return the result of the window in `folder`. `is_bare`: whether nothing was collected around
+    it. Raises BrokenError if the program's output has no rate."""
     noted = folder.read_json(files.PROBLEMS) if folder.has(files.PROBLEMS) else {}
     labctl_cpu = None if is_bare else _value(host_threads.parse(folder), _LABCTL_CPU)
     wanted = program.rate_metric
@@ -131,26 +131,25 @@ def read_window(folder: TrialFolder, program: Workload, *, is_bare: bool) -> Ove
 
 
 def _value(readings: Iterable[Reading], key: str | None) -> float | None:
-    """Return the value of the sample of that key; None where there is none."""
+    """Return the value of the sample of that key; None if there is none."""
     for found in readings:
         if isinstance(found, Sample) and found.key == key:
             return found.value
     return None
 
 
-# Measure windows in which a level collects, or nothing does, in turns.
+# Measure windows in turns: with each level, and with nothing collected.
 
 
 NOTHING = "nothing"
-"""The arm in which no collector is attached and no snapshot is taken."""
+"""Arm in which no collector is attached and no snapshot is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Hold one side's operations per second, by arm (NOTHING or a level) and in the order of
-    blocks. `labctl_cpu`: of a level, the CPU seconds per second in each of its windows of labctl
-    and of the programs that record for it. `problems`: why some of its collectors recorded nothing.
-    """
+    blocks. `labctl_cpu`: by level, the CPU seconds per second of labctl and its recording programs
+    in each window. `problems`: why some of its collectors recorded nothing."""
 
     side: str
     by_arm: Mapping[str, tuple[float, ...]]
@@ -178,7 +177,7 @@ class Windows:
         self._started = time.monotonic()
 
     def side(self, kind: Kind, of: int) -> Rates:
-        """Return what one of so many sides has done."""
+        """Return the results of one of so many sides."""
         rates: dict[str, list[float]] = {arm: [] for arm in self._arms}
         busy: dict[str, list[float]] = {arm: [] for arm in self._arms if arm != NOTHING}
         problems: dict[str, dict[str, None]] = {arm: {} for arm in self._arms}
@@ -191,7 +190,8 @@ class Windows:
             stack.enter_context(cgroup_of(self._lab, bench, self._program.command(setting)))
             self._warm(bench)
             for block in range(1, self._pairs + 1):
-                # The same draw for both sides: what a level costs one is compared with the other.
+                # The same draw for both sides, because the cost of a level is compared between
+                # them.
                 for arm in block_order(self._arms, seed=self._seed, block=block, what="levels"):
                     self._progress(kind, arm, of)
                     window = self._window(bench, arm)
@@ -275,7 +275,7 @@ class Overheads:
 def measure_overheads(request: OverheadRequest, listener: Listener) -> Overheads:
     """Measure natively and in a guest, with the image and roles of the study.
 
-    Raises UsageError for a workload whose throughput says nothing; what a sweep raises.
+    Raises UsageError for a workload whose throughput is not meaningful; what a sweep raises.
     """
     with ExitStack() as stack:
         stack.enter_context(alone(request.places, listener, COMMAND))

@@ -1,6 +1,6 @@
-"""Take out of texts what identifies a host, but keep their form for parsers.
+"""Remove from texts what identifies a host, but keep their form for parsers.
 
-Pure. The same text gets the same placeholder everywhere, so that what belongs together still does.
+Pure. The same text gets the same placeholder everywhere, so that related texts stay related.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from labctl.base.json import parse_json
 
-# List what shows by its form alone that it tells one host from others: patterns. Pure.
+# List patterns of texts whose form alone identifies a host. Pure.
 #
-# Each pattern's group "value" is what goes. A form that a measured number could have is not in it.
+# Each pattern's group "value" is removed. Forms that a measured number could have are not listed.
 
 
 MAC, SERIAL, PATH, SECRET, URL, TOKEN = "mac", "serial", "path", "secret", "url-host", "token"
@@ -29,7 +29,7 @@ MAC_FORM: Final = re.compile(
     rb"|(?<![0-9A-Za-z-])[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}(?![0-9A-Za-z-])"
 )
 _VIRTUAL = rb"(?:525400|00163[eE]|005056|000[cC]29|080027|00155[dD])"
-"""The first three bytes that QEMU, Xen, VMware, VirtualBox and Hyper-V give their cards."""
+"""First three bytes of MAC addresses of QEMU, Xen, VMware, VirtualBox and Hyper-V."""
 
 _PUBLIC = re.compile(
     rb"(?:[\w-]+\.)*(?:kernel|qemu|libvirt|debian|freedesktop|perfetto|man7|arxiv|doi|sourceforge"
@@ -37,7 +37,7 @@ _PUBLIC = re.compile(
     rb"|(?:[\w-]+\.)*(?:ubuntu|redhat|intel|amd|arm|openssl|brendangregg)\.com"
     rb"|[\w.-]+\.invalid|localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]"
 )
-"""Hosts that everybody's sources and messages name."""
+"""Hosts that sources and messages everywhere name."""
 
 _PART = rb"[^\s\\/:*?\"<>|,;'()\[\]{}]{1,100}"
 """Part of a Windows path, without blanks."""
@@ -51,18 +51,17 @@ class Form:
     kind: str
     pattern: re.Pattern[bytes]
     stays: Callable[[bytes], bool] = lambda value: False
-    """True if a value that looks so identifies nothing."""
+    """Return whether a value of such a form identifies nothing."""
 
 
 def _is_public(rest: bytes) -> bool:
-    """Return whether what follows "://" begins with a host that is everybody's, and names no
-    user."""
+    """Return whether the text after "://" begins with a public host, and names no user."""
     host = re.match(rb"\[[^\]]*\]|[^/:?#]*", rest)
     return host is None or not host.group() or _PUBLIC.fullmatch(host.group()) is not None
 
 
 def _is_regular(value: bytes) -> bool:
-    """Return whether a hexadecimal number has few digits that differ: a mask, no name of a disk."""
+    """Return whether a hexadecimal number has few different digits: a mask, not a disk's name."""
     return len(set(value.lower())) < 7
 
 
@@ -118,7 +117,7 @@ EARLY: Final = (
         ),
     ),
 )  # fmt: skip
-"""Looked for before names are: what lies around a name goes with it."""
+"""Patterns to search before names, because what surrounds a name is removed with it."""
 
 LATE: Final = (
     Form(
@@ -161,7 +160,7 @@ LATE: Final = (
 
 
 def other_macs(mac: str) -> Iterator[str]:
-    """Yield a MAC address as it is written without colons."""
+    """Yield a MAC address as written without colons."""
     digits = mac.replace(":", "").replace("-", "")
     if len(digits) == 12:
         yield digits
@@ -169,7 +168,7 @@ def other_macs(mac: str) -> Iterator[str]:
         yield ".".join(digits[i : i + 4] for i in range(0, 12, 4))
 
 
-# Decide which paths say something of a host: all but those that every Linux system has. Pure.
+# Decide which paths identify a host: all but those that every Linux system has. Pure.
 
 
 PATH_FORM: Final = re.compile(
@@ -179,7 +178,7 @@ PATH_FORM: Final = re.compile(
 """Two parts at least: '/s' is a unit, '/machine' a cgroup."""
 
 QUOTED_PATH: Final = re.compile(rb"(['\"])(/[^'\"\n<>]{2,4000})\1")
-"""A path in quotes has blanks, too."""
+"""Path in quotes, which may contain blanks."""
 
 _KEPT = re.compile(
     rb"/(?:usr|bin|sbin|lib|lib32|lib64|libx32|etc|proc|sys|boot|nix/store|machine|redacted"
@@ -198,12 +197,13 @@ _SUFFIX = re.compile(
 
 
 def is_commonplace(path: bytes) -> bool:
-    """Return whether every system may have a file there: its path says nothing of this one."""
+    """Return whether every system may have a file there, so that its path does not identify this
+    one."""
     return _KEPT.fullmatch(path) is not None
 
 
 def suffix(path: bytes) -> bytes:
-    """Return its '.qcow2' or the like, by which tools and readers know what it is; b"" for
+    """Return the suffix ('.qcow2' etc.), by which tools and readers know the type; b"" for
     others."""
     found = _SUFFIX.search(path, max(0, len(path) - 8))
     return found.group() if found else b""
@@ -237,7 +237,7 @@ _MAIL = re.compile(
     rb"(?![0-9A-Za-z.-]{0,99}\.(?:service|socket|slice|scope|target|device|mount|timer|path)\b)"
     rb"[0-9A-Za-z-]{1,63}(?:\.[0-9A-Za-z-]{1,63}){1,9}"
 )
-"""Address for mail or `ssh`: a user and a host. A unit of systemd has an '@', too."""
+"""Address for mail or `ssh`: a user and a host. A systemd unit has an '@', too."""
 KERNEL_VALUE: Final = re.compile(
     rb"(?<![0-9A-Za-z._-])(?:PARTUUID|PARTLABEL|LABEL|(?:systemd\.)?hostname|nfsroot|netroot|ip"
     rb"|ifname|rd\.[a-z]+\.(?:lv|vg|uuid|name)|cryptdevice|nameserver)=([^\s\"'<>\\&,;]{2,200})"
@@ -270,17 +270,16 @@ _SECRET_IN_JSON = re.compile(
 _EDGE = rb"[0-9A-Za-z]"
 _STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _WHOLE_WORDS_BELOW = 6
-"""Shorter texts would be found within other words."""
+"""Length below which a text must be a whole word, because it would be found within others."""
 
 
 class Scrubber:
-    """Remove identifying texts. `known`: text to what it is, as `host.identity.read_identity` says.
-    `paths`: folder of this host to what stands for it; it may hold a user's name. `vocabulary`:
-    words that mean something where the texts are read, so that no name is taken out of their
-    middle.
+    """Remove identifying texts. `known`: text to its kind, as `host.facts.read_identity` returns
+    them. `paths`: folder of this host to its placeholder; it may hold a user's name. `vocabulary`:
+    words that readers of the texts rely on, so that no name is removed from within them.
 
-    `thorough`: also what its form alone shows: every path but those that every system has,
-    addresses, keys, serial numbers.
+    `thorough`: also remove what its form alone identifies: every path but those that every system
+    has, addresses, keys, serial numbers.
     """
 
     def __init__(
@@ -311,14 +310,14 @@ class Scrubber:
 
     @property
     def originals(self) -> dict[bytes, str]:
-        """Map every text that no file may still hold to its kind: not those that are taken out in
-        their place alone."""
+        """Map every text that no file may still hold to its kind; texts removed only in certain
+        places are not included."""
         found = {text: kind for kind, text in self._placeholders if kind not in _IN_PLACE}
         return {**found, **self._kinds, **dict.fromkeys(self._paths, PATH)}
 
     def scrubbed(self, data: bytes, *, is_json: bool = False) -> bytes:
-        """Return the same without what identifies the host. `is_json`: only within strings, with
-        their escapes read, and numbers stay numbers."""
+        """Return the data without what identifies the host. `is_json`: only within strings, with
+        their escapes decoded; numbers stay numbers."""
         if not is_json:
             return self._text(data)
         data = _STRING.sub(self._string, data)
@@ -428,7 +427,7 @@ class Scrubber:
 
     def _numbered(self, kind: str, text: bytes) -> bytes:
         if text in self._made:
-            return text  # in a text that was looked through before
+            return text  # in a text that was scrubbed before
         self.taken_out[kind] += 1
         key = (kind, text if kind in (PATH, KEY) else text.lower())
         if key not in self._placeholders:
@@ -452,7 +451,7 @@ class Scrubber:
                     break
 
     def _stands_alone(self, text: bytes, kind: str, data: bytes) -> bool:
-        """Return whether it is there as itself, where it could be a part of something else."""
+        """Return whether a text that could be part of another stands alone."""
         if kind == PATH:
             alone = rb"(?<![\w./~<-])" + re.escape(text) + rb"(?![\w-])"
         elif kind == KEY or not _is_word(text, self._vocabulary):
@@ -484,7 +483,7 @@ def _forms_of(text: str) -> Iterator[bytes]:
 
 
 def _readings_of(data: bytes, *, is_json: bool) -> list[bytes]:
-    """Return what a reader may make of the bytes, in small letters."""
+    """Return the possible decodings of the bytes, in lower case."""
     if is_json:
         strings = (_decoded(found.group()) for found in _STRING.finditer(data))
         return [b"\n".join(strings).lower()]
@@ -516,7 +515,7 @@ def _placeholder(kind: str, number: int, text: bytes) -> bytes:
     if kind == MAIL:
         return f"mail-{number}@redacted.invalid".encode()
     if kind == MAC:
-        # As it was written: its marks stay where they are.
+        # Keep its form: separators stay where they are.
         digits = iter(f"52540000{number & 0xFFFF:04x}".ljust(len(text), "0").encode())
         return bytes(mark if mark in b":.-" else next(digits) for mark in text)
     if kind == URL:
@@ -526,7 +525,7 @@ def _placeholder(kind: str, number: int, text: bytes) -> bytes:
     if kind == PATH:
         return f"/redacted/path-{number}".encode() + suffix(text)
     if kind == ADDRESS and _IPV4.fullmatch(text):
-        # The block for benchmarks (RFC 2544) has more of them than those for documentation.
+        # The block for benchmarks (RFC 2544) has more addresses than those for documentation.
         return f"198.18.{number >> 8 & 255}.{number & 255}".encode()
     if kind == ADDRESS and _IPV6.fullmatch(text):
         return f"2001:db8::{number:x}".encode()
@@ -536,7 +535,8 @@ def _placeholder(kind: str, number: int, text: bytes) -> bytes:
 def _any_of(
     texts: Mapping[bytes, object], vocabulary: Collection[bytes]
 ) -> re.Pattern[bytes] | None:
-    """Return any of the texts: as a word of its own, a longer one within a word as well."""
+    """Return a pattern for any of the texts: as a whole word, a longer one within a word as
+    well."""
     if not texts:
         return None
     longest_first = sorted(texts, key=len, reverse=True)
@@ -549,7 +549,7 @@ def _pattern(text: bytes, vocabulary: Collection[bytes]) -> bytes:
 
 
 def _is_word(text: bytes, vocabulary: Collection[bytes]) -> bool:
-    """Return whether it may only be looked for as a word of its own."""
+    """Return whether it may only be found as a whole word."""
     is_common = len(text) < _WHOLE_WORDS_BELOW or _is_of_digits(text)
     return is_common or any(text in word for word in vocabulary)
 

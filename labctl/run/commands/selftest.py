@@ -1,4 +1,4 @@
-"""Run everything that labctl has once on this host, and bundle the tools' output."""
+"""Run every feature of labctl once on this host, and bundle the tools' output."""
 
 from __future__ import annotations
 
@@ -42,25 +42,24 @@ from labctl.study.load_study import Overrides, load_study
 from labctl.workloads.registry import checkers, workload_of
 from labctl.workloads.setting import Setting
 
-# Record what the host's tools print about a guest while it works: its VM exits by reason above
-# all.
+# Record the output of the host's tools about a guest under load, above all its VM exits by reason.
 #
-# Nobody has it yet from a host whose KVM is the CPU's. What it is to be read by is
-# `collect.perf_kvm_stat` and `collect.perf_stat`.
+# Output from a host with hardware KVM was not recorded yet. Its parsers are `collect.exits.perf`
+# and `collect.counters.perf`.
 
 
 _LOOK_S = "2"
-"""Time for which each tool looks."""
+"""Time for which each tool observes."""
 
 _BUSY_S = 30.0
-"""Time for which the guest works meanwhile: longer than all looks together."""
+"""Time for which the guest works meanwhile: longer than all tools together."""
 
 
 def live_outputs(
     request: SweepRequest, accelerator: str, listener: Listener
 ) -> dict[str, ToolOutput]:
     """Return by name each tool's output about a booted baseline that runs the first workload of a
-    request. `accelerator`: what guests run under.
+    request. `accelerator`: the guests'.
 
     Raises what booting a guest raises.
     """
@@ -107,11 +106,11 @@ def _looked_at(bench: Bench, folder: Path) -> dict[str, ToolOutput]:
             *("--tid", threads, "sleep", _LOOK_S),
         ),
     }
-    # In this order: a report is made of its record.
+    # In this order: a report is made from its record.
     return {name: tool_output(argv) for name, argv in asked.items()}
 
 
-# Decide what a self-test has shown, told from its run. Pure.
+# Derive the claims that a self-test proves from its run. Pure.
 
 
 RAN, FAILED, NOT_HERE = "ran", "failed", "not here"
@@ -125,10 +124,10 @@ _CLAIMS = (
     ("halt-poll", "halt polling", "guest", "halt_poll"),
     ("steal", "steal as guests see it", "guest", "steal"),
 )
-"""Name, in words, the machines that show it and the metric that it is shown by."""
+"""Machines that prove a claim, in words, and the metric that proves it."""
 
 _OF_PMU = ("native-pmu", "guest-pmu")
-"""The claims that are the PMU's; all others are KVM's."""
+"""Claims that depend on the PMU; all others depend on KVM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +142,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """Hold a tuning's result. `state`: RAN, FAILED, or NOT_HERE where the host can't have it; `why`
-    of the last two.
-    """
+    """Hold a tuning's result. `state`: RAN, FAILED, or NOT_HERE if the host does not support it;
+    `why` of the last two."""
 
     name: str
     state: str
@@ -154,7 +152,7 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestResult:
-    """Hold what a self-test has shown. `failure`: what ended the trials early, "" if nothing."""
+    """Result of a self-test. `failure`: what ended the trials early, "" if nothing did."""
 
     accelerator: Accelerator
     claims: tuple[Claim, ...]
@@ -163,12 +161,12 @@ class SelftestResult:
 
     @property
     def failed(self) -> bool:
-        """Return whether something didn't work that this host can have."""
+        """Return whether something failed that this host supports."""
         return bool(self.failure) or any(tuning.state == FAILED for tuning in self.tunings)
 
     @property
     def verifies_kvm(self) -> bool:
-        """Return whether all that labctl has of KVM worked, the PMU's counters apart."""
+        """Return whether everything under KVM worked, apart from the PMU's counters."""
         return self._shows(claim for claim in self.claims if claim.name not in _OF_PMU)
 
     @property
@@ -178,12 +176,13 @@ class SelftestResult:
 
     @property
     def verifies_all(self) -> bool:
-        """Return whether it shows KVM and the PMU, and so all that labctl claims of hardware."""
+        """Return whether it proves KVM and the PMU, and so all of labctl's claims about
+        hardware."""
         return self.verifies_kvm and self.verifies_pmu
 
     @property
     def label(self) -> str:
-        """Return what the bundle may be taken for."""
+        """Return the bundle's label: what it proves."""
         if self.verifies_all:
             return "KVM and a PMU work here, and everything in labctl that needs them ran."
         missing = ", ".join(claim.what for claim in self.claims if not claim.shown)
@@ -216,8 +215,8 @@ def outcome(
     run: LoadedRun,
     failure: str,
 ) -> SelftestResult:
-    """Return what the run of these tunings shows; `lacking`: those that the host can't have, and
-    why."""
+    """Return the result of the run of these tunings; `lacking`: those that the host does not
+    support, and why."""
     return SelftestResult(
         accelerator=accelerator,
         claims=tuple(_claims(accelerator, run)),
@@ -236,7 +235,7 @@ def _claims(accelerator: Accelerator, run: LoadedRun) -> Iterator[Claim]:
 
 
 def _why_missing(run: LoadedRun, kind: str, metric: str) -> str | None:
-    """Return why a metric is not in every valid trial of a kind of machine; None when it is."""
+    """Return why a metric is not in every valid trial of a kind of machine; None if it is."""
     valid = [
         trial.readings
         for trial in run.trials
@@ -276,7 +275,7 @@ def _result(name: str, lacking: Mapping[str, str], run: LoadedRun) -> TuningResu
     return TuningResult(name=name, state=FAILED, why=why)
 
 
-# Bundle what a self-test has recorded, without what identifies the host.
+# Bundle the files of a self-test, without what identifies the host.
 #
 # A bundle is files and a manifest with the SHA-256 of each, in one tar.xz.
 
@@ -285,7 +284,8 @@ MANIFEST = "manifest.json"
 FOLDER = "labctl-selftest"
 SCHEMA = 1
 _LARGEST_BYTES = 1 << 30
-"""Limit on an unpacked bundle: no real one has more, and a malicious one may try to fill a disk."""
+"""Limit on an unpacked bundle: real ones are smaller, and a malicious one may try to fill a
+disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +310,7 @@ def pack(
     places: StatePaths,
     results: Path,
 ) -> Packed:
-    """Write the bundle of a run, of what tools printed and of what the kernel says to `target`."""
+    """Write to `target` the bundle of a run, of the tools' output and of the kernel's files."""
     files = {f"run/{name}": data for name, data in _contents(folder.path).items()}
     files |= {f"tools/{name}.txt": output.text.encode() for name, output in outputs.items()}
     files |= {f"kernel/{name}": data for name, data in kernel_files().items()}
@@ -332,7 +332,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
 
 
 def _paths(places: StatePaths, results: Path) -> dict[str, str]:
-    """Folders that may hold a user's name, to what stands for them."""
+    """Return folders that may hold a user's name, mapped to their placeholders."""
     own = {
         str(results): "/var/lib/labctl/selftest",
         str(places.root): "/var/lib/labctl",
@@ -359,7 +359,7 @@ def _manifest(
 def write_bundle(target: Path, manifest: Mapping[str, object], files: Mapping[str, bytes]) -> None:
     """Write both to a tar.xz at `target`; the manifest gets the files' digests and sizes.
 
-    Raises HostError when it can't be written.
+    Raises HostError if it cannot be written.
     """
     listed = {
         name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
@@ -369,7 +369,7 @@ def write_bundle(target: Path, manifest: Mapping[str, object], files: Mapping[st
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as tar:
         for name, data in {MANIFEST: (text + "\n").encode(), **dict(sorted(files.items()))}.items():
-            # No owner and no times: who made it is nobody's business.
+            # No owner and no times: they would identify who made it.
             entry = tarfile.TarInfo(f"{FOLDER}/{name}")
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
@@ -379,7 +379,7 @@ def write_bundle(target: Path, manifest: Mapping[str, object], files: Mapping[st
 def read_bundle(path: Path) -> Bundle:
     """Return the bundle at `path`, each file checked against the manifest.
 
-    Raises UsageError when it is none, is cut off, or was altered.
+    Raises UsageError if it is not a bundle, is cut off, or was altered.
     """
     try:
         files = _unpacked(path)
@@ -400,7 +400,7 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
-    """Unpack into memory, so that no name in it can lead anywhere."""
+    """Unpack into memory, so that no name in it can lead outside a folder."""
     files: dict[str, bytes] = {}
     left = _LARGEST_BYTES
     with tarfile.open(path, mode="r:xz") as tar:
@@ -415,7 +415,7 @@ def _unpacked(path: Path) -> dict[str, bytes]:
 
 STUDY = "selftest"
 SEED = 1
-"""A self-test repeats itself."""
+"""Fixed seed, so that a self-test repeats itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,9 +448,9 @@ def selftest(
 ) -> SelfTest:
     """Run the study `selftest` with every restorable tuning (or `only` these) and bundle it.
 
-    `target`: where the bundle goes; None: to a name of its own in the present folder. Raises
-    UsageError for a tuning that isn't there or can't be restored; what `sweep` raises before its
-    first trial. A run that breaks off later is bundled as far as it got.
+    `target`: the bundle's path; None: a generated name in the current folder. Raises UsageError for
+    a tuning that is unknown or cannot be restored; what `sweep` raises before its first trial. A
+    run that ends early later is bundled as far as it got.
     """
     started = datetime.now(UTC)
     names = restorable(only)
@@ -495,7 +495,7 @@ def selftest(
 
 @contextmanager
 def _folder_of_its_own(places: StatePaths) -> Iterator[Path]:
-    """Make a folder for the run, apart from the user's own."""
+    """Make a folder for the run, apart from the user's own results."""
     places.root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="selftest-", dir=places.root))
     try:

@@ -54,7 +54,7 @@ from labctl.study.load_study import ONE_PROGRAM_FILE, OneProgram
 from labctl.study.plan import Plan
 from labctl.study.tunings import tuning_json
 
-# Choose a run's folder: one that was begun, or a new one with all that is known so far.
+# Choose a run's folder: an existing one, or a new one with all that is known so far.
 
 
 def earlier_folder(request: SweepRequest) -> RunFolder | None:
@@ -71,15 +71,14 @@ def last_begun(results: Path) -> RunFolder | None:
 
 
 def folder_path(request: SweepRequest, plan: Plan) -> Path:
-    """Return where a new run of the plan is kept."""
+    """Return the folder for a new run of the plan."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return request.results.resolve() / f"{moment}-{plan.study}"
 
 
 def new_folder(path: Path, planned: Planned, program: OneProgram | None) -> RunFolder:
     """Return the run's folder with its plan on disk: before the first trial, and before any
-    change.
-    """
+    change."""
     try:
         folder = RunFolder.create(path.parent, path.name)
     except OSError as error:
@@ -95,7 +94,7 @@ def new_folder(path: Path, planned: Planned, program: OneProgram | None) -> RunF
     return folder
 
 
-# Open a lab for a plan, record what its host is, and carry the trials out there.
+# Open a lab for a plan, record its host, and run the trials there.
 
 
 def measure(
@@ -105,8 +104,8 @@ def measure(
     listener: Listener,
     why_end: WhyEnd,
 ) -> None:
-    """Carry out what is left of a plan. `log`: of run.json, checked against this host where the
-    run has begun before. Raises UsageError where the host or what guests run under is another."""
+    """Run what is left of a plan. `log`: of run.json, checked against this host if the run was
+    started before. Raises UsageError if the host or the guests' accelerator is another."""
     places = request.places
     base = guest_base(planned, places, request.accel, listener)
     chosen = base.accelerator
@@ -144,14 +143,14 @@ def measure(
         )
 
 
-# Write how far a run is into its folder, for whoever waits for it: progress.json.
+# Write a run's progress into its folder for other programs: progress.json.
 #
-# It is written when the engine tells how far the run is, which is never while a trial is being
-# measured, and at the run's end.
+# It is written when the engine reports progress, which is never while a trial is being measured,
+# and at the run's end.
 
 
 SCHEMA: Final = 1
-"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+"""Version of the format: raised when a key is removed or changes its meaning; not for new keys."""
 
 
 class Telling:
@@ -164,13 +163,13 @@ class Telling:
         self._doing = "starting"
 
     def begin(self) -> None:
-        """Write the file for the first time, and tell the listener where it is."""
+        """Write the file for the first time, and report its path to the listener."""
         self._write("running", doing=self._doing)
         progress = self._folder.path / PROGRESS
         self._listener(RunBegun(folder=self._folder.path, progress=progress))
 
     def listen(self, event: Event) -> None:
-        """Take an event of the engine."""
+        """Record an event of the engine."""
         if isinstance(event, Progress):
             self._counts = {
                 "done": event.done,
@@ -181,8 +180,8 @@ class Telling:
         self._listener(event)
 
     def end(self, failure: BaseException | None) -> None:
-        """Write how the run ended: its status and, where it is done, the digest of its files."""
-        with suppress(LabctlError):  # how it ended is told all the same
+        """Write how the run ended: its status and, if it is done, the digest of its files."""
+        with suppress(LabctlError):  # the result is reported all the same
             if counts := self._folder.read_run().trials:
                 self._counts |= counts.to_json()
         match failure:
@@ -209,7 +208,7 @@ class Telling:
 
 @contextmanager
 def told(folder: RunFolder, listener: Listener) -> Iterator[Telling]:
-    """Yield what keeps the run's progress.json; it says how the block ended."""
+    """Yield the writer of the run's progress.json; it records how the block ended."""
     telling = Telling(folder, listener)
     try:
         yield telling
@@ -220,14 +219,14 @@ def told(folder: RunFolder, listener: Listener) -> Iterator[Telling]:
         raise
 
 
-# Keep a run's run.json true while it goes on.
+# Keep a run's run.json up to date.
 
 
 @contextmanager
 def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iterator[RunLog]:
-    """Keep run.json true: write the record now and when the run ends.
+    """Keep run.json up to date: write the record now and when the run ends.
 
-    A finished run that could not be extended is what it was before."""
+    A finished run that could not be extended keeps its earlier status."""
     before = folder.read_run() if request.earlier else None
     log = RunLog(folder, before.without("failure") if before else _first_record(request, planned))
     if request.extend:
@@ -265,7 +264,7 @@ def _has_begun(folder: RunFolder, planned: Planned) -> bool:
 
 
 def finished(folder: RunFolder) -> None:
-    """Say of a run that has all its trials that it is done: it may have been killed before."""
+    """Mark a run with all its trials as done: it may have been killed before that."""
     record = folder.read_run()
     if record.status != "done":
         folder.write_run(record.but(status="done"))
@@ -288,12 +287,12 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
         skipped=dict(plan.skipped),
         warnings=planned.warnings,
         notes=(),
-        # Here, and not when it is over: it must be known of an interrupted run as well.
+        # Written here, not at the end, so that an interrupted run has it as well.
         verifies=request.verifies,
         domain=planned.own and planned.own.record,
         kernel=kernel and KernelUsed.made(kernel.to_json()),
         tunings={
-            # What it asks of libvirt's XML stands in keys that are no fields.
+            # Its requests to libvirt's XML are in keys that are not fields.
             name: RecordedTuning.model_validate(tuning_json(tuning))
             for name, tuning in planned.tunings.items()
         },
@@ -304,7 +303,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
             if strategy is not Strategy.COMPACT
         },
     )
-    # Now, for a run that is interrupted before libvirt is opened.
+    # Written now, for a run that is interrupted before libvirt is opened.
     return first.but(connection=request.connect) if request.connect else first
 
 
@@ -319,9 +318,7 @@ def _pin_plan(planned: Planned, strategy: Strategy) -> RecordedPins:
 
 
 def command(request: SweepRequest, plan: Plan) -> list[str]:
-    """Return the command as it was given; for a new run with the seed, so that it repeats the
-    plan.
-    """
+    """Return the command as given; for a new run with the seed, so that it repeats the plan."""
     if request.resume:
         return ["labctl", "sweep", "--resume", request.resume]
     if request.extend:
@@ -370,8 +367,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
 
 
 def _lab_words() -> list[str]:
-    """Return the lab folder, which the study and its tunings may come from: none where it is that
-    of labctl's own code, which every labctl has."""
+    """Return the lab folder, where the study and its tunings may come from: empty if it is that of
+    labctl's own code, which every labctl has."""
     folder = lab().folder
     return [] if folder in (None, shipped_data()) else ["--lab", str(folder)]
 
@@ -394,19 +391,18 @@ def _now() -> str:
 
 
 Judging = Callable[[RunFolder, int], str | None]
-"""Function from a run and its number of whole blocks to the reason why its plan's rule ends it
-there; None: it goes on.
-"""
+"""Function from a run and its number of complete blocks to the reason why its plan's rule ends it
+there; None: it continues."""
 
 
 def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = None) -> RunFolder:
-    """Carry a study out, go on with a run or extend one; returns its folder.
+    """Run a study, or resume or extend a run; return its folder.
 
-    What measures doesn't judge: `judging` is the caller's. Without it a run goes to the last block
-    of its plan, which every rule allows.
+    Measuring code does not judge: the caller provides `judging`. Without it a run goes to the last
+    block of its plan, which every rule allows.
 
-    Everything that it starts or changes is ended and put back, however it ends. Raises
-    LabctlError; KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP. The run stays resumable.
+    Everything that it starts or changes is ended and restored, however it ends. Raises LabctlError;
+    KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP. The run stays resumable.
     """
     with ExitStack() as stack:
         stack.enter_context(ending_signals_interrupt())

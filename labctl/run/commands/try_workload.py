@@ -1,7 +1,7 @@
 """Try a workload: run it once for a few seconds on one side, and read its metrics.
 
-No warm-up, nothing collected, nothing judged: what counts is which argv ran, what it printed, and
-what each metric's reader found in that.
+No warm-up, no collectors, no verdicts. The results are the argv that ran, its output, and what each
+metric's reader found in it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from labctl.workloads.registry import workload_of
 from labctl.workloads.setting import Parameters
 from labctl.workloads.workload import Workload
 
-# Read the output of one try: each metric by itself, so that one's error hides no other's value.
+# Read the output of one try. Metrics are independent: an error in one hides no other's value.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Hold what was read. `metrics`: of the first run, by metric; `values`: what a trial would
-    have, as text with its unit; `error`: why it would have none."""
+    """Hold the metrics of one try. `metrics`: of the first run, by metric; `values`: those that a
+    trial would have, as text with units; `error`: why it would have none."""
 
     metrics: Mapping[str, Explained] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
@@ -59,13 +59,13 @@ class Read:
 
     @property
     def problem(self) -> str | None:
-        """Return the first reason for which a trial with this output would be invalid."""
+        """Return the first reason why a trial with this output would be invalid."""
         wrong = (f"metric '{n}': {m.error}" for n, m in self.metrics.items() if m.error)
         return next(wrong, self.error)
 
 
 def read_output(program: Workload, folder: TrialFolder, parameters: Parameters) -> Read:
-    """Return what a stored output says."""
+    """Return the metrics of a stored output."""
     metrics: Mapping[str, Explained] = {}
     runs: list[Any] = []
     try:
@@ -81,7 +81,7 @@ def read_output(program: Workload, folder: TrialFolder, parameters: Parameters) 
 
 
 def read_recorded(program: Workload, output: Output, parameters: Parameters) -> Read:
-    """Return the same of one run's output that somebody recorded."""
+    """Return the metrics of a recorded output of one run."""
     try:
         check_outputs(program.file, [output])
     except LabctlError as error:
@@ -90,7 +90,7 @@ def read_recorded(program: Workload, output: Output, parameters: Parameters) -> 
 
 
 def explained(program: Workload, output: Output, parameters: Parameters) -> dict[str, Explained]:
-    """Return how each metric is read of one run."""
+    """Return how each metric is read from one run's output."""
     metrics = told_with(program.file.metrics, parameters)
     return explain_run(metrics, output, skip_s=program.file.trial.skip_s)
 
@@ -100,13 +100,13 @@ def explained(program: Workload, output: Output, parameters: Parameters) -> dict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """Hold what one try did. `commands`: what ran, by what it was for; `failure`: why it counts
-    for nothing."""
+    """Result of one try. `commands`: those that ran, by purpose; `failure`: why it does not
+    count."""
 
     side: str
     commands: Mapping[str, str]
     status: int | None = None
-    """None of a program that did not come to its end."""
+    """Exit status; None for a program that did not end."""
     seconds: float = 0.0
     stdout: bytes = b""
     stderr: bytes = b""
@@ -117,7 +117,7 @@ class Tried:
 
 
 def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
-    """Return what one run of the program did on that machine; no warm-up, nothing collected."""
+    """Run the program once on that machine, without warm-up or collectors; return the result."""
     program = workload_of(one.workload)
     setting = setting_of(lab, bench, program, one.workload)
     new_data(lab, bench, program, setting)
@@ -162,7 +162,7 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
 
 
 def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict[str, str]:
-    """Return what runs, by what it is for, as a shell would take it; of labctl's own loop, what it
+    """Return the commands by purpose, as a shell would take them; for labctl's own loop, what it
     repeats."""
     disks = [one for one in beside if isinstance(one, FileSystem)]
     servers = [one for one in beside if isinstance(one, Server)]
@@ -178,22 +178,23 @@ def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict
 
 
 def _isolation(command: Command) -> str:
-    """Return what a command runs under of its own, "" where that is nothing."""
+    """Return the isolation of a command, "" if it has none."""
     policy, limits = str(command.sched.policy) if command.sched else "other", command.cgroup
     under = f", under SCHED_{policy.upper()}" if policy != "other" else ""
     return under + (f", in a cgroup ({', '.join(limits.controllers)})" if limits else "")
 
 
 STUDY = "selftest"
-"""Study whose roles and image a try has."""
+"""Study with the roles and the image of a try."""
 
 
 def try_workload(
     one: OneProgram, places: StatePaths, kind: Kind, accel: Requested, listener: Listener
 ) -> Tried:
-    """Return what one run of the program did on that side, in the image that the self-test has.
+    """Run the program once on that side, in the image of the self-test; return the result.
 
-    Raises HostError for a side that can't run it, and what a sweep raises before its first trial.
+    Raises HostError for a side that cannot run it, and what a sweep raises before its first
+    trial.
     """
     request = SweepRequest(
         study=STUDY,

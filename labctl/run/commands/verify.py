@@ -1,4 +1,4 @@
-"""Check whether a run's files are those that its trials left."""
+"""Check whether a run's files are unchanged since its trials wrote them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Report on a run's files. `trials`: attempts that were checked, those `without_digests` among
-    them.
-    """
+    """Report on a run's files. `trials`: attempts that were checked, including those
+    `without_digests`."""
 
     trials: int
     without_digests: int
@@ -44,7 +43,7 @@ class Verified:
 
 
 def check_asked(folder: RunFolder, study_digest: str | None, seed: int | None) -> None:
-    """Raise BrokenError where a run isn't of that study, or not of that seed; None: of any."""
+    """Raise BrokenError if a run is not of that study or seed; None: of any."""
     plan = folder.read_plan()
     if study_digest is not None and plan.study_digest != study_digest:
         raise BrokenError(
@@ -59,7 +58,7 @@ def check_asked(folder: RunFolder, study_digest: str | None, seed: int | None) -
 
 
 def verify(folder: RunFolder) -> Verified:
-    """Read every file of the run's trials. Raises UsageError when a newer labctl wrote one."""
+    """Read every file of the run's trials. Raises UsageError if a newer labctl wrote one."""
     seen = without = 0
     notes: list[str] = []
     run = folder.load()
@@ -79,7 +78,7 @@ def verify(folder: RunFolder) -> Verified:
             differences += _changed(trial, record, notes)
         except BrokenError as error:
             differences.append(Difference(trial.path.name, "", error.message))
-    # What a report finds as well: plan, extensions, each trial's place in them.
+    # A report checks these as well: plan, extensions, each trial's place in them.
     said_twice = {*_left_out_for(folder, differences)}
     found = [
         Difference("-", "", problem)
@@ -95,7 +94,7 @@ def verify(folder: RunFolder) -> Verified:
 
 
 def _left_out_for(folder: RunFolder, differences: Sequence[Difference]) -> Iterator[str]:
-    """Return how reading the run begins to say what is among the differences already."""
+    """Yield the beginnings of a report's messages that repeat one of the differences."""
     for one in differences:
         path = folder.path / "trials" / one.trial / one.file
         said = one.what if not one.file else f"{path} "

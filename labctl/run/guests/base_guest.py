@@ -51,7 +51,7 @@ NVRAM = "nvram"
 
 def xml_of(own: OwnGuest, baseline: Tuning, lab: Lab, tuning: Tuning, disks: Disks) -> str:
     """Return the validated domain XML of a tuning's copy."""
-    root = lab.work / "root.qcow2"  # of labctl's own domain, which says what a tuning means
+    root = lab.work / "root.qcow2"  # of labctl's own domain, which defines a tuning
     plain, rendered = (image_xml(lab, t, root) for t in (baseline, tuning))
     xml = grafted(made(own, baseline, lab, disks).xml, tuning, plain, rendered)
     refuse(tuning.name, problems(xml, lab.pin_plan_for(tuning), rt_runtime_us(tuning)))
@@ -63,7 +63,7 @@ def xml_of(own: OwnGuest, baseline: Tuning, lab: Lab, tuning: Tuning, disks: Dis
 
 
 def made(own: OwnGuest, baseline: Tuning, lab: Lab, disks: Disks) -> Copied:
-    """Return the copy of the administrator's domain, as it is without a tuning."""
+    """Return the copy of the administrator's domain, without a tuning."""
     confined = lab.pin_plan_for(baseline)
     return copied(
         own.domain,
@@ -99,13 +99,13 @@ def _paths(own: OwnDomain, lab: Lab, disks: Disks, rendered: str) -> frozenset[s
 
 
 def _label(lab: Lab) -> str:
-    """Return whom a copy's QEMU runs as. A daemon's QEMU user reads the original's disks only where
-    libvirt gives them to it; root reads them as they are."""
+    """Return the user that a copy's QEMU runs as. A daemon's QEMU user can read the original's
+    disks only if libvirt gives them to it; root reads them as they are."""
     user, group = lab.qemu_ids if lab.qemu_user else (0, 0)
     return f"+{user}:+{group}"
 
 
-# Start labctl's runner in a guest by the agent that the guest brings.
+# Start labctl's runner in a guest through the guest's own QEMU agent.
 
 
 def start_runner(
@@ -116,14 +116,14 @@ def start_runner(
     console: Path,
     deadline: Deadline,
 ) -> None:
-    """Start labctl's runner in a guest that boots, by its agent. `runner`: its archive; `paths`:
-    what it needs to be there; `packages`: Debian's that bring it. Raises HostError with the
-    console's end where the agent doesn't answer."""
+    """Start labctl's runner in a booting guest through its agent. `runner`: its archive; `paths`:
+    those that must exist; `packages`: Debian packages that contain them. Raises HostError with the
+    console's end if the agent does not answer."""
     agent = GuestAgent(running.agent)
     try:
         agent.wait(deadline)
     except ConnectionLostError:
-        raise  # the guest's console has nothing to say of that
+        raise  # the guest's console does not explain this
     except HostError as error:
         message = f"{error.message}{console_end(console)}"
         raise HostError(message, hint=error.hint) from error
@@ -144,8 +144,7 @@ _QUIET = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnVm:
     """Provide copies of the administrator's domain. `paths`: the programs that the study's
-    workloads run in the guest; `packages`: those of Debian's that they name.
-    """
+    workloads run in the guest; `packages`: Debian's for them."""
 
     own: OwnGuest
     baseline: Tuning
@@ -162,7 +161,7 @@ class OwnVm:
 
     @property
     def may_boot_two(self) -> bool:
-        return False  # nobody has said that this host has the memory for two of them
+        return False  # nothing says that this host has memory for two of them
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
         domain = self.own.domain
@@ -180,7 +179,7 @@ class OwnVm:
         return xml_of(self.own, self.baseline, lab, tuning, disks)
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
-        # The domain's own pins and policies hold where the tuning says nothing.
+        # The domain's own pins and policies apply if the tuning sets none.
         return foreign_domain.expected_threads(xml, lab.vcpus, lab.topology.usable)
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
@@ -189,7 +188,7 @@ class OwnVm:
         )
 
     def quieten(self, channel: Channel) -> None:
-        # It ends with an error when one of them is not there.
+        # It ends with an error if one of them does not exist.
         channel.run(Command(argv=("systemctl", "stop", *_QUIET)), seconds=120)
 
     def hint(self, lab: Lab) -> str:
@@ -234,7 +233,7 @@ class ImageSource:
         return image_xml(lab, tuning, disks[_ROOT].path)
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
-        # Not from the XML: a fault in the templates must show.
+        # Not from the XML, so that a fault in the templates shows.
         return expected_threads(tuning, lab.pin_plan_for(tuning), lab.topology.usable)
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
@@ -258,9 +257,10 @@ class ImageSource:
 
 
 def prepared_path(image: Image) -> Path:
-    """Return where the overlay lies that a first boot of the image provisions.
+    """Return the path of the overlay that a first boot of the image provisions.
 
-    It is named by its seed's digest, so that another runner or another user-data makes another.
+    Its name contains the seed's digest: another runner or another user-data makes another
+    overlay.
     """
     return image.prepared_dir / f"{seed.seed_digest(_seed_files(image))[:12]}.qcow2"
 
@@ -277,7 +277,7 @@ def _seed_files(image: Image) -> Mapping[str, str]:
 def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
     """Return the overlay that a first boot of the image provisioned; booted now if there is none.
 
-    Raises BrokenError with the log's last lines when cloud-init failed.
+    Raises BrokenError with the log's last lines if cloud-init failed.
     """
     prepared = prepared_path(lab.image)
     if prepared.is_file():
@@ -293,10 +293,10 @@ def prepared_disk(lab: Lab, baseline: Tuning) -> Path:
 @contextmanager
 def _alone(folder: Path, listener: Listener) -> Iterator[None]:
     """Allow one first boot of an image at a time: the second waits, and takes the first one's
-    result. It may not make another in its place, which would change the disk below a saved guest.
+    result. It must not make another in its place, which would change the disk below a saved guest.
 
-    The host's lock is not enough: state folders may share images, containers have a /run of their
-    own. The kernel lets go of this one however its holder ends.
+    The host's lock is not enough: state folders may share images, and containers have a /run of
+    their own. The kernel releases this lock however its holder ends.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -322,7 +322,7 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
     hand_over(lab, seed_disk)
     disk = prepared.with_name(f".{prepared.name}.new")
     disk.unlink(missing_ok=True)  # of a labctl that was killed: its guest may still write to it
-    # By a relative name, so that the state folder may be moved, or be known by another path.
+    # By a relative name, so that the state folder may be moved or mounted elsewhere.
     make_overlay(Path(os.path.relpath(lab.image.disk, disk.parent)), disk)
     hand_over(lab, disk)
     try:
@@ -331,7 +331,7 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
             _wait_for_cloud_init(channel, lab.boot_s * _FIRST_BOOT)
             for argv in seed.finish_commands():
                 _run(channel, argv)
-            # Nothing is written after this: the guest can be ended as by a loss of power.
+            # Nothing is written after this, so the guest can be killed as by a loss of power.
             _run(channel, ["mount", "-o", "remount,ro", "/"], check=False)
             _run(channel, ["sync"])
         os.chown(disk, os.geteuid(), lab.qemu_ids[1])
@@ -358,12 +358,12 @@ def _run(channel: Channel, argv: list[str], *, check: bool = True) -> None:
         raise BrokenError(f"'{' '.join(argv)}' failed in the guest's first boot: {said}")
 
 
-# Choose what a run's guests are made of and run under.
+# Choose the image and the accelerator of a run's guests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestBase:
-    """Hold the image, what guests run under here, and what they are made of."""
+    """Hold the image, the guests' accelerator, and the source of their disks."""
 
     image: Image
     accelerator: Accelerator
@@ -373,7 +373,7 @@ class GuestBase:
 def guest_base(
     planned: Planned, places: StatePaths, accel: Requested, listener: Listener
 ) -> GuestBase:
-    """Return what the guests of a plan start from; the image is built now if there is none."""
+    """Return the base of a plan's guests; the image is built now if there is none."""
     image = built_image(planned.recipe, places, listener)
     return GuestBase(
         image=image,

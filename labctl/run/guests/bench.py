@@ -1,6 +1,6 @@
-"""Provide a machine with a tuning in force: a restored guest, or the tree natively.
+"""Provide a machine with a tuning in force: a restored guest, or natively the tree.
 
-The engine does not know which it has.
+The engine does not know which of them it has.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from labctl.store.jsonfile import write_bytes
 
 
 def weigh(layout: Layout, running: RunningGuest, weight: int | None) -> None:
-    """Give a guest a CPU weight; None leaves the default. Raises BrokenError where it can't have
-    it."""
+    """Give a guest a CPU weight; None leaves the default. Raises BrokenError if that is
+    impossible."""
     if weight is None:
         return
     if (shares := libvirt_shares(layout, weight)) is not None:
@@ -63,7 +63,7 @@ def weigh(layout: Layout, running: RunningGuest, weight: int | None) -> None:
 
 
 def weight_problems(layout: Layout, running: RunningGuest, weight: int | None) -> list[str]:
-    """Return why a guest does not weigh what it should against its neighbours."""
+    """Return why a guest's weight against its neighbours is wrong."""
     problems = session_problems(layout, running.pid, weight)
     shares = None if weight is None else libvirt_shares(layout, weight)
     if shares is not None and (found := running.cpu_shares()) != shares:
@@ -76,8 +76,9 @@ class Bench:
     """Hold what a trial needs of its machine.
 
     `cpus` and `sched` are given to each command (natively; a guest's tuning acts on its threads).
-    `trial_cpus`: host CPUs that the machine may run on. `problems`: what was read back and is not
-    what was asked. `evidence`: file name to text or JSON value, stored with every trial.
+    `trial_cpus`: host CPUs that the machine may run on. `problems`: settings that read back
+    differently from the request. `evidence`: file name to text or JSON value, stored with every
+    trial.
     """
 
     tuning: Tuning
@@ -94,21 +95,21 @@ class Bench:
     """A guest's clock when it was resumed."""
     vcpu_tids: tuple[int, ...] = ()
     waits_for_faults: bool = False
-    """True if a warm-up goes on until faults on the guest's memory are flat: only under KVM
+    """True if a warm-up lasts until faults on the guest's memory are flat: only under KVM
     (docs/decisions/warm-up.md)."""
     peer: str | None = None
-    """The address at which it finds the peers of workloads that have one."""
+    """Address of the peers of workloads that have one."""
     cpus: CpuSet | None = None
     sched: Sched | None = None
     asked: tuple[ExpectedThread, ...] = ()
     """Settings read back before and after each trial: a guest's threads, natively the command."""
     host_problems: Callable[[], list[str]] = list
-    """Tells what ended something that the tuning holds on the host; asked after each trial."""
+    """Returns what ended a setting that the tuning holds on the host; called after each trial."""
     misplaced: Callable[[], list[str]] = list
-    """Reads that back now, of a machine that lives on after a trial."""
+    """Reads the settings back now, for a machine that lives on after a trial."""
     weigh: Callable[[int, Command], list[str]] = lambda pid, command: []
-    """Gives the process of a native command that waits to begin the tuning's CPU weight; returns
-    why it does not weigh that."""
+    """Gives the waiting process of a native command the tuning's CPU weight; returns why its weight
+    is wrong."""
     problems: tuple[str, ...] = ()
     evidence: Mapping[str, object] = field(default_factory=dict)
     boot: int = 0
@@ -116,8 +117,8 @@ class Bench:
     restored: bool = False
 
     def serves(self) -> bool:
-        """Return whether the machine answers, and its threads are still what was asked: where
-        they were changed, the trials that are left take another one."""
+        """Return whether the machine answers and its threads are still as requested. If they have
+        changed, the remaining trials use another machine."""
         try:
             self.channel.wait_ready(Deadline.after(30, "the machine's answer after a trial"))
         except BrokenError:
@@ -125,27 +126,27 @@ class Bench:
         return bool(self.problems) or not self.misplaced()
 
 
-# Put a tuning in force on the host: its knobs, and the CPUs that are left with them.
+# Put a tuning in force on the host: its knobs, and the CPUs that remain with them.
 
 
 @dataclass(frozen=True, slots=True)
 class HostSide:
-    """Hold what was set up on the host. `held`: what is in force only while labctl holds it."""
+    """Hold what was set up on the host. `held`: settings in force only while labctl holds them."""
 
     evidence: dict[str, object] = field(default_factory=dict)
     held: Sequence[Held] = ()
 
     def problems(self) -> list[str]:
-        """Return what ended something that is held, a sentence each."""
+        """Return what ended a held setting, a sentence each."""
         return [why for one in self.held if (why := one.why_over()) is not None]
 
 
 @contextmanager
 def host_changed(lab: Lab, tuning: Tuning) -> Iterator[HostSide]:
-    """Set the host up as the tuning asks, and back afterwards.
+    """Set the host up as the tuning requests, and restore it afterwards.
 
-    Raises BrokenError for a knob that can't be turned: then it is this tuning whose trials are
-    invalid, and the run goes on.
+    Raises BrokenError for a knob that cannot be set: then only this tuning's trials are invalid,
+    and the run goes on.
     """
     if not tuning.host:
         yield HostSide()
@@ -177,7 +178,7 @@ def with_cpus_of_now(lab: Lab, tuning: Tuning) -> Lab:
     return replace(lab, topology=read_topology()) if "smt" in tuning.host else lab
 
 
-# Choose which threads a snapshot looks at, and in what role.
+# Choose the threads of a snapshot, and their roles.
 
 
 def guest_threads(
@@ -191,8 +192,8 @@ def guest_threads(
 
 
 def pin_vhost(pid: int, cpus: CpuSet | None) -> None:
-    """Pin the kernel's vhost workers for a QEMU; None leaves them. Raises BrokenError where the
-    kernel refuses it."""
+    """Pin the kernel's vhost workers of a QEMU; None leaves them. Raises BrokenError if the kernel
+    refuses it."""
     if cpus is None:
         return
     for state in read_threads(pid, {}, {}):
@@ -207,8 +208,8 @@ def pin_vhost(pid: int, cpus: CpuSet | None) -> None:
 
 
 def urge(tuning: Tuning, pid: int, sliced: Iterable[int]) -> None:
-    """Give a process's threads the tuning's nice value, and those of `sliced` its time slice; what
-    they start inherits both. Raises BrokenError where one can't have it."""
+    """Give a process's threads the tuning's nice value, and those of `sliced` its time slice; their
+    children inherit both. Raises BrokenError if one cannot have it."""
     set_slices(sliced, tuning.vcpu_slice_ns)
     if tuning.nice is not None:
         for tid in thread_ids(pid):
@@ -224,8 +225,8 @@ def urge(tuning: Tuning, pid: int, sliced: Iterable[int]) -> None:
 
 
 def set_slices(tids: Iterable[int], slice_ns: int) -> None:
-    """Set the time slice of threads; 0 leaves the kernel's. Raises BrokenError where another one is
-    read back: a kernel before Linux 6.12 takes the call, and does nothing."""
+    """Set the time slice of threads; 0 leaves the kernel's. Raises BrokenError if another one is
+    read back: a kernel before Linux 6.12 accepts the call, and does nothing."""
     if not slice_ns:
         return
     wanted = f"a time slice of {slice_ns / 1e6:g} ms"
@@ -256,7 +257,8 @@ def tree_threads(pid: int, role: str) -> list[ThreadRef]:
 
 
 def labctl_threads() -> list[ThreadRef]:
-    """Return what measuring costs: our own, and those of the tools that record for us."""
+    """Return the threads of the measurement itself: our own, and those of the tools that record for
+    us."""
     found = process_threads(os.getpid(), OWN)
     for child in _children(found):
         try:
@@ -291,7 +293,7 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
     restored = tuning.restore and not fresh
     with ExitStack() as stack:
         if restored:
-            # On the host as it is: every other tuning is restored from this boot as well.
+            # On the unchanged host, because every other tuning is restored from this boot as well.
             boots.saved(boot)
         on_host = stack.enter_context(host_changed(lab, tuning))
         lab = with_cpus_of_now(lab, tuning)
@@ -368,10 +370,10 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
 def handicapped(pid: int, percent: float) -> Iterator[None]:
     """Stop the process for `percent` of each second while inside; nothing for 0 (METHOD rule 5).
 
-    In one piece, because the host scheduler makes short gaps good again: after a pause the vCPU
-    thread is owed time and preempts its neighbours, for up to about one scheduling slice (3 ms).
-    Of a whole second, so that a trial of whole seconds loses exactly its share wherever the
-    seconds fall.
+    In one piece, because the host scheduler compensates short gaps: after a pause the vCPU thread
+    is owed time and preempts its neighbours, for up to about one scheduling slice (3 ms). Of a
+    whole second, so that a trial of whole seconds loses exactly its share wherever the seconds
+    fall.
     """
     if percent <= 0:
         yield
@@ -409,12 +411,12 @@ def _misplaced_threads(
     vcpus: Mapping[int, int],
     iothreads: Mapping[int, int],
 ) -> list[str]:
-    """Return a sentence for each of QEMU's threads that is not what is expected of it now."""
+    """Return a sentence for each of QEMU's threads that is not as expected now."""
     return mismatches(expected, readback.read_threads(pid, vcpus, iothreads))
 
 
 def _guest_problems(lab: Lab, pid: int, asked_xml: str, live_xml: str) -> list[str]:
-    """Return what of a guest's XML and memory is not what was asked."""
+    """Return how a guest's XML and memory differ from the request."""
     return [
         *readback.live_mismatches(asked_xml, live_xml, is_whole=lab.source.says_everything),
         *memory_problems(pages_of(asked_xml), pid),
@@ -450,7 +452,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
             )
         )
         channel = runner_channel(session)
-        # Whatever the runner starts inherits its slice and nice value.
+        # Children of the runner inherit its slice and nice value.
         urge(tuning, session.pid, [session.pid])
         placed = placement_problems(lab.layout, session.placement())
         weighed = partial(group_problems, lab.layout, session.group, tuning.cpu_weight)
@@ -476,8 +478,8 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
 
 
 def _weigh_command(layout: Layout, weight: int | None, pid: int, command: Command) -> list[str]:
-    """Give a command that waits to begin the twin's weight: its session is not the runner's. Return
-    why it does not weigh that."""
+    """Give a waiting command the twin's weight: its session is not the runner's. Return why its
+    weight is wrong."""
     if weight is None:
         return []
     if command.cgroup is not None and "cpu" in command.cgroup.controllers:
@@ -488,7 +490,7 @@ def _weigh_command(layout: Layout, weight: int | None, pid: int, command: Comman
 
 @contextmanager
 def tree_channel(lab: Lab) -> Iterator[Channel]:
-    """Start a runner in the image's tree outside any bench, for questions about the programs."""
+    """Start a runner in the image's tree outside any bench, to query the programs."""
     with native_session(
         lab.image.tree,
         data_folder=None,
@@ -501,7 +503,8 @@ def tree_channel(lab: Lab) -> Iterator[Channel]:
 
 
 def runner_file(lab: Lab) -> Path:
-    """Return the runner's archive, which native machines mount; the first of a run writes it."""
+    """Return the runner's archive, which native machines mount; the first one of a run writes
+    it."""
     path = lab.work / "runner.pyz"
     if not path.exists():
         write_bytes(path, runner_archive(), mode=0o600, below=lab.work)
@@ -509,8 +512,8 @@ def runner_file(lab: Lab) -> Path:
 
 
 def runner_channel(session: NativeSession, name: str = "the native runner") -> Channel:
-    """Return a channel to a native runner that answers; raises what the runner said when it
-    doesn't. `name`: the runner's, for errors."""
+    """Return a channel to a native runner that answers; raises BrokenError with the runner's output
+    if it does not. `name`: the runner's, for errors."""
     channel = Channel(session.connection, name)
     try:
         channel.wait_ready(Deadline.after(20, "the native runner's first answer"))

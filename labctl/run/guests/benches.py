@@ -13,8 +13,8 @@ from labctl.run.guests.lab import Lab
 def bench_of(
     lab: Lab, boots: Boots, boot: int, tuning: Tuning, *, fresh: bool
 ) -> AbstractContextManager[Bench]:
-    """Provide a machine with the tuning in force: of a guest the one that boot `boot` of the plan
-    is restored for, or with `fresh` one that boots for itself."""
+    """Provide a machine with the tuning in force. For a guest: restored from boot `boot` of the
+    plan, or with `fresh` booted for itself."""
     if tuning.kind is Kind.NATIVE:
         return native_bench(lab, tuning)
     return guest_bench(lab, boots, boot, tuning, fresh)

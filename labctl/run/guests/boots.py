@@ -32,7 +32,7 @@ class BootError(BrokenError):
 
 
 class _NoSecondError(BrokenError):
-    """Report that a second guest didn't start beside the first."""
+    """Report that a second guest did not start beside the first."""
 
 
 SetUp = Callable[[Channel, tuple[str, ...]], None]
@@ -41,7 +41,7 @@ SetUp = Callable[[Channel, tuple[str, ...]], None]
 
 @dataclass(frozen=True, slots=True)
 class SavedBoot:
-    """Hold a booted guest's memory, and its disks as they were then. `lab`: with the seat that it
+    """Hold a booted guest's memory, and its disks at that moment. `lab`: with the seat that it
     booted in; `live`: its XML as libvirt showed it then."""
 
     planned: int
@@ -53,13 +53,13 @@ class SavedBoot:
 
     @property
     def copy(self) -> Path:
-        """Return the place of a copy of the memory, for guests of other names (`guests.clones`)."""
+        """Return the path for a copy of the memory, for guests of other names (`guests.clones`)."""
         return self.memory.with_suffix(".copy")
 
 
 @dataclass(frozen=True, slots=True)
 class _Booting:
-    """Hold a guest that was started at that moment and has not answered yet."""
+    """Hold a guest that was started at that time and has not answered yet."""
 
     planned: int
     number: int
@@ -70,10 +70,10 @@ class _Booting:
 
 
 class Boots:
-    """Make the boots of a run, each when a block first needs it: two at once where the host has
-    room, since a guest that boots uses one CPU (docs/decisions/boots-and-blocks.md).
+    """Make the boots of a run, each when a block first needs it: two at once if the host has room,
+    because a booting guest uses one CPU (docs/decisions/boots-and-blocks.md).
 
-    `to_come`: the plan's boots that have something left to do, in order."""
+    `to_come`: the plan's boots with work left, in order."""
 
     def __init__(
         self,
@@ -92,16 +92,15 @@ class Boots:
         self._to_come = to_come
         self._saved: dict[int, SavedBoot] = {}
         self.last = boots_before
-        """Number of the last boot that was made, those of an interrupted run included: a plan's
+        """Number of the last boot that was made, including those of an interrupted run: a plan's
         boot that a resumed run makes anew is another one."""
         self.seconds: dict[int, float] = {}
-        """Boot number to the seconds from its start to the first answer; of two that booted at
-        once, to each its half of what they took together."""
+        """Boot number to the seconds from its start to the first answer; for two that booted at
+        once, half of the total each."""
 
     def saved(self, planned: int) -> SavedBoot:
-        """Return the plan's boot `planned`, saved; booted now unless it was beside the one
-        before.
-        """
+        """Return the plan's boot `planned`, saved. It is booted now unless it was booted beside the
+        one before."""
         if planned not in self._saved:
             self.drop()
             self._saved = {boot.planned: boot for boot in self._boot_and_save(planned)}
@@ -110,7 +109,7 @@ class Boots:
         return self._saved[planned]
 
     def drop(self) -> None:
-        """Remove what is saved: it holds guests' memory."""
+        """Remove the saved state: it contains guests' memory."""
         for boot in self._saved.values():
             self._drop(boot)
         self._saved = {}
@@ -154,7 +153,7 @@ class Boots:
         self._lab.source.check()
         made = make_overlays(disks, self._lab.work, stem)
         for disk in made.values():
-            if disk.path.exists():  # libvirt makes a file of UEFI variables that isn't there
+            if disk.path.exists():  # libvirt creates a missing file of UEFI variables
                 hand_over(self._lab, disk.path)
         return made
 
@@ -166,14 +165,14 @@ class Boots:
             remove_disks(disks)
 
     def set_up(self, channel: Channel, tuning: Tuning) -> None:
-        """Bring a guest that booted with that tuning to where a saved one is."""
+        """Bring a guest that booted with that tuning to the state of a saved one."""
         finish_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
         nic.configure(self._lab, channel)
         self._set_up(channel, guest_data_paths(tuning.disk, self._lab.data.count))
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
-        """Boot and save that boot of the plan, and the next one where two may boot at once."""
+        """Boot and save that boot of the plan, and the next one if two may boot at once."""
         try:
             try:
                 return self._booted_and_saved(planned, self._beside(planned))
@@ -190,7 +189,7 @@ class Boots:
         after = next((boot for boot in self._to_come if boot > planned), None)
         if after is None or not may_boot_two(self._lab):
             return None
-        # What there is of huge pages is set aside for one guest.
+        # Available huge pages are reserved for one guest.
         return None if pages_of(guest_xml(self._lab, self._baseline, self._disks)) else after
 
     def _booted_and_saved(self, planned: int, beside: int | None) -> list[SavedBoot]:
@@ -255,7 +254,8 @@ class Boots:
 
 def may_boot_two(lab: Lab) -> bool:
     """Return whether a second guest may boot beside the first: there is one link, and each takes a
-    CPU and its memory. A daemon's guests boot one at a time: its files have owners of their own."""
+    CPU and its memory. A daemon's guests boot one at a time, because it sets the owners of its
+    files itself."""
     needed = 2 * (lab.memory_mib * MIB + HEADROOM_BYTES)
     return (
         lab.source.may_boot_two
@@ -268,7 +268,7 @@ def may_boot_two(lab: Lab) -> bool:
 
 def empty_data_disks(lab: Lab, tuning: Tuning) -> DataDisks:
     """Return data disks for the guest in the lab's seat while another has the real ones open:
-    empty, and of the same size and format."""
+    empty, with the same size and format."""
     disks = DataDisks(lab.work / f"data-of-{lab.domain_name}", count=lab.data.count)
     disks.folder.mkdir(mode=0o711, exist_ok=True)
     for file in disks.paths_in(tuning.disk.format):
@@ -278,8 +278,8 @@ def empty_data_disks(lab: Lab, tuning: Tuning) -> DataDisks:
 
 
 def _check_place(lab: Lab, running: RunningGuest) -> None:
-    """Raise HostError where a daemon puts guests in cgroups in which each of their trials would be
-    invalid: its qemu.conf is the administrator's."""
+    """Raise HostError if a daemon puts guests into cgroups in which every trial would be invalid:
+    its qemu.conf is the administrator's to change."""
     problems = placement_problems(lab.layout, placement(running.pid))
     if problems and not lab.session.is_embedded:
         raise HostError(

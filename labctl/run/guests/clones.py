@@ -1,13 +1,13 @@
-"""Restore one saved guest again and again, each time as another guest that runs beside the others.
+"""Restore one saved guest repeatedly, each time as another guest that runs beside the others.
 
-libvirt restores a guest only under the identity that its save file names, so a copy of that file is
-given one clone's name, UUID and MAC after the other's (`domain.save_image`): one copy serves any
-number of them, since libvirt returns when QEMU has read it to its end. Each clone has sockets, a
-console, overlays of the frozen disks and empty data disks of its own.
+libvirt restores a guest only under the identity in its save file, so a copy of that file gets the
+name, UUID and MAC of one clone after the other (`domain.save_image`). One copy serves any number of
+clones, because libvirt returns when QEMU has read it to its end. Each clone has sockets, a console,
+overlays of the frozen disks and empty data disks of its own.
 
-Clones are one guest at one moment: the same random numbers would follow, and their timers would
-tick at once. So each is resumed at a moment of its own, drawn from a seed, and its kernel's random
-numbers begin anew.
+Clones are one guest at one moment: their random numbers would be the same, and their timers would
+tick at once. So each is resumed at a different time, drawn from a seed, and its kernel's random
+numbers are seeded anew.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from labctl.run.guests.started import RESTORE_S, answering, guest_xml, hand_over
 from labctl.run.resources.disks import make_overlays, remove_disks
 from labctl.run.resources.huge_pages import huge_pages, pages_of
 
-# Give a clone what it can't share with the others: its seat, disks and network card, and the XML
+# Give a clone what it cannot share with the others: its seat, disks and network card, and the XML
 # that names them.
 
 
@@ -63,12 +63,13 @@ class CloneParts:
 def clone_parts(
     lab: Lab, saved: SavedBoot, tuning: Tuning, cpus: CpuSet | None, number: int
 ) -> Iterator[CloneParts]:
-    """Make the files and devices of the clone of that number, from 0; remove them at the end.
-    `cpus`: those of all its threads; None where its tuning says where each runs."""
+    """Make the files and devices of clone `number`, from 0; remove them at the end. `cpus`: those
+    of all its threads; None if its tuning places each thread."""
     lab = replace(lab, seat=neighbour_seat(number))
     with ExitStack() as stack:
         if lab.link is not None:
-            # Plugged into nothing: a restored card only wants the kind that it was saved with.
+            # Left unplugged: a restored card only needs a device of the kind that it was saved
+            # with.
             unplugged = lab.link.unplugged(number)
             many = (tuning.network.queues or 1) > 1
             stack.enter_context(tap(lab.journal, unplugged, many_queues=many))
@@ -88,13 +89,13 @@ def clone_parts(
         yield CloneParts(lab, xml)
 
 
-# Look at a clone, and make its state another than the other clones'.
+# Check a clone, and make its state differ from the other clones'.
 
 
 _RESEED_S = 60.0
 
-# RNDADDENTROPY and RNDRESEEDCRNG (random(4), linux/random.h): what is only written to /dev/urandom
-# is used when the kernel next reseeds, up to a minute later.
+# RNDADDENTROPY and RNDRESEEDCRNG (random(4), linux/random.h): data written only to /dev/urandom is
+# used when the kernel next reseeds, up to a minute later.
 _RESEED = """\
 import fcntl, os, struct
 seed = bytes.fromhex(os.environ["SEED"])
@@ -105,7 +106,7 @@ fcntl.ioctl(device, 0x5207)
 
 
 def confined_threads(running: RunningGuest, cpus: CpuSet) -> list[ExpectedThread]:
-    """Return a guest's threads as they are to be: all with these CPUs and the usual policy."""
+    """Return a guest's expected threads: all with these CPUs and the usual policy."""
     vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
     return [
         ExpectedThread(role=role, index=index, cpus=cpus, policy="other", priority=0)
@@ -121,7 +122,7 @@ def check_place(
     weight: int | None = None,
 ) -> None:
     """Raise BrokenError unless a guest's threads are as expected, and compete as a measured guest's
-    do. `weight`: the guest's, None being the default."""
+    do. `weight`: the guest's, None for the default."""
     vcpus, iothreads = running.vcpu_threads(), running.iothread_threads()
     problems = [
         *mismatches(expected, read_threads(running.pid, vcpus, iothreads)),
@@ -134,8 +135,8 @@ def check_place(
 
 
 def reseed(channel: Channel, seed: bytes) -> None:
-    """Begin the guest's random numbers anew: they would be the same in all clones. Raises
-    BrokenError with what the guest says when it can't."""
+    """Reseed the guest's random numbers, which would be the same in all clones. Raises BrokenError
+    with the guest's message if it cannot."""
     command = Command(argv=("python3", "-c", _RESEED), env={"SEED": seed.hex()})
     result = channel.run(command, seconds=_RESEED_S)
     if result.returncode != 0:
@@ -145,9 +146,9 @@ def reseed(channel: Channel, seed: bytes) -> None:
 
 def cpu_ns(running: RunningGuest) -> int:
     """Return the CPU time of a guest's QEMU with all threads that it has had, in ns. Raises
-    BrokenError when it is gone.
+    BrokenError if it is gone.
 
-    A process's clock is numbered as the kernel has it (include/linux/posix-timers.h,
+    The id of a process's clock is computed as in the kernel (include/linux/posix-timers.h,
     CPUCLOCK_SCHED)."""
     try:
         return time.clock_gettime_ns((~running.pid << 3) | 2)
@@ -161,16 +162,16 @@ TICK_S = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clone:
-    """Hold a clone that answers. `waited_s`: how long after it was restored it was resumed."""
+    """Hold a clone that answers. `waited_s`: time from its restore to its resume."""
 
     identity: Identity
     running: RunningGuest
     channel: Channel
     waited_s: float
     resumed_ns: int
-    """CLOCK_MONOTONIC of this host when it was told to resume."""
+    """CLOCK_MONOTONIC of this host at its resume."""
     threads: tuple[ExpectedThread, ...] = ()
-    """Threads as they were asked for, and found."""
+    """Threads as requested, and as found."""
 
     @property
     def pid(self) -> int:
@@ -178,7 +179,7 @@ class Clone:
         return self.running.pid
 
     def to_json(self) -> dict[str, object]:
-        """Return who it was, as files of a trial keep it."""
+        """Return its entry in the files of a trial."""
         return {
             "name": self.identity.name,
             "uuid": self.identity.uuid,
@@ -195,7 +196,7 @@ OpenRoom = Callable[[], AbstractContextManager["CloneRoom"]]
 
 @dataclass(kw_only=True)
 class CloneRoom:
-    """Make clones of a saved boot, each while the ones before it run. Make one with `clone_room`.
+    """Make clones of a saved boot, each while the earlier ones run. Use `clone_room` to make one.
 
     `tuning`: the one with which they are restored."""
 
@@ -211,8 +212,8 @@ class CloneRoom:
         """Restore one more; it answers when this returns. `where`: the CPUs of all its threads, or
         the pin plans by which its tuning places each of them.
 
-        Raises HostError with the numbers where the host has no memory left for it, BrokenError
-        when it doesn't answer or isn't where it was asked to be.
+        Raises HostError with the numbers if the host has no memory left for it, BrokenError if it
+        does not answer or is not placed as requested.
         """
         number = len(self.clones)
         if number >= MOST_NEIGHBOURS:
@@ -224,14 +225,14 @@ class CloneRoom:
         return clone
 
     def remove_last(self) -> None:
-        """End the clone that came last, with what it has on disk."""
+        """End the newest clone, and remove its files."""
         self.clones.pop()
         self._ends.pop().close()
 
     def check_memory(self, more: int) -> None:
-        """Raise HostError where the host's memory doesn't suffice for so many more of them."""
+        """Raise HostError if the host's memory does not suffice for so many more clones."""
         if pages_of(guest_xml(self.lab, self.tuning, self.saved.disks)):
-            return  # huge pages are set aside one by one, or refused
+            return  # huge pages are reserved one by one, or refused
         problem = memory_problem(more, self.lab.memory_mib * MIB)
         if problem is not None:
             raise problem
@@ -291,13 +292,13 @@ class CloneRoom:
 
 
 def no_room() -> AbstractContextManager[CloneRoom]:
-    """Refuse what only a run that has saved a boot can have; raises HostError."""
+    """Refuse a room in a run that has saved no boot; raises HostError."""
     raise HostError("guests as neighbours are clones of a snapshot, but there is none")
 
 
 @contextmanager
 def clone_room(lab: Lab, saved: SavedBoot, tuning: Tuning, seed: str) -> Iterator[CloneRoom]:
-    """Provide a room without clones; every clone that it has got by then is ended at the end, with
-    what it has on disk."""
+    """Provide a room without clones; the clones that it then contains are ended at the end, and
+    their files removed."""
     with ExitStack() as stack:
         yield CloneRoom(lab=lab, saved=saved, tuning=tuning, seed=seed, stack=stack)

@@ -1,4 +1,4 @@
-"""Define what every part of a run has in hand."""
+"""Define the lab: the host, image and connection that every part of a run uses."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from labctl.host.topology import Topology
 from labctl.run.resources.disks import DataDisks, Disks
 from labctl.run.resources.qemu_user import QemuUser
 
-# Define what a run's guests are made of.
+# Define the source of a run's guests.
 
 
 class GuestSource(Protocol):
-    """Hold what a run's guests are made of: an image of labctl's (`run.prepare`), or the
-    administrator's own domain (`run.own_vm`)."""
+    """Hold the source of a run's guests: an image of labctl's, or the administrator's own domain
+    (both in `run.guests.base_guest`)."""
 
     @property
     def has_native_side(self) -> bool:
@@ -38,14 +38,13 @@ class GuestSource(Protocol):
 
     @property
     def says_everything(self) -> bool:
-        """Return whether its XML leaves nothing for libvirt to fill in of what read-back
-        compares."""
+        """Return whether its XML leaves libvirt nothing to fill in among what is read back."""
 
     def disks(self, lab: Lab, baseline: Tuning) -> Disks:
-        """Return what every boot starts from; made ready now if need be."""
+        """Return the disks that every boot starts from; prepare them now if needed."""
 
     def check(self) -> None:
-        """Raise HostError when those are no longer what they were."""
+        """Raise HostError if those have changed."""
 
     @property
     def may_boot_two(self) -> bool:
@@ -55,28 +54,28 @@ class GuestSource(Protocol):
         """Return the validated domain XML of a tuning."""
 
     def expected_threads(self, lab: Lab, tuning: Tuning, xml: str) -> list[ExpectedThread]:
-        """Return what each thread of a guest with that XML must show."""
+        """Return the expected state of each thread of a guest with that XML."""
 
     def greet(self, lab: Lab, running: RunningGuest, deadline: Deadline) -> None:
-        """See to it that labctl's runner starts in a guest that boots."""
+        """Make sure that labctl's runner starts in a guest that boots."""
 
     def quieten(self, channel: Channel) -> None:
-        """End what would run beside a workload in a guest that has booted."""
+        """Stop programs in a booted guest that would run beside a workload."""
 
     def hint(self, lab: Lab) -> str:
-        """Return what to do when a guest doesn't answer."""
+        """Return the remedy for a guest that does not answer."""
 
 
 Pins = Mapping[Strategy, PinPlan]
-"""The pin plan of each strategy that a tuning may pin by."""
+"""Pin plan of each strategy that a tuning may pin by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """Hold the host, the image and the open connection that guests are made with.
+    """Hold the host, the image and the open connection for making guests.
 
-    `image`: native runs and neighbours use its programs, whatever guests are made of.
-    `work`: the folder for overlays, save files and sockets; emptied before and after a run.
+    `image`: native runs and neighbours use its programs, whatever guests are made of. `work`: the
+    folder for overlays, save files and sockets; emptied before and after a run.
     """
 
     places: StatePaths
@@ -103,15 +102,15 @@ class Lab:
     """Network namespace of native runs; None for the host's."""
     listener: Listener
     seat: int = 0
-    """Seat of a guest among those that may run at once (`base.own_guests`). Each has a name, a
-    UUID, sockets and a console of its own."""
+    """Seat of a guest among those that may run at once (`base.paths`). Each has a name, a UUID,
+    sockets and a console of its own."""
 
     @property
     def domain_name(self) -> str:
         return guest_name(self.seat)
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
-        """Return where the threads of a tuning that pins by the plan run."""
+        """Return the CPUs of the threads of a tuning that pins by the plan."""
         return self.pin_plans[tuning.pin.strategy]
 
     @property
@@ -140,8 +139,7 @@ class Lab:
     @property
     def sockets(self) -> Path:
         """Return the folder of sockets. libvirt makes them and hands them to QEMU, which writes to
-        no folder of labctl's.
-        """
+        no folder of labctl's."""
         return self.work / "sockets"
 
     @property
@@ -150,7 +148,7 @@ class Lab:
 
     @property
     def qemu_log(self) -> Path:
-        """Return what QEMU says of the guests, and libvirt of its end."""
+        """Return QEMU's log: messages about guests, and libvirt's about their end."""
         return logs_of_qemu(self.session.uri) / f"{self.domain_name}.log"
 
     @property
@@ -159,16 +157,15 @@ class Lab:
 
 
 def logs_of_qemu(uri: str) -> Path:
-    """Return the folder in which the libvirt of that URI keeps what QEMU says. An embedded one
-    keeps it under the root that the URI names, whoever named it
-    (docs/decisions/embedded-libvirt.md)."""
+    """Return the folder of QEMU's logs for the libvirt of that URI. An embedded one keeps it under
+    the root that the URI names, whoever named it (docs/decisions/embedded-libvirt.md)."""
     if not is_embedded(uri):
         return Path("/var/log/libvirt/qemu")
-    # As libvirt decodes it (virURIParse): a plus is a plus.
+    # As libvirt decodes it (virURIParse): a plus stays a plus.
     (root,) = parse_qs(urlsplit(uri).query.replace("+", "%2B"))["root"]
     return Path(root) / "log/qemu"
 
 
 def link_mac(work: Path) -> str:
-    """Return the MAC of the guest that the link of a lab in that folder is for."""
+    """Return the MAC of the guest on the link of a lab in that folder."""
     return mac_of(guest_uuid(work, seat=0))

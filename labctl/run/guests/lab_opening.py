@@ -1,4 +1,4 @@
-"""Open a lab: prepare the host for guests, and leave it as it was found."""
+"""Open a lab: prepare the host for guests, and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_lab(
     connect: str | None = None,
     listener: Listener,
 ) -> Iterator[Lab]:
-    """Prepare the host for guests of `planned`; leave it as it was found, with no guest running.
+    """Prepare the host for guests of `planned`; restore it afterwards, with no guest running.
 
     `connect`: a libvirt URI, else libvirt runs embedded. The caller holds the host's lock.
     """
@@ -49,7 +49,7 @@ def open_lab(
         user = None
         if not connect:
             if account := account_of_qemu():
-                # Else it is refused what it reads in any run: a VM of one's own may boot these.
+                # In any run: a VM of one's own may boot these files, and must be able to read them.
                 open_image(base.image, account.gid)
             opened = [*_folders_of(base.image), work, places.data, places.libvirt_root]
             own = planned.own.domain if planned.own else None
@@ -98,11 +98,11 @@ def open_lab(
 
 @contextmanager
 def open_to_qemu(lab: Lab) -> Iterator[None]:
-    """Let QEMU's group, and no other user of the host, read what guests are made of, and QEMU's
-    user write to the data disks: after the run, other guests of that user don't.
+    """Let QEMU's group, and no other user of the host, read the guests' files, and QEMU's user
+    write to the data disks; after the run, other guests of that user cannot.
 
-    A guest that breaks out of QEMU reaches the files of its own run with it, and neither the
-    image's tree, with its set-user-ID programs, nor older runs.
+    A guest that breaks out of QEMU can then reach the files of its own run, but neither the image's
+    tree, with its set-user-ID programs, nor older runs.
     """
     user, group = lab.qemu_ids
     open_image(lab.image, group)
@@ -122,7 +122,7 @@ def open_to_qemu(lab: Lab) -> Iterator[None]:
 
 
 def open_image(image: Image, group: int) -> None:
-    """Let a group read an image's files, and not its tree."""
+    """Let a group read an image's files, but not its tree."""
     for folder in filter(Path.is_dir, _folders_of(image)):
         _let_pass(folder, group)
     for file in _files_of(image):
@@ -153,9 +153,9 @@ def _page_sizes(planned: Planned) -> set[str]:
 
 @contextmanager
 def _work_folder(places: StatePaths) -> Iterator[Path]:
-    """Make the folder for what only a run needs. No other user may list it; QEMU, which a daemon
-    runs as a user of its own, may pass to the disks that it is given (`open_to_qemu`). Save files
-    are root's alone."""
+    """Make the folder for what only a run needs. No other user may list it. QEMU, which a daemon
+    runs as a user of its own, may reach the disks that it is given (`open_to_qemu`). Only root can
+    read save files."""
     work = places.work
     work.mkdir(parents=True, exist_ok=True)
     work.chmod(0o700)
@@ -164,7 +164,7 @@ def _work_folder(places: StatePaths) -> Iterator[Path]:
     finally:
         with cleaning_up():
             for path in sorted(work.rglob("*"), reverse=True):
-                # QEMU takes its sockets away itself, perhaps at this moment.
+                # QEMU removes its sockets itself, perhaps at this moment.
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Find what a labctl that was killed left on the host: guests, settings, working files."""
+"""Find what a killed labctl left on the host: guests, settings, working files."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
 
 _EMBEDDED = Path("run/qemu")
-"""Folder of the pids of libvirt's guests, below an embedded driver's root."""
+"""Folder of the pid files of libvirt's guests, below an embedded driver's root."""
 
 _DAEMON = Path("/run/libvirt/qemu")
-"""Folder of the pids of the host daemon's guests."""
+"""Folder of the pid files of the host daemon's guests."""
 
 
 @contextmanager
 def alone(
     places: StatePaths, listener: Listener, what: str, run_folder: Path | None = None
 ) -> Iterator[None]:
-    """Hold this host for the command `what`, with all that a killed labctl left put right. Signals
-    that end a process interrupt it, so that it cleans up. Raises BusyError while another measures.
-    """
+    """Hold this host for the command `what`, after cleaning up after a killed labctl. Signals that
+    end a process interrupt it, so that it cleans up. Raises BusyError while another measures."""
     with ending_signals_interrupt(), host_locked(host_lock(), what=what, run_folder=run_folder):
         clean_up(places, listener)
         yield
 
 
 def clean_up(places: StatePaths, listener: Listener) -> None:
-    """End labctl's own guests without an owner with all that is left of them, and put changed
-    settings back.
+    """End labctl's own guests without an owner, remove what is left of them, and restore changed
+    settings.
 
-    The caller holds the host's lock, so no labctl that lives owns any of it. Guests go first and
-    before libvirt is opened: one that was stopped (SIGSTOP) would not answer libvirt's monitor.
+    The caller holds the host's lock, so none of it belongs to a running labctl. Guests go first and
+    before libvirt is opened: a stopped guest (SIGSTOP) would not answer libvirt's monitor.
     """
     end_guests(places, listener)
     for restored in Journal(places.journal).restore_all():
@@ -54,8 +53,8 @@ def clean_up(places: StatePaths, listener: Listener) -> None:
 
 
 def end_guests(places: StatePaths, listener: Listener) -> None:
-    """End labctl's own guests without an owner, and take away what libvirt, which would have done
-    that, kept for them. The caller holds the host's lock."""
+    """End labctl's own guests without an owner, and remove what libvirt kept for them and would
+    have removed. The caller holds the host's lock."""
     for name, pid in leftover_guests(places).items():
         _kill(pid)
         listener(Note(text=f"Stopped the guest '{name}' of an interrupted labctl."))
@@ -70,8 +69,8 @@ def end_guests(places: StatePaths, listener: Listener) -> None:
 
 
 def remove_work(places: StatePaths) -> None:
-    """Remove what a run needed while it ran, since save files among it hold all that a guest knew,
-    and take the data disk back from QEMU's user."""
+    """Remove what a run needed while it ran, because save files among it hold all of a guest's
+    memory, and take the data disk back from QEMU's user."""
     if places.work.exists():
         shutil.rmtree(places.work)
     for file in places.data.glob("*"):
@@ -79,7 +78,7 @@ def remove_work(places: StatePaths) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a process; returns when its memory is free again, which a new run may need."""
+    """Kill a process; return when its memory is free again, which a new run may need."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -91,7 +90,7 @@ def _kill(pid: int) -> None:
 
 
 def _arguments(pid: int) -> bytes:
-    """Return a process's argv as /proc shows it; b"" for one that has ended, a zombie included."""
+    """Return a process's argv from /proc; b"" for one that has ended, a zombie included."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -99,27 +98,26 @@ def _arguments(pid: int) -> bytes:
 
 
 def leftover_cgroups(places: StatePaths) -> list[Path]:
-    """Return those of guests that labctl started from this state folder."""
+    """Return the cgroups of guests that labctl started from this state folder."""
     return own_cgroups.of_guests(places.libvirt_root, OWN_NAME)
 
 
 @contextmanager
 def no_guest_cgroups_left(places: StatePaths) -> Iterator[None]:
     """Remove guests' cgroups: libvirt does so itself, but gives up after a second on a busy
-    host.
-    """
+    host."""
     try:
         yield
     finally:
         with cleaning_up():
             for group in leftover_cgroups(places):
-                with suppress(OSError):  # the next labctl tries again, and says so
+                with suppress(OSError):  # the next labctl tries again, and reports it
                     own_cgroups.remove(group)
             own_cgroups.remove_empty_partitions()
 
 
 def _pid_files(folder: Path) -> list[Path]:
-    """Return a driver's files of pids; none where only root may look, whose guests they are."""
+    """Return a driver's pid files; none if only root may look, whose guests they are then."""
     try:
         return sorted(folder / name for name in os.listdir(folder) if name.endswith(".pid"))
     except OSError:
@@ -127,7 +125,7 @@ def _pid_files(folder: Path) -> list[Path]:
 
 
 def leftover_guests(places: StatePaths) -> dict[str, int]:
-    """Name to pid of the guests that labctl started with files in this state folder."""
+    """Return name to pid of the guests that labctl started with files in this state folder."""
     found = {}
     folders = (places.libvirt_root / _EMBEDDED, _DAEMON)
     for file in (file for folder in folders for file in _pid_files(folder)):
@@ -139,7 +137,7 @@ def leftover_guests(places: StatePaths) -> dict[str, int]:
         except (OSError, ValueError):
             continue
         arguments = _arguments(pid)
-        # A recycled pid is somebody else's process.
+        # A recycled pid belongs to another process.
         ours = f"guest={name},".encode() in arguments
         if ours and str(places.work).encode() in arguments:
             found[name] = pid

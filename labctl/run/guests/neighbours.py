@@ -1,7 +1,7 @@
 """Run neighbours that are guests of their own: clones of the saved guest, each with a workload.
 
-They are controlled as other neighbours are (`run.trials.neighbours`): they wait until `start`, and
-`outcome` is there once they were stopped. Nothing is sent to them in between.
+They are controlled as other neighbours are (`run.trials.beside`): they wait until `start`, and have
+an `outcome` after `stop`. Nothing is sent to them in between.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from labctl.study.conditions import Neighbour
 from labctl.workloads.beside import LEFT, START, Beside, Left, copies_of, left_by
 
 _GRACE_S = 30.0
-"""Time for the last runs to come to their ends, in guests that share the host's CPUs."""
+"""Time for the last runs to end, in guests that share the host's CPUs."""
 _ANSWER_S = 60.0
 _POLL_S = 0.01
 _BUSY_S = 0.05
-"""CPU time after which a guest does its work, and not only prepares it."""
+"""CPU time after which a guest is working, not only preparing."""
 _SETTLED_S = 1.0
-"""Time after which it does so in any case: a program may sleep most of the time."""
+"""Time after which it counts as working in any case: a program may sleep most of the time."""
 
 _NOTHING = Left(status=-9, seconds=0.0, stdout="", stderr="")
 
@@ -68,13 +68,13 @@ class NeighbourGuests:
         return [guest.clone.pid for guest in self.guests]
 
     def used(self) -> list[dict[str, object]]:
-        """Return the CPU time that QEMU's processes have used so far, as host.json has it."""
+        """Return the CPU time of QEMU's processes so far, in the form of host.json."""
         total = sum(guest.used_ns() for guest in self.guests)
         name = self.beside.program.name
         return [{"workload": name, "cpus": format_cpus(self.cpus), "cpu_ns": total}]
 
     def start(self) -> None:
-        """Let them go; return when all are busy. Raises BrokenError when one is gone."""
+        """Let them go; return when all are busy. Raises BrokenError if one is gone."""
         for guest in self.guests:
             kill = Command(argv=("kill", f"-{START.name[3:]}", str(guest.serving.pids[-1])))
             if guest.clone.channel.run(kill, seconds=_ANSWER_S).returncode != 0:
@@ -86,8 +86,7 @@ class NeighbourGuests:
                 time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End their programs and keep what they did. Raises BrokenError when one had ended
-        before."""
+        """End their programs and keep the results. Raises BrokenError if one had ended before."""
         for guest in self.guests:
             self.outcome += self._ended(guest)
 
@@ -117,7 +116,7 @@ class NeighbourGuests:
                 "was_killed": was_killed,
                 "status": one.status,
                 "seconds": one.seconds,
-                # QEMU's, which the programs of one guest share.
+                # QEMU's time, which the programs of one guest share.
                 "cpu_s": cpu_s / self.count,
                 "stdout": one.stdout,
                 "stderr": one.stderr,
@@ -136,11 +135,11 @@ class NeighbourGuests:
 def neighbour_guests(
     room: CloneRoom, kind: int, declared: Neighbour, cpus: CpuSet
 ) -> Iterator[NeighbourGuests]:
-    """Provide the guests of a condition's neighbours, whose programs wait: one on each vCPU where
-    no `count` is declared. `kind`: its number among the condition's; `cpus`: those of the guests'
+    """Provide the guests of a condition's neighbours, whose programs wait: one on each vCPU unless
+    a `count` is declared. `kind`: its number among the condition's; `cpus`: those of the guests'
     threads.
 
-    The room ends the guests. Raises HostError where the host has no memory for them all.
+    The room ends the guests. Raises HostError if the host has no memory for them all.
     """
     beside = beside_of(declared)
     vcpus = frozenset(range(room.lab.vcpus))
@@ -182,7 +181,7 @@ class TunedGuest:
 
     @property
     def cpus(self) -> str:
-        """Return where its threads run, in words: "vCPU 0: CPU 1, emulator: CPU 0"."""
+        """Return the CPUs of its threads, in words: "vCPU 0: CPU 1, emulator: CPU 0"."""
         named = [
             (f"vCPU {thread.index}" if thread.role == VCPU else EMULATOR, thread.cpus)
             for thread in self.clone.threads
@@ -196,7 +195,7 @@ class TunedGuest:
 
 @dataclass
 class TunedGuests:
-    """Hold the guests of a room with its tuning in force, of which more are made and the last ones
+    """Hold the guests of a room with its tuning in force. More can be added, and the newest
     ended."""
 
     room: CloneRoom
@@ -204,8 +203,8 @@ class TunedGuests:
     _ends: list[ExitStack] = field(default_factory=list)
 
     def add(self, pins: Pins) -> TunedGuest:
-        """Add one more. Raises HostError where the host has no memory left for it, BrokenError
-        where it isn't as its tuning asks."""
+        """Add one more. Raises HostError if the host has no memory left for it, BrokenError if it
+        does not match its tuning."""
         tuning, lab = self.room.tuning, self.room.lab
         with ExitStack() as stack:
             clone = self.room.add(pins)
@@ -221,13 +220,13 @@ class TunedGuests:
         return guest
 
     def check_places(self) -> None:
-        """Raise BrokenError where a guest's threads are no longer what they were asked to be."""
+        """Raise BrokenError if a guest's threads are no longer as requested."""
         for guest in self.guests:
             clone = guest.clone
             check_place(self.room.lab.layout, clone.running, clone.threads)
 
     def remove_last(self) -> None:
-        """End the one that came last."""
+        """End the newest one."""
         self.guests.pop()
         self._ends.pop().close()
 
@@ -239,7 +238,7 @@ class TunedGuests:
 
 @contextmanager
 def tuned_guests(room: CloneRoom) -> Iterator[TunedGuests]:
-    """Provide the room's guests, none at first; those that are there at the end are ended."""
+    """Provide the room's guests, none at first; those that exist at the end are ended."""
     found = TunedGuests(room)
     try:
         yield found

@@ -37,8 +37,8 @@ done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardState:
-    """Hold what a guest shows of its network card. `problems`: what is not as asked, a sentence
-    each; `evidence`: file name to what was read back."""
+    """State of a guest's network card. `problems`: differences from the request, a sentence each;
+    `evidence`: file name to what was read back."""
 
     problems: tuple[str, ...] = ()
     evidence: dict[str, object] = field(default_factory=dict)
@@ -65,8 +65,8 @@ def with_guest_nic(lab: Lab, tuning: Tuning) -> Iterator[Callable[[RunningGuest]
 
 
 def configure(lab: Lab, channel: Channel) -> None:
-    """Give the network card of a guest that has booted its address; what is restored has it.
-    Raises BrokenError with what ip(8) says in the guest when it fails."""
+    """Give the network card of a booted guest its address; a restored guest has it. Raises
+    BrokenError with the message of ip(8) in the guest if it fails."""
     if lab.link is None:
         return
     device, *_ = _card(lab.link.guest.machine_mac, channel)
@@ -75,8 +75,8 @@ def configure(lab: Lab, channel: Channel) -> None:
 
 
 def look(lab: Lab, channel: Channel, asked: Network) -> CardState:
-    """Return what the guest's kernel shows of the card, against what was asked: its driver, and
-    packed rings as they were negotiated, which no domain XML tells."""
+    """Return the card's state in the guest's kernel, compared with the request: its driver, and
+    packed rings as negotiated, which no domain XML shows."""
     if lab.link is None:
         return CardState()
     device, driver, features, queues = _card(lab.link.guest.machine_mac, channel)
@@ -96,8 +96,8 @@ def look(lab: Lab, channel: Channel, asked: Network) -> CardState:
 
 
 def _card(mac: str, channel: Channel) -> list[str]:
-    """Name, driver, virtio's features (a digit each; "" for others) and number of receive queues
-    of the guest's network card."""
+    """Return name, driver, virtio's features (a digit each; "" for others) and number of receive
+    queues of the guest's network card."""
     lines = _output(channel, "sh", "-c", _FIND, "sh", mac).split("\n")
     if len(lines) != 4 or not lines[3].strip().isdecimal():
         raise BrokenError(

@@ -20,7 +20,7 @@ from labctl.run.guests.lab import Lab
 from labctl.run.planning.host import rt_runtime_us
 from labctl.run.resources.disks import Disks
 
-# Read what guests leave behind: their consoles, and what QEMU said when it ended.
+# Read what guests leave behind: their consoles, and QEMU's last messages.
 
 
 _LINES = 8
@@ -30,11 +30,11 @@ _LIMIT_BYTES = 16 * 1024 * 1024
 
 _TOLD_OF_ANY_GUEST = re.compile(r": (starting up|Domain id=\d+ is tainted)")
 _COMMANDS_END = "-msg timestamp=on"
-"""The last of the options that libvirt starts QEMU with, and notes in the log."""
+"""Last of the options that libvirt starts QEMU with, and writes to the log."""
 
 
 def bound(log: Path) -> None:
-    """Bound the console's log: a guest may write without end, and the host's disk has one."""
+    """Bound the console's log: a guest may write without limit, and the host's disk is finite."""
     try:
         if log.stat().st_size > _LIMIT_BYTES:
             os.truncate(log, 0)
@@ -43,13 +43,13 @@ def bound(log: Path) -> None:
 
 
 def console_end(log: Path) -> str:
-    """Return what a guest printed last, as lines below a sentence (`base.wording.without_logs`)."""
+    """Return a guest's last output, as lines below a sentence (`base.wording.without_logs`)."""
     return _told("Its console", _end_of(log))
 
 
 def how_it_ended(qemu_log: Path, console_log: Path) -> str:
-    """Return the same of a guest whose QEMU is gone, with what QEMU, or libvirt of it, said at
-    last."""
+    """Return the same for a guest whose QEMU is gone, with the last messages of QEMU, or of libvirt
+    about it."""
     lines = _end_of(qemu_log)
     said = _told("QEMU's log", None if lines is None else _of_the_last_guest(lines))
     return f"{said}{console_end(console_log)}"
@@ -71,7 +71,7 @@ def _of_the_last_guest(lines: list[str]) -> list[str]:
 
 
 def _end_of(log: Path) -> list[str] | None:
-    """Return the last lines that aren't empty; None where there is no such file."""
+    """Return the last lines that are not empty; None without such a file."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _BYTES))
@@ -121,8 +121,8 @@ def image_xml(lab: Lab, tuning: Tuning, root_disk: Path, seed_disk: Path | None 
 
 
 def hand_over(lab: Lab, file: Path) -> None:
-    """Let QEMU write to an overlay or a disk of its own, and to nothing that it is based on:
-    libvirt leaves the owners of root disks alone."""
+    """Let QEMU write to an overlay or a disk of its own, but not to its backing files: libvirt does
+    not change the owners of root disks."""
     os.chown(file, *lab.qemu_ids)
 
 
@@ -136,11 +136,10 @@ def answering(
     is_paused: bool = True,
     what: str = "the guest",
 ) -> Iterator[Channel]:
-    """Resume a guest where it is paused, and talk to its runner; the guest is ended at the end.
+    """Resume a paused guest, and talk to its runner; the guest is ended at the end.
 
-    `is_booting`: it has no runner from before, as a restored guest has. `what`: the guest, in
-    errors. Raises BrokenError with the console's last lines when it doesn't answer within
-    `seconds`.
+    `is_booting`: it has no earlier runner, as a restored guest has. `what`: the guest, in errors.
+    Raises BrokenError with the console's last lines if it does not answer within `seconds`.
     """
 
     def how_ended() -> str:
@@ -169,7 +168,7 @@ def answering(
 
 
 def finish_boot(channel: Channel, seconds: float) -> None:
-    """Wait until systemd has nothing left to start, and the disk has what was written."""
+    """Wait until systemd has nothing left to start, and all writes are on the disk."""
     wait = Command(argv=("systemctl", "is-system-running", "--wait"))
     waited = channel.run(wait, seconds=seconds)
     state = waited.stdout.decode(errors="replace").strip()

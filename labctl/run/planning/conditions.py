@@ -1,4 +1,4 @@
-"""Say which conditions this host can have, and on which CPUs their neighbours run."""
+"""Decide which conditions this host supports, and on which CPUs their neighbours run."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from labctl.workloads.beside import Beside
 from labctl.workloads.registry import checkers
 from labctl.workloads.workload import Workload
 
-# Look the conditions of a plan up, and the workloads that run beside its trials.
+# Look up the conditions of a plan, and the workloads that run beside its trials.
 
 
 def condition_of(plan: Plan | Study, name: str) -> Condition | None:
-    """Return what runs beside trials of a plan's condition; None: nothing."""
+    """Return the neighbours beside trials of a plan's condition; None for a quiet one."""
     if name in plan.neighbours:
         return plan.neighbours[name]
     if plan.neighbours or name != HOG:
@@ -51,7 +51,7 @@ def noisy(plan: Plan | Study) -> list[Condition]:
 
 
 def beside_of(neighbour: Neighbour) -> Beside:
-    """Return what a neighbour runs. Raises as `Beside.of` does."""
+    """Return the workload of a neighbour. Raises as `Beside.of` does."""
     return Beside.of(neighbour.program, neighbour.definition, neighbour.parameters, neighbour.run_s)
 
 
@@ -67,7 +67,7 @@ def programs_beside(plan: Plan | Study) -> list[Workload]:
 
 
 def most_guests(plan: Plan | Study) -> int:
-    """Return how many guests run beside a trial at most."""
+    """Return the largest number of guests that run beside a trial."""
     return max((condition.guests for condition in noisy(plan)), default=0)
 
 
@@ -81,8 +81,8 @@ def on_the_host(plan: Plan | Study) -> list[str]:
 
 
 def cpus_of(neighbour: Neighbour, topology: Topology, pin_plan: PinPlan) -> CpuSet:
-    """Return the CPUs that neighbours may use, the same under every tuning; none where the host
-    has no such CPU."""
+    """Return the CPUs that neighbours may use, the same under every tuning; none if the host has no
+    such CPU."""
     named = {
         EVERYWHERE: topology.usable,
         VCPUS: pin_plan.vcpu_cpus,
@@ -95,7 +95,7 @@ def cpus_of(neighbour: Neighbour, topology: Topology, pin_plan: PinPlan) -> CpuS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestsHere:
-    """Say what guests of a run take of this host. `total_bytes`: all of its memory;
+    """Hold the resources that a run's guests take of this host. `total_bytes`: all of its memory;
     `keeps_network`: they stay on the networks of the domain that they are copies of."""
 
     memory_mib: int
@@ -104,12 +104,12 @@ class GuestsHere:
 
     @classmethod
     def of(cls, memory_mib: int, *, keeps_network: bool = False) -> GuestsHere:
-        """Return what guests of that size take of this host."""
+        """Return the resources that guests of that size take of this host."""
         total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(memory_mib=memory_mib, total_bytes=total_bytes, keeps_network=keeps_network)
 
     def why_not(self, condition: Condition) -> str | None:
-        """Return why a condition's neighbours can't be guests here; None where they can."""
+        """Return why a condition's neighbours cannot be guests here; None if they can."""
         if not condition.guests:
             return None
         if self.keeps_network:
@@ -117,7 +117,7 @@ class GuestsHere:
                 "neighbours that are guests would have the addresses of the measured one, and "
                 "with --keep-network they would be on its networks"
             )
-        # The measured one, too.
+        # Includes the measured guest.
         return why_too_many(condition.guests + 1, self.memory_mib * MIB, self.total_bytes)
 
 
@@ -129,8 +129,8 @@ def unfit_conditions(
     guests: GuestsHere,
     layout: Layout | None = None,
 ) -> dict[str, str]:
-    """Return the conditions that this host can't have, with the reason. `layout`: of its cgroups.
-    Raises HostError for one that is asked for by name."""
+    """Return the conditions that this host does not support, with the reason. `layout`: of its
+    cgroups. Raises HostError for one that is requested by name."""
     layout = layout or cgroups.detect()
     pin_plan = pin_plans[Strategy.COMPACT]
     found: dict[str, str] = {}
@@ -153,7 +153,7 @@ def unfit_conditions(
 def why_not(
     neighbour: Neighbour, topology: Topology, pin_plan: PinPlan, layout: Layout
 ) -> str | None:
-    """Return why this host can't have such neighbours; None where it can."""
+    """Return why this host cannot have such neighbours; None if it can."""
     cpus = cpus_of(neighbour, topology, pin_plan)
     if not cpus:
         return "no core that has a vCPU has another hardware thread that labctl may use"

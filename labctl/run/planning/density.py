@@ -29,19 +29,19 @@ from labctl.workloads.registry import workload_of
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Hold the plans of the guests that have CPUs of their own, by strategy; the next ones share
-    theirs, from the first on."""
+    """Hold the pin plans of the guests that have CPUs of their own, by strategy; further guests
+    share these CPUs, from the first on."""
 
     plans: Mapping[Strategy, tuple[PinPlan, ...]]
 
     def of(self, number: int) -> dict[Strategy, PinPlan]:
-        """Return the pin plans of the guest of that number, from 0."""
+        """Return the pin plans of guest `number`, from 0."""
         return {strategy: plans[number % len(plans)] for strategy, plans in self.plans.items()}
 
 
 def places(topology: Topology, alone: Mapping[Strategy, PinPlan]) -> Places:
-    """Return where as many guests go as the host has CPUs for all their vCPUs. `alone`: the plans
-    of one guest, which say how large it is and what topology it is shown."""
+    """Return the places of as many guests as the host has CPUs for all their vCPUs. `alone`: the
+    plans of one guest, which define its size and the topology that it is shown."""
     return Places({strategy: _side_by_side(topology, plan) for strategy, plan in alone.items()})
 
 
@@ -57,18 +57,18 @@ def _side_by_side(topology: Topology, alone: PinPlan) -> tuple[PinPlan, ...]:
     return (alone,)
 
 
-# Choose how many guests are tried next, until the limit breaks. Pure.
+# Choose how many guests to try next, until the limit breaks. Pure.
 
 
 class Search(StrEnum):
     UP = "up"
     """One more guest at each step."""
     BISECT = "bisect"
-    """Twice as many until the limit breaks, then halves of what is left between."""
+    """Twice as many until the limit breaks, then bisection."""
 
 
 def next_count(held: Mapping[int, bool], most: int, search: Search) -> int | None:
-    """Return how many guests come next; None when the number is known, or `most` held.
+    """Return how many guests to try next; None when the number is known, or `most` kept the limit.
 
     `held`: by number of guests, whether the limit held.
     """
@@ -83,7 +83,7 @@ def next_count(held: Mapping[int, bool], most: int, search: Search) -> int | Non
 
 def bracket(held: Mapping[int, bool]) -> tuple[int, int | None]:
     """Return the largest number that held below the smallest that broke (0 for none), and the
-    latter; None where none broke."""
+    latter; None if none broke."""
     broken = min((guests for guests, held_there in held.items() if not held_there), default=None)
     fitting = [
         guests for guests, there in held.items() if there and (broken is None or guests < broken)
@@ -92,16 +92,16 @@ def bracket(held: Mapping[int, bool]) -> tuple[int, int | None]:
 
 
 STUDY = "selftest"
-"""Study whose roles and image a density run has."""
+"""Study with the roles and the image of a density run."""
 
 _RESTORE_S = 4.0
-"""A restore and its first answer, of an emulated guest."""
+"""Time for a restore and its first answer, of an emulated guest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityRequest:
-    """Hold what a user asked for. `most`: guests that are tried at most; None for as many as the
-    host has memory for."""
+    """Hold a user's request. `most`: largest number of guests to try; None for as many as fit into
+    the host's memory."""
 
     workload: OneProgram
     limit: Limit
@@ -116,11 +116,11 @@ class DensityRequest:
     seed: int | None = None
     accel: Requested = "auto"
     wait_quiet_s: float = 600.0
-    """Time that it may wait altogether for others to leave the host alone."""
+    """Longest total wait for the host to become idle."""
 
     @property
     def sweep(self) -> SweepRequest:
-        """Return the request of a sweep that needs the same of this host."""
+        """Return the request of a sweep with the same requirements."""
         return SweepRequest(
             study=STUDY,
             places=self.places,
@@ -139,8 +139,8 @@ class DensityRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DensityPlan:
-    """Hold a plan for this host. `most_by`: what keeps it from trying more guests than `most`, a
-    clause; `places`: where each guest's threads run under a tuning that pins."""
+    """Hold a plan for this host. `most_by`: why no more than `most` guests are tried, a clause;
+    `places`: each guest's CPUs under a tuning that pins."""
 
     request: DensityRequest
     planned: Planned
@@ -158,12 +158,13 @@ class DensityPlan:
 
     @property
     def needed_mib(self) -> int:
-        """Return the memory that the most guests take with their QEMUs."""
+        """Return the memory of the largest number of guests, with their QEMUs."""
         return needed_bytes(self.most, self.memory_mib * MIB) // MIB
 
     @property
     def step_s(self) -> float:
-        """Return about how long one step takes with few guests: a restore, warm-up, the window."""
+        """Return the approximate duration of one step with few guests: a restore, warm-up, the
+        window."""
         declared = self.request.workload.workload
         return _RESTORE_S + workload_of(declared).file.trial.least_s + declared.duration_s
 
@@ -174,16 +175,16 @@ class DensityPlan:
 
 
 def plan_density(request: DensityRequest, accelerator: str | None = None) -> DensityPlan:
-    """Return the plan. Raises UsageError for a workload or a tuning that many guests can't have,
-    HostError where this host can't have the tunings or hasn't the memory."""
+    """Return the plan. Raises UsageError for a workload or a tuning that does not work with many
+    guests, HostError if this host does not support the tunings or lacks the memory."""
     _check_workload(request.workload)
     _check_tunings(request.tunings)
     return planned_density(request, plan_sweep(request.sweep, accelerator))
 
 
 def planned_density(request: DensityRequest, planned: Planned) -> DensityPlan:
-    """Return the plan of a request whose sweep is planned. Raises HostError for want of memory, and
-    for a workload that guests can't run here."""
+    """Return the plan of a request whose sweep is planned. Raises HostError if memory is short, and
+    for a workload that guests cannot run here."""
     skipped = planned.plan.skipped_workloads.get(request.workload.name, {})
     if (why := skipped.get(str(Kind.GUEST))) is not None:
         raise HostError(f"{request.workload.name} does not run in guests here: {why}")
@@ -225,7 +226,7 @@ def _check_tunings(names: Sequence[str]) -> None:
 
 
 def _most(asked: int | None, memory_mib: int) -> tuple[int, str]:
-    """Return how many guests are tried at most, and why no more."""
+    """Return the largest number of guests to try, and the reason for it."""
     room = most_guests(memory_mib * MIB)
     fitting, words = room if room is not None else (MOST_NEIGHBOURS, "the host reports no memory")
     if (asked or 1) > fitting:

@@ -1,4 +1,4 @@
-"""Find which tunings this host can have, and where their threads run."""
+"""Find which tunings this host supports, and where their threads run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from labctl.study.combine import JOINT
 from labctl.study.study import GuestShape, Study
 from labctl.study.tunings import load_tuning, load_tunings, tuning_names
 
-# Say what tunings ask of the host, for `labctl host tune`.
+# Collect the host settings of tunings, for `labctl host tune`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
-    """Hold what was asked of the host. `words`: those of its kernel's command line that the running
+    """Hold a request to tune the host. `words`: those of its kernel's command line that the running
     kernel was not booted with. `place`: where, with the CPUs of the guest that it is for."""
 
     names: tuple[str, ...]
@@ -42,12 +42,12 @@ class HostRequest:
 
 
 def asked_for(names: Sequence[str], vcpus: int | None = None) -> HostRequest:
-    """Return what tunings ask of the host; a name that is none is a profile of tuned.
+    """Return the host settings of tunings; a name that is not a tuning is a profile of tuned.
 
-    `vcpus` of the guest that CPUs are kept free for; None takes what a sweep would. Only reads.
-    Raises UsageError for a name that is neither, for two that contradict each other, for one that
-    asks nothing of the host, and for one that ends with this process; HostError when this host
-    can't have it.
+    `vcpus` of the guest that CPUs are kept free for; None takes a sweep's. Only reads. Raises
+    UsageError for an unknown name, for two that contradict each other, for one without host
+    settings, and for one that ends with this process; HostError if this host does not support
+    it.
     """
     host: dict[str, str] = {}
     words: list[str] = []
@@ -127,7 +127,7 @@ def _is_of_hosts(tuning: Tuning) -> bool:
 
 
 def _place(tunings: Iterable[Tuning], vcpus: int | None) -> KnobPlace:
-    """Return the CPUs of a guest as a sweep would have it, and the host's own."""
+    """Return a guest's CPUs as a sweep would choose them, and the host's own."""
     topology = read_topology()
     strategy = next(tuning.pin.strategy for tuning in tunings)
     plan = pin_plan(topology, vcpus or default_vcpus(topology), 1, strategy)
@@ -150,21 +150,21 @@ def offers_here(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Hold what stands between a tuning and this host. `lacking`: what it needs and the host
-    hasn't; `crowding`: what its pins and policies would do here."""
+    """Hold what prevents a tuning on this host. `lacking`: its unmet requirements; `crowding`:
+    effects of its pins and policies here."""
 
     lacking: tuple[Unmet, ...]
     crowding: tuple[PinProblem, ...]
 
     @property
     def hindrances(self) -> tuple[Unmet, ...]:
-        """Return why it can't run here; () when it can."""
+        """Return why it cannot run here; () if it can."""
         refused = (Unmet(text=p.text, remedy=p.hint) for p in self.crowding if p.refused)
         return (*self.lacking, *refused)
 
 
 def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> dict[str, Fit]:
-    """Return, for each tuning, what keeps it from running here and what its pins would do."""
+    """Return, for each tuning, what prevents it from running here and the effects of its pins."""
     pin_plans, unplaced = pin_plans_of(topology, offers.vcpus, tunings.values())
     found = {}
     for name, tuning in tunings.items():
@@ -182,7 +182,8 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
 
 
 def rt_runtime_us(tuning: Tuning) -> int:
-    """Return what real-time tasks may take of each second while the tuning is in force."""
+    """Return the real-time tasks' share of each second while the tuning is in force, in
+    microseconds."""
     value = tuning.host.get(RT_RUNTIME)
     if value is None and tuned.TUNED in tuning.host:
         value = tuned.sysctl(tuning.host[tuned.TUNED], "kernel.sched_rt_runtime_us")
@@ -195,8 +196,8 @@ def fitted(
     topology: Topology,
     asked_for: Collection[str],
 ) -> tuple[dict[str, str], list[str]]:
-    """Return tunings that this host can't have, with the reason, and warnings of the others' pins.
-    Raises for one that was asked for by name."""
+    """Return tunings that this host does not support, with the reason, and warnings about the
+    others' pins. Raises for one that was requested by name."""
     skipped: dict[str, str] = {}
     warnings: list[str] = []
     for name, fit in fits(tunings, offers, topology).items():
@@ -216,7 +217,7 @@ def host_memory_bytes() -> int:
 
 
 def check_memory(memory_mib: int, total_bytes: int) -> None:
-    """Raise UsageError where a guest of that size can't fit beside the host, whatever is free."""
+    """Raise UsageError if a guest of that size cannot fit beside the host, whatever is free."""
     most = (total_bytes - HEADROOM_BYTES) // MIB
     if memory_mib > most:
         raise UsageError(
@@ -228,8 +229,8 @@ def check_memory(memory_mib: int, total_bytes: int) -> None:
 
 
 def left_out(needs: Mapping[str, Tuning], offers: Offers) -> dict[str, str]:
-    """Return which of a study's arms are none on this host, with the reason. `needs`: tunings as
-    `needing` returns them."""
+    """Return which of a study's arms are impossible on this host, with the reason. `needs`: tunings
+    as `needing` returns them."""
     lacking = {name: unmet(tuning, offers) for name, tuning in needs.items()}
     return {name: "; ".join(one.text for one in found) for name, found in lacking.items() if found}
 
@@ -237,8 +238,8 @@ def left_out(needs: Mapping[str, Tuning], offers: Offers) -> dict[str, str]:
 def needing(
     study: Study, tunings: Mapping[str, Tuning], asked_for: Collection[str]
 ) -> dict[str, Tuning]:
-    """Return tunings with what the study requires of a host for them in place of their own needs.
-    Not those that were asked for by name."""
+    """Return tunings with the study's requirements for them in place of their own. Tunings
+    requested by name are left out."""
     return {
         name: replace(tunings[name], requires=need)
         for name, need in study.requires.items()
@@ -249,8 +250,8 @@ def needing(
 def pin_plans_of(
     topology: Topology, vcpus: int, tunings: Collection[Tuning]
 ) -> tuple[dict[Strategy, PinPlan], dict[Strategy, Unmet]]:
-    """Return the plan of each strategy that a tuning pins by, and why there is none. Compact there
-    is always: raises UsageError when even that has no room."""
+    """Return the pin plan of each strategy that a tuning pins by, and why others have none. Compact
+    always has one: raises UsageError if even that has no room."""
     iothreads = max(1, *(tuning.iothreads for tuning in tunings))
     plans = {Strategy.COMPACT: pin_plan(topology, vcpus, iothreads)}
     unplaced = {}
@@ -264,8 +265,8 @@ def pin_plans_of(
 
 
 def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet]:
-    """Find the strategies that put every thread where compact does and so are no other tuning,
-    unless the guest is shown its topology or has its memory by it."""
+    """Find the strategies that place every thread as compact does and so are not different tunings,
+    unless the guest's topology or memory placement follows the strategy."""
     pins, compact = plans[tuning.pin.strategy], plans[Strategy.COMPACT]
     shown = tuning.cpu.topology or tuning.memory.numa or tuning.memory.cells
     if tuning.pin.strategy is Strategy.COMPACT or shown:
@@ -286,7 +287,7 @@ def pins_digest(pin_plans: Mapping[Strategy, PinPlan]) -> str:
 
 
 def check_any_left(study: Study, tunings: Mapping[str, Tuning], skipped: Mapping[str, str]) -> None:
-    """Raise HostError when nothing is left of what the study would try."""
+    """Raise HostError if no arm of the study is left to try."""
     roles = study.roles.names()
     tried = [n for n in study.tunings if n not in roles and tunings[n].kind is Kind.GUEST]
     if tried and all(name in skipped for name in tried):
@@ -297,12 +298,12 @@ def check_any_left(study: Study, tunings: Mapping[str, Tuning], skipped: Mapping
         )
 
 
-# Choose the tunings that a saved guest can be restored with, and say which can't be had here.
+# Choose the tunings that a saved guest can be restored with, and list those unsupported here.
 
 
 def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
     """Return the catalogue's guest tunings that a saved baseline can be restored with, or `only`
-    these; raises UsageError for one that is none of them."""
+    these; raises UsageError for one that is not among them."""
     loaded = [load_tuning(name) for name in tuning_names()]
     names = [t.name for t in loaded if t.kind is Kind.GUEST and t.restore]
     for name in only:
@@ -315,7 +316,7 @@ def restorable(only: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def not_here(names: Collection[str], guest: GuestShape, accelerator: str) -> dict[str, str]:
-    """Return tunings that this host can't have, and why."""
+    """Return tunings that this host does not support, and why."""
     tunings = load_tunings(tuple(names))
     topology = read_topology()
     offers = offers_here(tunings.values(), guest, topology, accelerator)

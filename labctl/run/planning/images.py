@@ -1,4 +1,4 @@
-"""Choose which image a run's guests boot: its recipe, and a kernel of the user's own."""
+"""Choose the image of a run's guests: its recipe, and a kernel of the user's own."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import bytes_of
 
-# Say what a study's workloads add to the image that its guests boot.
+# Find what a study's workloads add to the image of its guests.
 
 
 def with_what_is_needed(recipe: Recipe, what: Plan | Study) -> Recipe:
-    """Return the recipe with a layer of what workloads, neighbours' too, need beside its own
-    packages. Raises UsageError for an image that gets none."""
+    """Return the recipe with a layer of what workloads, neighbours' included, need beyond its own
+    packages. Raises UsageError for an image that cannot have a layer."""
     programs = [*map(workload_of, what.workloads.values()), *programs_beside(what)]
     return _with_layer(recipe, programs)
 
 
 def with_what_neighbours_need(recipe: Recipe, what: Plan | Study) -> Recipe:
-    """Return the same without the workloads', for guests that are not made of the image."""
+    """Return the same for neighbours' workloads alone, for guests that are not made from the
+    image."""
     return _with_layer(recipe, programs_beside(what))
 
 
@@ -54,8 +55,8 @@ def _with_layer(recipe: Recipe, programs: Iterable[Workload]) -> Recipe:
 
 
 def refuse_files(workloads: Mapping[str, StudyWorkload], domain: str) -> None:
-    """Raise UsageError for workloads that bring files into an image, which a user's own VM is
-    not."""
+    """Raise UsageError for workloads that bring files into an image; a user's own VM is not
+    one."""
     for name, declared in workloads.items():
         if _brought(workload_of(declared)) is not None:
             raise UsageError(
@@ -88,11 +89,11 @@ def _brought(program: Workload) -> Brought | None:
 
 
 IMAGE = "debian-13"
-"""Image that guests boot where the study names no other."""
+"""Image of the guests if the study names no other."""
 
 
 def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Recipe:
-    """Return the recipe of a new run; raises UsageError when its kernel is none."""
+    """Return the recipe of a new run; raises UsageError if its kernel is not usable."""
     recipe = load_recipe(name)
     if kernel is not None:
         return recipe.with_kernel(read_kernel(kernel.resolve(), initrd and initrd.resolve()))
@@ -105,8 +106,8 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
 
 
 def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
-    """Return the recipe of the run `run` that is resumed: with what its workloads need and the
-    kernel that it began with, or a UsageError."""
+    """Return the recipe of the resumed run `run`, with its workloads' needs and the kernel that it
+    was started with, or raise UsageError."""
     recipe = with_what_is_needed(load_recipe(plan.guest.image), plan)
     if recorded is None:
         return recipe
@@ -133,7 +134,7 @@ def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
 def accelerator_of(
     recipe: Recipe, places: StatePaths, accel: Requested, listener: Listener
 ) -> Accelerator:
-    """Return what guests of that image run under; the image is built now if there is none."""
+    """Return the accelerator of that image's guests; the image is built now if there is none."""
     return accelerator(accel, built_image(recipe, places, listener).kernel, places)
 
 
@@ -144,13 +145,13 @@ def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image
 
 
 def accelerator_here(image: str, places: StatePaths, requested: Requested = "auto") -> Accelerator:
-    """Return what guests run under, by booting the kernel of that image, or any other that is at
-    hand; raises HostError when there is none."""
+    """Return the guests' accelerator, by booting the kernel of that image, or any other available
+    one; raises HostError if there is none."""
     return accelerator(requested, _kernel(image, places), places)
 
 
 def accelerator_or_error(image: str, places: StatePaths) -> Accelerator | LabctlError:
-    """Return the same, or why they are unknown."""
+    """Return the accelerator, or why it is unknown."""
     try:
         return accelerator_here(image, places)
     except LabctlError as error:
@@ -158,7 +159,7 @@ def accelerator_or_error(image: str, places: StatePaths) -> Accelerator | Labctl
 
 
 def _kernel(image: str, places: StatePaths) -> Path:
-    """Return what the probe boots: the image's kernel, another image's, else this host's own."""
+    """Return the kernel to probe with: the image's, another image's, else this host's own."""
     built = find(load_recipe(image), places) or next(iter(list_images(places)), None)
     if built is not None:
         return built.kernel
@@ -172,16 +173,16 @@ def _kernel(image: str, places: StatePaths) -> Path:
     )
 
 
-# Say how much of the host's memory and disk the guests of a plan take.
+# Compute how much of the host's memory and disk the guests of a plan take.
 
 
 OF_NO_STUDY = GuestShape(image=IMAGE, vcpus=None, memory_mib=1024)
-"""Shape of a guest where no study says: with the studies' default memory."""
+"""Shape of a guest without a study, with the studies' default memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestNeeds:
-    """Hold what must be available (memory) and free below the state folder (disk)."""
+    """Hold the memory and the disk space below the state folder that must be free."""
 
     memory_bytes: int
     disk_bytes: int
@@ -194,9 +195,9 @@ def guest_needs(
     image_is_built: bool,
     has_clones: bool = False,
 ) -> GuestNeeds:
-    """Return what a measured guest takes with the guests that run beside it. `what`: whose
-    conditions these are of; None: there are none. `has_clones`: it is measured in copies of itself,
-    whatever runs beside it."""
+    """Return the needs of a measured guest with the guests that run beside it. `what`: the owner of
+    these conditions; None if there are none. `has_clones`: the measured guests are copies, whatever
+    runs beside them."""
     memory_bytes = guest.memory_mib * MIB
     beside = most_guests(what) if what else 0
     return GuestNeeds(

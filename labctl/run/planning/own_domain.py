@@ -39,9 +39,8 @@ from labctl.store.run_folder import RunFolder
 from labctl.study.changes import Key, changes, dotted, word
 from labctl.study.study import Study
 
-# Check files that the administrator's own domain names before a copy opens them: disks at rest,
-# with every file that they are based on; firmware and a kernel that only root on this host can
-# change.
+# Check files that the administrator's own domain names before a copy opens them. Disks must be at
+# rest, with every backing file; firmware and a kernel must be writable by root of this host alone.
 
 
 FIRMWARE_FOLDERS: Final = tuple(
@@ -51,14 +50,14 @@ FIRMWARE_FOLDERS: Final = tuple(
 """Folders in which distributions put the firmware of guests."""
 
 MOST_LAYERS: Final = 64
-"""Files that a disk is based on, one on the other."""
+"""Longest chain of backing files."""
 
 _LOCKED = "lock"
 """Part of qemu-img's message about a file that another QEMU writes to."""
 
 
 def check_files(domain: OwnDomain) -> tuple[Path, ...]:
-    """Return the files that a copy opens where they are, those that disks are based on included.
+    """Return the files that a copy opens in place, including the disks' backing files.
 
     Raises UsageError for a file that no copy may open, HostError for a disk in use.
     """
@@ -103,9 +102,9 @@ def _why_no_file(path: Path) -> str | None:
 def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
     """Return the disk's files, as `_check_chain` does.
 
-    Raises HostError while another process writes to the disk: QEMU's own locks tell of QEMUs, on
-    other hosts of a shared file system as well; O_EXCL tells of mounts (open(2)). Raises UsageError
-    for a disk that isn't what the XML says, or that lacks a part.
+    Raises HostError while another process writes to the disk: QEMU's own locks show other QEMUs,
+    also on other hosts of a shared file system; O_EXCL shows mounts (open(2)). Raises UsageError
+    for a disk that does not match the XML, or that lacks a part.
     """
     try:
         exclusive = os.O_EXCL if _check_kind(domain, f"disk {disk.name}", disk.path) else 0
@@ -118,8 +117,8 @@ def _check_at_rest(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
 
 
 def _check_chain(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
-    """Return the disk's file and each that it is based on, which is opened only when its name is
-    that of a file: a header could name a host of the network, or QEMU's options."""
+    """Return the disk's file and each of its backing files. One is opened only if its name is that
+    of a file: a header could name a host of the network, or QEMU's options."""
     path, kind = str(disk.path), disk.format
     layers: list[Path] = []
     for _ in range(MOST_LAYERS):
@@ -157,7 +156,7 @@ def _check_chain(domain: OwnDomain, disk: OwnDisk) -> list[Path]:
 
 def _check_kind(domain: OwnDomain, what: str, path: Path) -> bool:
     """Return whether the file of a disk or of variables is a block device. Raises UsageError for
-    what is no file either: opening a pipe may wait for ever, opening another device do anything."""
+    other special files: opening a pipe may wait for ever, opening another device do anything."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -212,13 +211,13 @@ def _in_use(domain: OwnDomain, disk: OwnDisk) -> HostError:
 
 
 XML = "domain.xml"
-"""The owner's XML in the run's folder: a resumed run takes the domain from there."""
+"""Owner's XML in the run's folder: a resumed run takes the domain from there."""
 
 _OF_XML = frozenset(
     ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
     + ("cpu", "kvm", "hyperv", "timers", "memory", "disk", "network")
 )
-"""Keys of a tuning that are said in the domain's XML, but for the pin of vhost's workers."""
+"""Keys of a tuning that are set in the domain's XML, except the pin of vhost's workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +230,12 @@ class OwnGuest:
     disks_as_found: Mapping[str, tuple[int, int]]
     """Disk to its size and time of last change in ns (0 for block devices, which have none)."""
     files_as_found: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
-    """File that a copy opens where it is to which file that was when it was looked at: what a disk
-    is based on is in no other place of the plan."""
+    """File that a copy opens in place, to its identity when it was checked: backing files are
+    nowhere else in the plan."""
 
     def check(self) -> None:
-        """Raise HostError when a disk was changed since, or put another file in the place
-        of one that was looked at: what a copy's guest reads then is no longer one disk."""
+        """Raise HostError if a disk was changed or a checked file was replaced since: the copies'
+        guests would then not all read the same disk."""
         now = _looks(self.domain)
         changed = [name for name, look in self.disks_as_found.items() if now.get(name) != look]
         if changed:
@@ -254,7 +253,7 @@ class OwnGuest:
 
     @property
     def record(self) -> DomainUsed:
-        """Return what run.json says of it."""
+        """Return its entry in run.json."""
         content = {"xml": self.domain.xml, "disks": dict(self.disks_as_found)}
         return DomainUsed(
             name=self.domain.name,
@@ -285,21 +284,21 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
 
 
 def _content(path: Path) -> bytes:
-    """Read as much of the file as shows whether it is too large."""
+    """Read just enough of the file to see whether it is too large."""
     with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
 
 
 def is_file(asked: str) -> bool:
-    """Return whether a user means a file, and no name of a domain."""
+    """Return whether a user means a file, not the name of a domain."""
     return asked.endswith(".xml") or "/" in asked
 
 
 def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest:
     """Return the domain to copy. Only reads.
 
-    Raises UsageError where there is none, or where it can't be copied; HostError when it isn't
-    shut off or a disk of it is in use.
+    Raises UsageError if it does not exist or cannot be copied; HostError if it is not shut off or a
+    disk of it is in use.
     """
     domain = domain_asked_for(asked, connect)
     if keep_network and connect is None and "network" in domain.networks:
@@ -314,7 +313,7 @@ def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest
 
 
 def own_of_run(folder: RunFolder, recorded: DomainUsed | None) -> OwnGuest | None:
-    """Return the domain that a run began with; None where it measures an image."""
+    """Return the domain that a run was started with; None if it measures an image."""
     if recorded is None:
         return None
     domain = own_domain(_content(folder.path / XML), f"domain '{recorded.asked}'")
@@ -322,8 +321,8 @@ def own_of_run(folder: RunFolder, recorded: DomainUsed | None) -> OwnGuest | Non
 
 
 def check_room(domain: OwnDomain, topology: Topology, remedy: str | None = None) -> None:
-    """Raise UsageError when the domain has more vCPUs than labctl may pin to CPUs of its own.
-    `remedy`: what else helps, in words."""
+    """Raise UsageError if the domain has more vCPUs than labctl may pin to CPUs of its own.
+    `remedy`: an alternative, in words."""
     if domain.vcpus > len(topology.pinnable):
         other = f", {remedy}" if remedy else ""
         raise UsageError(
@@ -335,8 +334,8 @@ def check_room(domain: OwnDomain, topology: Topology, remedy: str | None = None)
 
 
 def check_places(domain: OwnDomain, topology: Topology) -> None:
-    """Raise UsageError when the domain's own pins name what labctl can't use here: libvirt would
-    start no guest."""
+    """Raise UsageError if the domain's own pins name CPUs or nodes that labctl cannot use here:
+    libvirt would start no guest."""
     cpus, nodes = named_places(domain)
     for what, absent, here in (
         ("CPU", cpus - topology.pinnable, topology.pinnable),
@@ -352,8 +351,8 @@ def check_places(domain: OwnDomain, topology: Topology) -> None:
 
 
 def own_study(study: Study, own: OwnGuest, vcpus: int | None, memory_mib: int | None) -> Study:
-    """Return the study for the domain: with its vCPUs and its memory, and without the native
-    role. Raises UsageError where the command line asks for others."""
+    """Return the study for the domain: with its vCPUs and its memory, and without the native role.
+    Raises UsageError if the command line asks for others."""
     if vcpus is not None or memory_mib is not None:
         raise UsageError(
             f"'{own.domain.name}' has its own vCPUs and memory ({own.domain.vcpus} vCPUs, "
@@ -374,7 +373,7 @@ def misfits(
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> dict[str, list[Unmet]]:
-    """Return tunings that the domain can't be measured with, and why."""
+    """Return tunings that the domain cannot be measured with, and why."""
     found = {}
     for name, tuning in tunings.items():
         if reasons := list(_misfit(domain, tuning, baseline, pin_plans, accelerator)):
@@ -383,7 +382,7 @@ def misfits(
 
 
 def refuse_misfit(domain: OwnDomain, tuning: Tuning, reasons: Sequence[Unmet]) -> None:
-    """Raise UsageError for a tuning that was asked for by name and doesn't fit; nothing when
+    """Raise UsageError for a tuning that was requested by name and does not fit; do nothing if
     `reasons` is empty."""
     if reasons:
         raise UsageError(
@@ -415,7 +414,7 @@ def _misfit(
     plan = pin_plans.get(tuning.pin.strategy)
     changed = changes(tuning, baseline)
     if plan is None or not changed or not all(map(_is_of_xml, changed)):
-        return  # what it does to host or guest, or by being booted, needs nothing of the XML
+        return  # changes of the host, the guest or the boot need nothing of the XML
     if not is_changed(domain, tuning, plan, baseline, accelerator):
         yield Unmet(
             text=f"'{domain.name}' has all of it already, or nothing that it would change",
@@ -434,8 +433,8 @@ def durabilities(
     pin_plans: Mapping[Strategy, PinPlan],
     accelerator: str,
 ) -> dict[str, str]:
-    """Return the durability of the domain's disks under each tuning that fits it (METHOD 10): its
-    own XML has the cache mode wherever the tuning does not."""
+    """Return the durability of the domain's disks under each tuning that fits it (METHOD 10): the
+    cache mode is that of its own XML unless the tuning sets it."""
     return {
         name: durability(
             compared(domain, tuning, pin_plans[tuning.pin.strategy], baseline, accelerator)
@@ -453,7 +452,7 @@ def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
 
 
 def _is_of_xml(key: Key) -> bool:
-    """Tell whether the domain's XML says it."""
+    """Return whether it is set in the domain's XML."""
     return key[0] in _OF_XML and key != ("pin", "vhost")
 
 
@@ -469,7 +468,7 @@ def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """Return which file a path leads to, and as it was when; () where there is none."""
+    """Return the identity and state of the file at a path; () if there is none."""
     try:
         seen = path.stat()
     except OSError:
@@ -485,7 +484,7 @@ def _looks(domain: OwnDomain) -> dict[str, tuple[int, int]]:
         try:
             seen = disk.path.stat()
         except OSError:
-            continue  # gone: that is a change
+            continue  # a missing file is a change
         found[disk.name] = (
             (0, 0) if stat.S_ISBLK(seen.st_mode) else (seen.st_size, seen.st_mtime_ns)
         )

@@ -1,4 +1,4 @@
-"""Make the plan of a new run, from what a user asked for, for this host. Only reads."""
+"""Make the plan of a new run for this host, from a user's request. Only reads."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ from labctl.workloads.registry import checkers, workload_of
 
 
 def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned:
-    """Return the plan that `sweep` would carry out. Only reads.
+    """Return the plan that `sweep` would run. Only reads.
 
-    `accelerator`: what guests run under, where the caller has found out. Raises UsageError for a
-    bad request, HostError when this host can't have what was asked for by name, what has a role,
-    or any tuning of the study.
+    `accelerator`: the guests', if the caller knows it. Raises UsageError for a bad request,
+    HostError if this host does not support what was requested by name, what has a role, or any
+    tuning of the study.
     """
     study = load_study(
         request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
@@ -181,13 +181,13 @@ def _planned(
     )
 
 
-# Plan a run: a new one, one that goes on, or one that is extended.
+# Plan a run: a new, resumed or extended one.
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Hold what the folder of a run that goes on says of how it began, and of how far its rule and
-    its extensions took it."""
+    """Hold from the folder of a resumed run how it was started, and how far its rule and its
+    extensions have taken it."""
 
     folder: RunFolder
     record: RunRecord
@@ -196,8 +196,8 @@ class Begun:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Begun:
-        """Return what is there. Raises UsageError for a run that labctl can't go on with,
-        BrokenError for one that isn't whole."""
+        """Return the folder's content. Raises UsageError for a run that labctl cannot resume,
+        BrokenError for one that is damaged."""
         record = folder.read_run()
         if record.imported:
             raise UsageError(f"run '{folder.name}' was imported, so labctl cannot continue it")
@@ -210,7 +210,7 @@ class Begun:
 
 
 def on_its_connection(request: SweepRequest, begun: Begun | None) -> SweepRequest:
-    """Return the request over the connection that its run was begun with: another one has another
+    """Return the request over the connection that its run was started with: another one has another
     QEMU user and other cgroups."""
     if begun is None or request.connect is not None:
         return request
@@ -219,7 +219,7 @@ def on_its_connection(request: SweepRequest, begun: Begun | None) -> SweepReques
 
 
 def planned_for(request: SweepRequest, begun: Begun | None) -> Planned:
-    """Return the plan of a request: of a new run, or of one that was begun."""
+    """Return the plan of a request, for a new or a resumed run."""
     if begun is None:
         return plan_sweep(request)
     if request.extend:
@@ -228,8 +228,8 @@ def planned_for(request: SweepRequest, begun: Begun | None) -> Planned:
 
 
 def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> Planned:
-    """Return the plan, made once more where it hangs on what guests run under, which only a kernel
-    that boots can tell, or on what that kernel or the image has: there is none before the image is
+    """Return the plan, made again if it depends on the guests' accelerator, which only a booting
+    kernel shows, or on the contents of the kernel or the image, which exists only once it is
     built."""
     if not (planned.hangs_on_accelerator or planned.hangs_on_image or planned.unchecked):
         return planned
@@ -238,8 +238,8 @@ def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> P
 
 
 def plan_of(begun: Begun) -> Plan:
-    """Return what a run carries out: its plan until its rule ended it, and what extends it
-    since."""
+    """Return the plan that a run follows: its original plan until its rule ended it, and its
+    extensions."""
     stopped = begun.record.stopped
     ended_after = stopped.blocks if stopped else None
     return as_carried_out(Plan.of(begun.plan), ended_after, begun.extensions)
@@ -265,8 +265,7 @@ def extended_plan(begun: Begun, blocks: int) -> Planned:
 
 
 def resumed_plan(begun: Begun) -> Planned:
-    """Return the plan of a run and of its extensions, for a host that is still the one it was made
-    for."""
+    """Return the plan of a run and of its extensions, for a host that has not changed since."""
     plan, folder = plan_of(begun), begun.folder
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings))
@@ -294,12 +293,12 @@ def resumed_plan(begun: Begun) -> Planned:
     )
 
 
-# Tell how far a run has come with its plan.
+# Find how far a run has come with its plan.
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Say how far a run is. `boots`: the plan's boots that have a trial yet to be done, in order;
+    """Hold how far a run is. `boots`: the plan's boots with a trial still to do, in order;
     `last_boot`: the number of the last boot that was made, 0 for a new run."""
 
     boots: tuple[int, ...]
@@ -314,7 +313,7 @@ def reached(plan: Plan, folder: RunFolder) -> Reached:
     """Return how far the run in `folder` has come with `plan`."""
     records = _records(folder, plan)
     finished = _done(records)
-    # Which other spares run is only known when the planned blocks are over.
+    # Whether other spares run is only known when the planned blocks are over.
     unused = set(plan.spare_blocks) - {record.block for record in records}
     left = [t.boot for t in plan.in_order if t.number not in finished and t.block not in unused]
     last = max((record.boot for record in records), default=0)

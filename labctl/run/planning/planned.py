@@ -1,4 +1,4 @@
-"""Hold a sweep's request, and the plan that is made of it for this host."""
+"""Hold a sweep's request, and its plan for this host."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from labctl.workloads.registry import workload_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """Hold what a user asked for. `resume`: the run to go on with; the rest of its plan is on disk.
+    """Hold a user's request. `resume`: the run to resume; the rest of its plan is on disk.
     `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
-    `kernel`, `initrd`: what guests boot in place of what the image brings. `domain`: the user's
-    own, a name or a file, in place of an image; `keep_network`: its copy stays on its networks.
-    `verifies`: the run and the tuning of the advice that is measured once more. `wait_quiet_s`: for
-    how long altogether a run may wait for others to leave the host alone."""
+    `kernel`, `initrd`: those of the guests in place of the image's. `domain`: the user's own, a
+    name or a file, in place of an image; `keep_network`: its copy stays on its networks.
+    `verifies`: the run and the tuning of the advice that is measured again. `wait_quiet_s`: longest
+    total wait of a run for the host to become idle."""
 
     study: str
     places: StatePaths
@@ -62,9 +62,9 @@ class Planned:
     """Hold a plan for this host, and its input. Nothing was started or changed.
 
     `pin_plans`: of each strategy that a tuning of the plan pins by, compact always.
-    `hangs_on_accelerator`: tunings that are in the plan although it is unknown yet whether guests
-    run under what they need: only a kernel that boots can tell. `hangs_on_image`: so are workloads
-    that need something of the kernel of an image that isn't built yet.
+    `hangs_on_accelerator`: tunings in the plan that need a certain accelerator while it is still
+    unknown, because only a booting kernel shows it. `hangs_on_image`: likewise workloads that need
+    a feature of the kernel of an image that is not built yet.
     """
 
     plan: Plan
@@ -76,9 +76,9 @@ class Planned:
     hangs_on_accelerator: tuple[str, ...] = ()
     hangs_on_image: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
-    """Sentences about programs that are looked for once the image is built."""
+    """Sentences about programs that can be checked only once the image is built."""
     own: OwnGuest | None = None
-    """The user's own domain, where that is what runs."""
+    """User's own domain, if the run measures one."""
     added: Extension | None = None
     """Part of the plan that is not on disk yet, for a run that is extended."""
 
@@ -100,14 +100,13 @@ class Planned:
 
 def has_native_network(plan: Plan) -> bool:
     """Return whether native runs need a network of their own: programs from files may have servers,
-    whose ports are then neither taken nor reached by anything else."""
+    whose ports must be free and unreachable for anything else."""
     is_declared = any(declared.definition is not None for declared in plan.workloads.values())
     return is_declared or has_peers(plan)
 
 
 def has_peers(what: Plan | Study) -> bool:
-    """Return whether any of its workloads talks to a peer, so that its machines need a link to
-    one."""
+    """Return whether any of its workloads needs a peer, so that its machines need a link to one."""
     return any(
         workload_of(declared).peer(declared.parameters) is not None
         for declared in what.workloads.values()

@@ -29,8 +29,8 @@ _APT_S = 30
 def check_programs(
     programs: Mapping[str, Workload], recipe: Recipe, places: StatePaths
 ) -> tuple[str, ...]:
-    """Return what is only known once the recipe's image is built, as sentences. Raises UsageError
-    for a program that the image lacks, and for a package that this host's apt doesn't know."""
+    """Return sentences on what is only known once the recipe's image is built. Raises UsageError
+    for a program that the image lacks, and for a package that this host's apt does not know."""
     doubtful = _check_packages(programs, recipe)
     layered = recipe.with_kernel(None)
     whole = _readable_tree(layered, places)
@@ -65,7 +65,7 @@ def check_programs(
 
 
 def _remedy(program: str) -> str:
-    """Return how a program gets into an image, by what this host knows of it."""
+    """Return how to get a program into an image, by what this host knows of it."""
     if "/" in program and Path(program).is_file() and not Path(program).is_absolute():
         name = Path(program).name
         return (
@@ -79,8 +79,8 @@ def _remedy(program: str) -> str:
 
 
 def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> tuple[str, ...]:
-    """Return packages that this host's apt doesn't know and that the image's release may have, as
-    sentences. Raises UsageError for an unknown one where host and image share their lists."""
+    """Return sentences on packages that this host's apt does not know and the image's release may
+    have. Raises UsageError for an unknown one if host and image share their lists."""
     suite = recipe.spec.suite
     is_shared = suite is not None and bool(host_sources(suite)) and _has_lists(suite)
     doubtful = []
@@ -111,7 +111,7 @@ def _has_lists(suite: str) -> bool:
 
 
 def _unknown_packages(names: Collection[str]) -> set[str]:
-    """Return those that apt doesn't have; nothing where it has no lists."""
+    """Return those that apt does not have; none if it has no lists."""
     if not _has_lists("*"):
         return set()
     shown = _said("apt-cache", "show", "--no-all-versions", *sorted(names))
@@ -119,8 +119,8 @@ def _unknown_packages(names: Collection[str]) -> set[str]:
 
 
 def _said(*argv: str) -> str:
-    """Return what a program of the package system prints, whatever its status: apt-cache ends with
-    100 where it doesn't know a package; "" where it can't be asked."""
+    """Return the output of a program of the package system, whatever its status: apt-cache ends
+    with 100 for an unknown package; "" if it cannot be run."""
     try:
         return process.run(argv, deadline=Deadline.after(_APT_S, argv[0]), check=False).stdout
     except LabctlError:
@@ -128,22 +128,21 @@ def _said(*argv: str) -> str:
 
 
 def _readable_tree(recipe: Recipe, places: StatePaths) -> Path | None:
-    """Return the tree of the image that is built of a recipe; None without one that this user may
-    look into."""
+    """Return the tree of the image built from a recipe; None without one that this user may
+    read."""
     image = find(recipe, places)
     return image.tree if image and os.access(image.tree, os.R_OK | os.X_OK) else None
 
 
 def _is_in(tree: Path, program: str) -> bool:
-    """Return whether a program is in a tree. A link counts: it may lead to a place that is there
-    only when the tree is the root."""
+    """Return whether a program is in a tree. A link counts, because its target may exist only if
+    the tree is the root."""
     folders = ("",) if "/" in program else _PATH
     return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
 
 
 def _is_shipped(program: Workload) -> bool:
-    """Return whether it is one that labctl brings, whose packages are known to have its
-    programs."""
+    """Return whether it is one of labctl's own, whose packages are known to have its programs."""
     known = checkers()
     path = known.file_of(program.name)
     is_ours = path is not None and path.is_relative_to(shipped_data())

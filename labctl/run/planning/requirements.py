@@ -1,4 +1,4 @@
-"""Compare what a tuning needs with what this host has: checked before anything starts."""
+"""Compare a tuning's requirements with this host, before anything starts."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _CAP_SYS_RESOURCE = 24
 """Its bit in a capability set (linux/capability.h)."""
 
 _ISOLATING = ("isolcpus", "nohz_full")
-"""Words of a guest's command line that take CPUs away from its own housekeeping."""
+"""Words of a guest's command line that take CPUs away from the guest's own housekeeping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmet:
-    """Name a requirement of a tuning that the host lacks, as a clause, and its remedy. `text` never
-    changes from minute to minute: it is part of the plan."""
+    """Name a requirement of a tuning that the host lacks, as a clause, and its remedy. `text` is
+    stable over time, because it is part of the plan."""
 
     text: str
     remedy: str
@@ -51,11 +51,11 @@ class Unmet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """Hold what this host has, as far as the tunings at hand ask for it.
+    """Hold this host's properties, as far as the given tunings need them.
 
-    `accelerator` None: not known before a kernel is booted. `huge_pages`: free ones by size; a
-    size that the kernel doesn't have is not in it. `knob_problems`: by tuning, why what it sets on
-    the host can't be set.
+    `accelerator` None: unknown until a kernel is booted. `huge_pages`: free ones by size; sizes
+    that the kernel lacks are missing. `knob_problems`: by tuning, why its host settings cannot be
+    set.
     """
 
     accelerator: str | None = None
@@ -65,7 +65,7 @@ class Offers:
     vcpus: int
     guest_memory_bytes: int
     memory_bytes: int | None = None
-    """Memory that new work can have without swapping."""
+    """Memory available to new work without swapping."""
     versions: Mapping[str, str | None] = field(default_factory=dict)
     cpu_flags: frozenset[str] = frozenset()
     huge_pages: Mapping[str, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Offers:
     """True if QEMU may lock all of its memory."""
     knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weight_problems: Mapping[str, str] = field(default_factory=dict)
-    """Reasons by tuning why its guest can't have the CPU weight that it asks for."""
+    """Reasons by tuning why its guest cannot have the requested CPU weight."""
 
 
 def read_offers(
@@ -87,10 +87,11 @@ def read_offers(
     memory_mib: int,
     accelerator: str | None,
 ) -> Offers:
-    """Return what this host has of what `tunings` ask for. Only reads, and only what is asked for:
-    the versions of libvirt and QEMU cost a library and a process.
+    """Return this host's properties that `tunings` need. It only reads, and only what is needed,
+    because the versions of libvirt and QEMU cost a library and a process.
 
-    Raises UsageError naming the tuning for a knob of the host, or a value, that doesn't exist.
+    Raises UsageError naming the tuning for an unknown knob of the host, or a value that it
+    lacks.
     """
     tunings = list(tunings)
     requires = [tuning.requires for tuning in tunings]
@@ -124,7 +125,7 @@ def read_offers(
 
 
 def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
-    """Return everything that this host lacks for the tuning; [] when it can have it. Pure."""
+    """Return all unmet requirements of the tuning; [] if the host supports it. Pure."""
     need = tuning.requires
     return [
         *_accelerator(need, offers),
@@ -143,7 +144,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
 
 
 def refuse(tuning: Tuning, problems: Iterable[Unmet]) -> None:
-    """Raise HostError with all of `problems` and their remedies; nothing when there is none."""
+    """Raise HostError with all of `problems` and their remedies; do nothing if there are none."""
     problems = list(problems)
     if problems:
         raise HostError(
@@ -296,9 +297,9 @@ def _weight_problems(tunings: Sequence[Tuning]) -> dict[str, str]:
 
 
 def _may_lock_memory() -> bool:
-    """Find out whether QEMU may lock memory: libvirt takes the limit away from a QEMU with
-    <locked/> (virProcessSetMaxMemLock), which a process without CAP_SYS_RESOURCE can't for another
-    value than it has (setrlimit(2))."""
+    """Return whether QEMU may lock memory. libvirt lifts the limit of a QEMU with <locked/>
+    (virProcessSetMaxMemLock); a process without CAP_SYS_RESOURCE can only do that if the value
+    stays the same (setrlimit(2))."""
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY:
         return True
     status = Path(_STATUS).read_text(encoding="ascii", errors="replace")
@@ -338,7 +339,7 @@ def _and(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-# Check what workloads need of kernels: a tracer of those that they would run under, a congestion
+# Check workloads' requirements to kernels: a tracer of the kernel that they run under, a congestion
 # control of the host's.
 
 
@@ -347,8 +348,8 @@ _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Hold what a study would run under: the host's kernel natively, in guests that of an image, or
-    of a foreign domain. `image`: None where it isn't built."""
+    """Hold the kernels of a study: the host's natively, in guests that of an image or of a foreign
+    domain. `image`: None if it is not built."""
 
     recipe: Recipe
     image: Image | None
@@ -356,7 +357,7 @@ class Kernels:
 
     @classmethod
     def here(cls, image: str, places: StatePaths) -> Kernels:
-        """Return those of an image of labctl's by its name."""
+        """Return the kernels of this host and of labctl's image of that name."""
         return cls.of(load_recipe(image), places)
 
     @classmethod
@@ -365,11 +366,11 @@ class Kernels:
 
     @property
     def guests_are_unknown(self) -> bool:
-        """Return whether building the image would tell more."""
+        """Return whether building the image would show more."""
         return self.image is None and self.recipe.kernel is None and not self.is_own_domain
 
     def have(self, side: Kind, tracer: str) -> bool | None:
-        """Return None where nothing tells."""
+        """Return whether the kernel of that side has the tracer; None if that is unknown."""
         if side is Kind.NATIVE:
             return has_tracer(tracer)
         config = self._guest_config()
@@ -405,7 +406,7 @@ class Kernels:
 
 
 def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
-    """Return the tracers that workloads of a study need, by the names of those that need any."""
+    """Return the tracers that workloads of a study need, by the workloads' names."""
     needed = {name: workload_of(item).tracers for name, item in study.workloads.items()}
     return {name: tracers for name, tracers in needed.items() if tracers}
 
@@ -413,9 +414,8 @@ def tracers_of(study: Study) -> dict[str, tuple[str, ...]]:
 def lacking(
     study: Study, sides: Collection[Kind], kernels: Kernels
 ) -> dict[str, dict[Kind, Unmet]]:
-    """Return by workload and side why it can't run there. An unknown kernel is left to the
-    trial.
-    """
+    """Return by workload and side why it cannot run there. An unknown kernel is left to the
+    trial."""
     found: dict[str, dict[Kind, Unmet]] = {}
     for name, item in study.workloads.items():
         left_out = workload_of(item).left_out(item.parameters)
@@ -441,8 +441,8 @@ def lacking(
 
 
 def _lacking_control(workload: Workload, given: Mapping[str, Value]) -> Unmet | None:
-    """Return why its peer or competitor can't have TCP's congestion control; None where it can, or
-    where nothing tells."""
+    """Return why its peer or competitor cannot have TCP's congestion control; None if it can, or if
+    that is unknown."""
     control = workload.congestion_control(workload.check_parameters(given))
     if not control or has_congestion_control(control) is not False:
         return None
@@ -454,7 +454,7 @@ def _lacking_control(workload: Workload, given: Mapping[str, Value]) -> Unmet | 
 
 
 def _without_cgroups(study: Study) -> dict[str, str]:
-    """Return by workload why this host can't limit its command as its file asks for."""
+    """Return by workload why this host cannot limit its command as its file requests."""
     found = {}
     for name, item in study.workloads.items():
         controllers = workload_of(item).controllers(item.parameters)
@@ -466,8 +466,8 @@ def _without_cgroups(study: Study) -> dict[str, str]:
 def untraceable(
     study: Study, sides: Collection[Kind], kernels: Kernels, asked_for: Collection[str]
 ) -> dict[str, dict[str, str]]:
-    """Return what `lacking` says, as a plan has it. Raises HostError for a workload that is asked
-    for by name and can run on none of the sides."""
+    """Return the result of `lacking` in a plan's form. Raises HostError for a workload that is
+    requested by name and can run on no side."""
     found = lacking(study, sides, kernels)
     for name in asked_for:
         reasons = found.get(name, {})

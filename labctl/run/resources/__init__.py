@@ -1,1 +1,1 @@
-"""Provide what guests and trials take of the host for a while: huge pages, disks."""
+"""Provide resources of the host to guests and trials for a while: huge pages, disks."""

@@ -13,12 +13,12 @@ from labctl.base.paths import DATA_DISK_BYTES
 from labctl.base.process import Deadline, run
 
 _IMAGE_BYTES = 3 * 1024 * 1024 * 1024
-"""Tree, qcow2 and the raw disk that a build makes on the way."""
+"""Space for tree, qcow2 and the raw disk that a build makes on the way."""
 _CHUNK = 4 * 1024 * 1024
 
 
 FLASH = "flash"
-"""Format of a file of UEFI variables: small, and copied where a disk gets an overlay."""
+"""Format of a file of UEFI variables: small, so it is copied while a disk gets an overlay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class DiskFile:
 
 
 Disks = Mapping[str, DiskFile]
-"""All disks of a guest at one moment, by the names that its domain has for them."""
+"""Disks of a guest at one moment, by their names in its domain."""
 
 
 def make_overlays(disks: Disks, folder: Path, stem: str) -> Disks:
@@ -40,7 +40,7 @@ def make_overlays(disks: Disks, folder: Path, stem: str) -> Disks:
         if disk.format == FLASH:
             made[name] = DiskFile(folder / f"{stem}-{name}.fd", FLASH)
             made[name].path.unlink(missing_ok=True)
-            if disk.path.exists():  # else libvirt makes it of the firmware's template
+            if disk.path.exists():  # otherwise libvirt makes it from the firmware's template
                 shutil.copyfile(disk.path, made[name].path)
         else:
             made[name] = DiskFile(folder / f"{stem}-{name}.qcow2")
@@ -56,8 +56,9 @@ def remove_disks(disks: Disks) -> None:
 def disk_bytes_needed(
     memory_bytes: int, *, data_disks: int, image_is_built: bool, has_clones: bool = False
 ) -> int:
-    """Return what a sweep may write to the state folder: the data disks and their pristine copy,
-    save files (each with a copy where it `has_clones`), and an image that is yet to be built."""
+    """Return the bytes that a sweep may write to the state folder: the data disks and their
+    pristine copy, save files (each with a copy if it `has_clones`), and an image that is not built
+    yet."""
     data_bytes = (data_disks + 1) * DATA_DISK_BYTES
     saved_bytes = 2 * memory_bytes * (2 if has_clones else 1)
     return data_bytes + saved_bytes + (0 if image_is_built else _IMAGE_BYTES)
@@ -91,8 +92,8 @@ _SUFFIXES = {RAW: "img", QCOW2: "qcow2"}
 
 @dataclass(slots=True)
 class DataDisks:
-    """Hold files full of random data, a disk each, and their pristine copy: raw, and also as qcow2
-    images where a tuning needs some.
+    """Hold files full of random data, one per disk, and their pristine copy: raw, and also as qcow2
+    images if a tuning needs some.
 
     Never an overlay and never sparse: reads of unwritten extents cost nothing and writes to them
     cost a third more (METHOD rule 10).
@@ -102,7 +103,7 @@ class DataDisks:
     is_dirty: bool = True
     """True if they may have been written to since they were last pristine."""
     formats: frozenset[str] = frozenset({RAW})
-    """Those that the run's tunings use; native runs use the raw files."""
+    """Formats that the run's tunings use; native runs use the raw files."""
     count: int = 1
 
     @property
@@ -110,7 +111,7 @@ class DataDisks:
         return self.paths_in(RAW)
 
     def paths_in(self, form: str) -> tuple[Path, ...]:
-        """Return a disk's file each, in the order of their numbers."""
+        """Return each disk's file, in the order of their numbers."""
         numbers = ("", *range(2, self.count + 1))
         return tuple(self.folder / f"data{number}.{_SUFFIXES[form]}" for number in numbers)
 
@@ -123,7 +124,7 @@ class DataDisks:
         return self.folder / f"pristine.{_SUFFIXES[form]}"
 
     def make(self) -> None:
-        """Make all files unless they are there and whole."""
+        """Make all files unless they exist and are complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._make_pristine()
         if QCOW2 in self.formats:
@@ -168,11 +169,11 @@ class DataDisks:
             aside.unlink(missing_ok=True)
 
     def reset(self) -> None:
-        """Write the pristine data again if need be, in place: a file keeps its extents and its
-        inode, so a running guest sees it.
+        """Write the pristine data again if needed, in place: a file keeps its extents and its
+        inode, so a running guest sees the data.
 
-        A qcow2's tables are written again as they were: writes to an image that is full change
-        none of them, and no workload discards.
+        A qcow2's tables are written as they were: writes to a full image change none of them, and
+        no workload discards.
         """
         if not self.is_dirty:
             return
@@ -182,8 +183,8 @@ class DataDisks:
         self.is_dirty = False
 
     def forget(self) -> None:
-        """Drop the disks from the host's page cache, where both sides' I/O may find them, by cache
-        mode. These files alone: dropping all caches would slow everybody on the host."""
+        """Drop the disks from the host's page cache, where both sides' I/O may find them, depending
+        on the cache mode. Only these files: dropping all caches would slow the whole host."""
         for path in self.files:
             with open(path, "r+b") as file:
                 os.fdatasync(file.fileno())
@@ -206,7 +207,7 @@ def _is_whole(path: Path) -> bool:
         found = path.stat()
     except FileNotFoundError:
         return False
-    # A qcow2 holds tables beside the data.
+    # A qcow2 holds tables as well as the data.
     is_long_enough = found.st_size >= DATA_DISK_BYTES
     is_as_long = is_long_enough if path.suffix == ".qcow2" else found.st_size == DATA_DISK_BYTES
     return is_as_long and found.st_blocks * 512 >= DATA_DISK_BYTES

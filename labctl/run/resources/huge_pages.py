@@ -1,6 +1,5 @@
-"""Provide huge pages for one guest: grow the host's pool by what is missing, and shrink it
-again.
-"""
+"""Provide huge pages for one guest: grow the host's pool by the missing ones, and shrink it
+again."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def free_pages(size: str, node: int | None = None, root: Path = _SYS) -> int | None:
-    """Return the huge pages of a size that are neither used nor reserved; None where the kernel has
-    none of that size. Nodes don't count reservations of their own: each may be on any of them
+    """Return the number of huge pages of a size that are neither used nor reserved; None if the
+    kernel has none of that size. Reservations are not counted per node: each may be on any node
     (hugetlbpage.rst)."""
     try:
         free = int((_pool(size, node, root) / "free_hugepages").read_text())
@@ -39,11 +38,12 @@ def pages_of(xml: str) -> list[Pages]:
 
 @contextmanager
 def huge_pages(asked: Iterable[Pages], journal: Journal, root: Path = _SYS) -> Iterator[None]:
-    """Provide as many free huge pages as requested inside the block; nothing for a guest without.
+    """Provide as many free huge pages as requested inside the block; does nothing for a guest
+    without.
 
-    Enter it before the guest starts and leave it after the guest has ended: pages that are in use
-    can't be given back. Raises BrokenError, with what could be had, where the kernel finds no
-    memory in one piece for them.
+    Enter it before the guest starts and leave it after the guest has ended: pages in use cannot be
+    freed. Raises BrokenError, with the number available, if the kernel finds no contiguous memory
+    for them.
     """
     with ExitStack() as stack:
         for pages in asked:
@@ -83,8 +83,8 @@ def sizes_in_files(tunings: Iterable[Tuning]) -> set[str]:
 
 @contextmanager
 def hugetlbfs_mounted(sizes: Iterable[str], folder: Path, journal: Journal) -> Iterator[list[Path]]:
-    """Mount hugetlbfs below `folder` for each size of pages, before libvirt's connection opens: it
-    looks at the mounts then."""
+    """Mount hugetlbfs below `folder` for each size of pages, before libvirt's connection opens,
+    because libvirt reads the mounts then."""
     with ExitStack() as stack:
         mounts = []
         for size in sorted(set(sizes)):

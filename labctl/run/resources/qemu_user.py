@@ -1,8 +1,8 @@
-"""Choose the user that the embedded libvirt runs QEMU as: without rights, unless something needs
+"""Choose the user that the embedded libvirt runs QEMU as: unprivileged, unless something needs
 root.
 
-All is asked of that account itself, before a guest starts: modes alone leave out ACLs and user
-namespaces. No mode or owner of the host's is changed for it (docs/decisions/embedded-libvirt.md).
+All access is tested as that account, before a guest starts: modes alone ignore ACLs and user
+namespaces. No mode or owner on the host is changed for it (docs/decisions/embedded-libvirt.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labctl.domain.foreign.foreign_domain import OwnDomain
 from labctl.host.accelerator import KVM_DEVICE, Accelerator
 
 ACCOUNTS = ("libvirt-qemu", "qemu")
-"""Debian's name and Fedora's."""
+"""Account names of Debian and of Fedora."""
 
 _SYSCTL = Path("/proc/sys/kernel")
 
@@ -32,7 +32,7 @@ _READS = 'for path; do ( : <"$path" ) 2>/dev/null || echo "$path"; done'
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QemuUser:
     """Describe QEMU's user. `group`: its own, shared with no one. `groups`: all that libvirt gives
-    it, by number. `why_root`: what forces root, a clause each."""
+    it, by number. `why_root`: reasons for root, a clause each."""
 
     name: str
     group: str
@@ -40,7 +40,7 @@ class QemuUser:
     gid: int
     groups: tuple[int, ...] = ()
     opens_kvm: bool = True
-    """False where there is a /dev/kvm that it can't open."""
+    """False if there is a /dev/kvm that it cannot open."""
     why_root: tuple[str, ...] = ()
 
     @property
@@ -66,9 +66,9 @@ def qemu_user(
     own: OwnDomain | None = None,
     sysctl: Path = _SYSCTL,
 ) -> QemuUser:
-    """Return whom QEMU is to run as. Starts processes as that user, and changes nothing.
+    """Return the user for QEMU. Starts processes as that user, and changes nothing.
 
-    `files`: what QEMU opens by its path. What leads there must be open to it, but for `opened`:
+    `files`: those that QEMU opens by path. The folders above must be open to it, except `opened`:
     the folders that labctl opens to QEMU's group itself.
     """
     account = account_of_qemu()
@@ -89,7 +89,7 @@ def qemu_user(
 
 
 def account_of_qemu() -> QemuUser | None:
-    """Return the host's account for QEMU; None where there is none."""
+    """Return the host's account for QEMU; None if there is none."""
     for name in ACCOUNTS:
         try:
             entry = pwd.getpwnam(name)
@@ -124,8 +124,8 @@ def _about_folders(
 
 
 def _about_io_uring(account: QemuUser, tunings: Iterable[Tuning], sysctl: Path) -> Iterator[str]:
-    """Look at admin-guide/sysctl/kernel.rst's "io_uring_disabled": with 1 only root and one group
-    may use it."""
+    """Check "io_uring_disabled" (admin-guide/sysctl/kernel.rst): with 1 only root and one group may
+    use it."""
     using = [tuning.name for tuning in tunings if tuning.disk.io == "io_uring"]
     is_closed = _number(sysctl / "io_uring_disabled") == 1
     if using and is_closed and _number(sysctl / "io_uring_group") not in account.groups:
@@ -133,8 +133,8 @@ def _about_io_uring(account: QemuUser, tunings: Iterable[Tuning], sysctl: Path) 
 
 
 def _about_own_files(account: QemuUser, own: OwnDomain) -> Iterator[str]:
-    """Have the account open what a copy reads where it is. All that disks are based on has been
-    looked at (`run.planning.own_files`)."""
+    """Have the account open the files that a copy reads in place. All backing files were checked
+    (`run.planning.own_domain`)."""
     files = [*own.firmware, *own.boot_files]
     for closed in _refused(account, _READS, files)[:1]:
         yield f"{account.name} can't read {closed}, which '{own.name}' starts"
@@ -166,7 +166,7 @@ def _last_line(text: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a file's mode and owner, for a reader."""
+    """Return a file's mode and owner, for a message."""
     found = path.stat()
     return f"mode {found.st_mode & 0o7777:04o}, owner {found.st_uid}:{found.st_gid}"
 

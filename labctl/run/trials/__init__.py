@@ -1,1 +1,1 @@
-"""Run one trial after the other: warm-up, window, parsing, validity."""
+"""Run trials one after the other: warm-up, window, parsing, validity."""

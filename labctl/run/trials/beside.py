@@ -1,4 +1,4 @@
-"""Run what works beside a trial: neighbours (METHOD rule 4) and peers of a workload."""
+"""Run the programs beside a trial: neighbours (METHOD rule 4) and peers of a workload."""
 
 from __future__ import annotations
 
@@ -33,49 +33,49 @@ from labctl.workloads.beside import LIMIT_S, Beside
 from labctl.workloads.setting import Parameters, Peer
 from labctl.workloads.workload import Workload
 
-# Run the neighbours of a condition: what competes with a trial as other VMs do (METHOD rule 4).
+# Run the neighbours of a condition, which compete with a trial as other VMs do (METHOD rule 4).
 #
 # Each is in a session and a cgroup of its own: with autogrouping, four programs of one session
-# weigh as one. They run in the image's own tree, so that no host package matters, under the rights
-# that their workload has natively.
+# weigh as one. They run in the image's own tree, so that no host package matters, and with their
+# workload's native privileges.
 
 
 MIB = 1024 * 1024
 _GRACE_S = 10.0
-"""Time for a last run to come to its end."""
+"""Time for a last run to end."""
 _KILLED_S = 5.0
 _BUSY_S = 0.05
-"""CPU time after which a program does its work, and not only prepares it."""
+"""CPU time after which a program is working, not only preparing."""
 _SETTLED_S = 1.0
-"""Time after which it does so in any case: a program may sleep most of the time."""
+"""Time after which it counts as working in any case: a program may sleep most of the time."""
 
 
 class Neighbours(Protocol):
-    """Control what runs beside one trial: it waits until `start`, and `outcome` is there once it
-    was stopped."""
+    """Control the neighbours of one trial: they wait until `start`, and have an `outcome` after
+    `stop`."""
 
     @property
     def pids(self) -> list[int]:
-        """Return the processes that are known as neighbours, with all that they start."""
+        """Return the processes that are known as neighbours, with all their children."""
 
     def used(self) -> list[dict[str, object]]:
-        """Return what they have used so far: by kind its `workload`, its `cpus` and `cpu_ns`; []
-        where nothing tells."""
+        """Return their usage so far: by kind its `workload`, its `cpus` and `cpu_ns`; [] if nothing
+        accounts for it."""
 
     def start(self) -> None:
-        """Let them go; return when all are busy. Raises BrokenError when one had died before."""
+        """Let them go; return when all are busy. Raises BrokenError if one had died before."""
 
     def stop(self) -> None:
-        """End them and keep what they did. Raises BrokenError when one had died before."""
+        """End them and keep the results. Raises BrokenError if one had died before."""
 
     @property
     def outcome(self) -> list[dict[str, object]]:
-        """Return what each did, as neighbour.json holds it; [] before it was stopped."""
+        """Return the work of each, in the form of neighbour.json; [] before `stop`."""
 
 
 @dataclass
 class Together:
-    """Hold the neighbours of a condition as one; without any, what a quiet trial has."""
+    """Hold the neighbours of a condition as one; without any, those of a quiet trial."""
 
     members: Sequence[Neighbours] = ()
 
@@ -85,7 +85,7 @@ class Together:
 
     def used(self) -> list[dict[str, object]]:
         rows = [one.used() for one in self.members]
-        # Of some only, it would pass for all.
+        # The usage of only some would pass for that of all.
         return [row for of_one in rows for row in of_one] if all(rows) else []
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ def neighbours(lab: Lab, condition: Condition | None, room: OpenRoom) -> Iterato
     found: list[Neighbours] = []
     with ExitStack() as stack:
         declared = list(enumerate(condition.neighbours if condition else ()))
-        # First: nothing that waits may see guests being restored.
+        # Guests first: their restores must not disturb the waiting processes.
         if guests := [(kind, one) for kind, one in declared if one.kind is Kind.GUESTS]:
             made = stack.enter_context(room())
             for kind, one in guests:
@@ -139,11 +139,11 @@ class _Copy:
 
     @property
     def has_starved(self) -> bool:
-        """Return whether the kernel ended any of its processes for want of memory."""
+        """Return whether the kernel ended any of its processes because memory ran out."""
         try:
             return self.members.oom_kills() > 0
         except BrokenError:
-            return False  # a kernel before 4.13 doesn't tell
+            return False  # a kernel before 4.13 does not count them
 
     @property
     def has_ended(self) -> bool:
@@ -220,7 +220,7 @@ class _OnTheHost:
             else:
                 os.killpg(pid, number)
         except ProcessLookupError:
-            pass  # it ended just now, which its status says
+            pass  # it ended just now, as its status shows
 
     def _ended(self, copy: _Copy) -> dict[str, object]:
         was_killed = False
@@ -300,7 +300,7 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-# Open the rooms in which a plan's trials have guests as neighbours.
+# Open the rooms for the trials of a plan that have guests as neighbours.
 
 
 class NeighbourRooms:
@@ -317,15 +317,15 @@ class NeighbourRooms:
         self._only_boot = only_boot
 
     def make_ready(self, trials: Sequence[PlannedTrial]) -> None:
-        """Boot what the neighbours of a machine's trials are clones of, if they have any: before
-        the host is turned for the machine's tuning, as other arms have the same neighbours."""
+        """Boot the state that neighbour guests are cloned from, if the trials have any: before the
+        host is set up for the tuning, because other arms have the same neighbours."""
         for trial in trials:
             condition = condition_of(self._plan, trial.cell["condition"])
             if condition is not None and condition.guests:
                 self._boots.saved(self._boot_of(trial))
 
     def opened(self, trial: PlannedTrial) -> AbstractContextManager[CloneRoom]:
-        """Return the room of a trial: the same seed for all arms of its block."""
+        """Return the room of a trial, with the same seed for all arms of its block."""
         saved = self._boots.saved(self._boot_of(trial))
         tuning = self._lab.tunings[self._plan.roles.baseline]
         return clone_room(self._lab, saved, tuning, f"{self._plan.seed}:{trial.block}")
@@ -334,8 +334,8 @@ class NeighbourRooms:
         return trial.boot if self._only_boot is None else self._only_boot
 
 
-# Serve a workload from the image's own tree: in the peer's namespace or, where the workload
-# narrows its link, behind the bottleneck, with a competitor beside it.
+# Serve a workload from the image's own tree: in the peer's namespace or, if the workload narrows
+# its link, behind the bottleneck, with a competitor beside it.
 
 
 ROLE = "peer"
@@ -346,7 +346,8 @@ LINK_RAW = "link.json"
 _START_S = 20.0
 _POLL_S = 0.01
 _LISTEN = {"udp": "07", "tcp": "0A"}
-"""State of a socket that waits to be spoken to: TCP_CLOSE and TCP_LISTEN in net/tcp_states.h."""
+"""State of a socket that awaits packets or connections: TCP_CLOSE and TCP_LISTEN in
+net/tcp_states.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,14 +356,14 @@ class _Program:
     _output: IO[bytes]
 
     def output(self) -> bytes:
-        """Return what it has printed so far."""
+        """Return its output so far."""
         return written_by(self._output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningPeer:
-    """Hold what stands for other machines in a trial: a server, and with a narrow link the
-    competitor and what makes the bottleneck."""
+    """Hold a trial's substitute for other machines: a server, and with a narrow link the competitor
+    and the bottleneck."""
 
     server: _Program
     competitor: _Program | None = None
@@ -375,8 +376,8 @@ class RunningPeer:
         return [thread for pid in pids for thread in tree_threads(pid, ROLE)]
 
     def evidence(self) -> dict[str, object]:
-        """Return what is stored of a trial, by file name: what they printed so far, and the
-        bottleneck as it was read back."""
+        """Return the evidence stored with a trial, by file name: the programs' output so far, and
+        the bottleneck as read back."""
         found: dict[str, object] = {RAW: self.server.output().decode(errors="replace")}
         if self.competitor is not None:
             found[COMPETITOR_RAW] = self.competitor.output().decode(errors="replace")
@@ -389,8 +390,7 @@ class RunningPeer:
 def serving(lab: Lab, workload: Workload, parameters: Parameters) -> Iterator[RunningPeer | None]:
     """Start the workload's server on the housekeeping CPUs of the plan, behind its bottleneck and
     with its competitor if it has them, and end all at the end; yield None for a workload without a
-    server. Raises BrokenError with a program's output when it doesn't start.
-    """
+    server. Raises BrokenError with a program's output if it does not start."""
     wanted = workload.peer(parameters)
     if wanted is None:
         yield None
@@ -425,8 +425,8 @@ def _narrow_of(lab: Lab, workload: Workload) -> Narrow:
 
 @contextmanager
 def _started(lab: Lab, wanted: Peer, network: Path, whose: str) -> Iterator[_Program]:
-    """Run a program in a network namespace; yield it when it can be talked to."""
-    # The same CPUs under every tuning: it stands for another machine.
+    """Run a program in a network namespace; yield it when it accepts packets or connections."""
+    # The same CPUs under every tuning, because it stands for another machine.
     cpus = lab.pin_plan.housekeeping
     argv = in_tree(lab.image.tree, wanted.command.argv, cpus=cpus, network=network)
     with (
@@ -444,8 +444,8 @@ def _started(lab: Lab, wanted: Peer, network: Path, whose: str) -> Iterator[_Pro
 
 
 def _is_ready(pid: int, wanted: Peer) -> bool:
-    """Return whether the port is taken in the server's own network namespace (proc_pid_net(5)).
-    Before it is in there, /proc shows the host's."""
+    """Return whether the port is in use in the server's own network namespace (proc_pid_net(5)).
+    Before it has entered, /proc shows the host's."""
     try:
         is_started = (
             Path(f"/proc/{pid}/comm").read_text().strip() == Path(wanted.command.argv[0]).name

@@ -50,7 +50,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Hold what each guest does. `metric`: the one that is read."""
+    """Hold the work of each guest. `metric`: the one that is read."""
 
     program: Workload
     parameters: Parameters
@@ -69,9 +69,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """Hold what guests did over one window. `values`: each guest's metric, or a sentence that says
-    why it has none; `common_s`: seconds in which all of them ran; `other_cpus`: CPUs that others
-    than these guests kept busy."""
+    """Result of guests over one window. `values`: each guest's metric, or a sentence on why it has
+    none; `common_s`: seconds in which all of them ran; `other_cpus`: CPUs kept busy by others than
+    these guests."""
 
     values: Sequence[float | str]
     common_s: float
@@ -81,14 +81,14 @@ class Together:
 def run_together(
     job: Job, guests: Sequence[TunedGuest], folders: Sequence[TrialFolder]
 ) -> Together:
-    """Warm all guests up at once, then run the job in all of them at once. `folders`: where each
-    one's output is stored. Raises BrokenError where one is gone or fails to warm up."""
+    """Warm all guests up at once, then run the job in all of them at once. `folders`: each guest's,
+    for its output. Raises BrokenError if one is gone or fails to warm up."""
     with ExitStack() as stack:
         serving = []
         for guest in guests:
             servers = job.program.servers(job.setting(guest))
             serving.append(stack.enter_context(guest.channel.serving(servers)))
-        # A load of fixed pace has no rate that could show a trend: one run of it is enough.
+        # A load of fixed pace has no rate that could show a trend, so one run of it is enough.
         windows = 1 if job.program.rate_metric is None else WINDOWS
         for _ in range(windows):
             warmed = _at_once(
@@ -123,7 +123,7 @@ class _Window:
 def _at_once(
     guests: Sequence[TunedGuest], command: Callable[[TunedGuest], Command], seconds: float
 ) -> _Window:
-    """Fork a command in every guest, then let all of them go."""
+    """Fork a command in every guest, then release all of them."""
     with ExitStack() as stack:
         executions = [
             stack.enter_context(guest.channel.prepared(command(guest), seconds=seconds))
@@ -134,7 +134,7 @@ def _at_once(
         for execution in executions:
             execution.go()
             went.append(time.monotonic())
-        # They are sent nothing until each has ended.
+        # Nothing is sent to them until each has ended.
         for execution in executions:
             execution.wait_exited()
         taken_s = time.monotonic() - began_s
@@ -145,7 +145,7 @@ def _at_once(
 
 
 def _busy_s() -> float:
-    """Return CPU seconds that this host's CPUs have done work for."""
+    """Return the busy CPU seconds of this host's CPUs."""
     ticks = cpu_ticks(Path("/proc/stat").read_text(encoding="ascii"), "cpu", "/proc/stat")
     return (ticks.total - ticks.idle - ticks.steal) / _TICKS_PER_S
 
@@ -176,7 +176,7 @@ def _value(job: Job, folder: TrialFolder) -> float | str:
 
 
 ATTEMPTS = 3
-"""Times that a step is tried."""
+"""Attempts at a step."""
 
 
 def count_guests(
@@ -188,13 +188,13 @@ def count_guests(
     quiet: Quiet,
 ) -> CountRecord:
     """Return the number of guests of the room's tuning that keep the limit, in this block; each
-    step goes to the log. Raises BrokenError where a guest or its workload fails."""
+    step goes to the log. Raises BrokenError if a guest or its workload fails."""
     tuning = guests.room.tuning.name
     held: dict[int, bool] = {}
     ended: str | None = None
     while ended is None and (wanted := next_count(held, plan.most, plan.request.search)):
         if lacking := _resize(plan, guests, wanted):
-            # Another took what was there when the run was planned.
+            # Another process took memory that was free when the run was planned.
             wanted, ended = len(guests.guests), f"memory: {lacking}"
             if wanted == 0:
                 return CountRecord(block=block, tuning=tuning, why=lacking)
@@ -222,8 +222,7 @@ def count_guests(
 
 
 def _resize(plan: DensityPlan, guests: TunedGuests, wanted: int) -> str | None:
-    """Make guests, or end some, until there are so many; return why the host's memory doesn't
-    suffice for them."""
+    """Add or end guests until there are so many; return why the host's memory does not suffice."""
     while len(guests.guests) > wanted:
         guests.remove_last()
     while len(guests.guests) < wanted:
@@ -243,9 +242,10 @@ def _undisturbed_step(
     log: DensityLog,
     quiet: Quiet,
 ) -> StepRecord:
-    """Return a step that others didn't spoil, or the last of ATTEMPTS.
+    """Return a step that others did not disturb, or the last of ATTEMPTS.
 
-    What others take can only break the limit: a step that held is believed whoever ran beside it.
+    CPU time taken by others can only break the limit, so a step that held is accepted in any
+    case.
     """
     for attempt in range(1, ATTEMPTS + 1):
         step = _step(plan, guests, job, block, log.folder, attempt)
@@ -316,14 +316,14 @@ def _said(plan: DensityPlan, step: StepRecord) -> str:
 
 
 _HOPELESS = 2
-"""Failures, one after the other, that end a run: the next would fail like them."""
+"""Consecutive failures that end a run: the next would fail as well."""
 
 
 def count_blocks(lab: Lab, plan: DensityPlan, job: Job, log: DensityLog, quiet: Quiet) -> None:
     """Count the guests of every tuning in every block; the counts go to the log.
 
-    What fails makes one number unavailable, with the reason. Raises BrokenError where two fail in
-    a row, HostError where the host can't go on.
+    A failure makes one number unavailable, with the reason. Raises BrokenError if two fail in a
+    row, HostError if the host cannot go on.
     """
     proof = Proof(lab, plan.planned.plan)
     proof.check_tree()
@@ -363,7 +363,7 @@ def _counted(
     log: DensityLog,
     quiet: Quiet,
 ) -> CountRecord:
-    # On the host as it is: every other tuning's guests are clones of this boot as well.
+    # On the unchanged host, because every other tuning's guests are clones of this boot as well.
     saved, tuning = boots.saved(block), lab.tunings[name]
     with ExitStack() as stack:
         stack.enter_context(host_changed(lab, tuning))

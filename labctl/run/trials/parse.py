@@ -1,4 +1,4 @@
-"""Parse a trial's raw files to its readings. Reads nothing else."""
+"""Parse a trial's raw files into its readings. Reads nothing else."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.beside import Beside
 from labctl.workloads.registry import defined
 
-# Read what neighbours did in their lives from what they left.
+# Read the neighbours' work from their files.
 
 
 def work_of_neighbours(folder: TrialFolder, record: TrialRecord) -> list[NeighbourWork]:
-    """Return what each neighbour of a trial did; [] without any, and for files of a labctl that
-    knew but one kind. Raises BrokenError for a file that isn't whole."""
+    """Return the work of each neighbour of a trial; [] without any, and for files of a labctl that
+    knew only one kind. Raises BrokenError for an incomplete file."""
     if not folder.has(RAW):
         return []
     data = folder.read_json(RAW)
@@ -78,8 +78,8 @@ def parse_trial(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
 
 @contextmanager
 def believable(where: str) -> Iterator[None]:
-    """Raise BrokenError for numbers that parsers can't count with: what a guest writes may have
-    thousands of digits, or be beyond a float."""
+    """Raise BrokenError for numbers that parsers cannot compute with: a guest may write thousands
+    of digits, or a number beyond a float."""
     try:
         yield
     except (ArithmeticError, ValueError) as error:
@@ -96,7 +96,7 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         raise BrokenError(f"{folder.path / 'trial.json'} does not say {error}") from error
     except UsageError as error:
         raise BrokenError(f"{folder.path / 'trial.json'}: {error.message}") from error
-    # First: what a tool that failed at once leaves elsewhere is a riddle beside its own output.
+    # First, because the output explains the other files of a tool that failed at once.
     own = list(program.parse(folder))
     trial = RawTrial(
         folder=folder,
@@ -111,19 +111,19 @@ def _readings(folder: TrialFolder, record: TrialRecord) -> list[Reading]:
         readings=list(own),
     )
     for source in SOURCES:
-        # All of it, before the next looks at what there is.
+        # All of its readings, before the next source looks at them.
         trial.readings.extend(list(source.parse(trial)))
     return trial.readings
 
 
 def reparse(folder: RunFolder) -> tuple[int, list[str]]:
-    """Write the samples of every valid trial anew from its raw files, and the digests; its record
-    says so, and which raw files were others by then.
+    """Write the samples of every valid trial again from its raw files, and the digests. The trial's
+    record notes this, and which raw files had changed by then.
 
-    Returns how many were written, and a sentence for each trial that can't be parsed any more. Such
-    a trial is invalid from then on, as one whose output can't be read when it ends, until a later
-    reparse can: its samples stay and count for nothing. Only a redacted copy's trials stay valid
-    where recordings were left out.
+    Returns how many were written, and a sentence for each trial that can no longer be parsed. Such
+    a trial is invalid from then on, as one whose output cannot be read when it ends, until a later
+    reparse can: its samples stay and do not count. Only trials of a redacted copy stay valid
+    without their recordings.
     """
     written = 0
     problems = []
@@ -144,7 +144,7 @@ def reparse(folder: RunFolder) -> tuple[int, list[str]]:
             trial.write_record(_renewed(trial, record, before, error.message))
             continue
         trial.write_readings(readings)
-        # Until its record is written, an interrupted one is left out of reports, not believed.
+        # Until its record is written, an interrupted one is left out of reports.
         trial.write_record(_renewed(trial, record, before))
         written += 1
     return written, problems
@@ -155,7 +155,8 @@ def _was_made_invalid(record: TrialRecord) -> bool:
 
 
 def _check_whole(trial: TrialFolder, record: TrialRecord) -> None:
-    """Raise BrokenError for a trial whose recordings a redacted copy of its run has not."""
+    """Raise BrokenError for a trial whose recordings are missing because its run is a redacted
+    copy."""
     if record.redacted and (left_out := record.redacted.left_out):
         raise BrokenError(
             f"{trial.path} is of a redacted copy, without {', '.join(left_out)}: its samples stay"
@@ -166,7 +167,7 @@ def _renewed(
     trial: TrialFolder, record: TrialRecord, before: Digests, problem: str = ""
 ) -> TrialRecord:
     """Return the record after a reparse; `problem`: why the raw files can't be parsed."""
-    # What an earlier reparse found changed stays said.
+    # Changes that an earlier reparse found stay recorded.
     changed = set(record.reparsed.changed) if record.reparsed else set()
     if record.digests:
         changed |= set(record.digests.changed_raw(before))

@@ -1,5 +1,4 @@
-"""Prove that what runs is what was hashed: files as they are run, on both sides (METHOD rule
-28)."""
+"""Prove that the programs that run are those that were hashed, on both sides (METHOD rule 28)."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from labctl.workloads.registry import workload_of
 _HASHING_S = 300.0
 """Timeout for a guest that is emulated on a busy host."""
 _SHOWN = 12
-"""Digits of a SHA-256 in a sentence; run.json has them all."""
+"""Digits of a SHA-256 in a sentence; run.json has all of them."""
 
 _MACHINES = {Kind.NATIVE: "the tree that native runs use", Kind.GUEST: "the guest"}
 _NO_OTHER_SIDE = (
@@ -33,7 +32,8 @@ _NO_OTHER_SIDE = (
 
 
 def of_older_trials(done: int) -> str:
-    """Return what a run says that an older labctl began, when it goes on after so many trials."""
+    """Return the note for a run that an older labctl started, if it is resumed after so many
+    trials."""
     return (
         f"The run's first {counted(done, 'trial')} were checked less than the others: an "
         "older labctl did not hash libraries and read threads back only before trials."
@@ -41,9 +41,9 @@ def of_older_trials(done: int) -> str:
 
 
 class Proof:
-    """Hold the files that a run's programs use, for each time that they were hashed.
+    """Hold the files of a run's programs, for each time that they were hashed.
 
-    `earlier`: what run.json says of them (`to_json`), of a run that goes on.
+    `earlier`: run.json's entry for them (`to_json`), of a resumed run.
     """
 
     def __init__(self, lab: Lab, plan: Plan, earlier: Hashed | None = None) -> None:
@@ -67,22 +67,22 @@ class Proof:
 
     def check_tree(self) -> None:
         """Hash all programs of the image in its tree, before any of them runs: neighbours and peers
-        run from there as well. Nothing where none will. Raises HostError as `check` does."""
+        run from there as well. Does nothing if none will run. Raises HostError as `check` does."""
         if not self._paths[Kind.NATIVE]:
             return
         with tree_channel(self._lab) as channel:
             self._check(Kind.NATIVE, channel, sorted({*self._paths[Kind.NATIVE], *self._built}))
 
     def check(self, kind: Kind, channel: Channel) -> None:
-        """Hash what the run's workloads are on this machine, before its first trial.
+        """Hash the programs of the run's workloads on this machine, before its first trial.
 
-        Raises HostError where a file is not what the image was built with, what it was earlier in
-        the run, or what it is on the other side.
+        Raises HostError if a file differs from the image's build, from an earlier one in the run,
+        or from the other side.
         """
         self._check(kind, channel, self._paths[kind])
 
     def to_json(self) -> dict[str, object]:
-        """Return what run.json says of it: by side how often its files were hashed, and each file's
+        """Return its entry in run.json: by side how often its files were hashed, and each file's
         SHA-256; and what could not be proven, in sentences."""
         sides = {
             str(kind): {"checks": checks, "files": dict(sorted(self._files[kind].items()))}
@@ -112,7 +112,7 @@ class Proof:
             if kind is Kind.NATIVE:
                 self._hold_to_build(program.path, program.files[program.path])
             if path in paths and path not in self._paths[kind]:
-                continue  # the image has it, and this run doesn't run it
+                continue  # the image has it, and this run does not use it
             self._hold_to_earlier(kind, path, program)
             if program.is_script:
                 self._say(
@@ -147,7 +147,7 @@ class Proof:
     def _hold_to_earlier(self, kind: Kind, path: str, program: HashedProgram) -> None:
         if path in self._programs[kind]:
             before = self._programs[kind][path].files
-        else:  # of a run that goes on, the files are known, and not which program took which
+        else:  # in a resumed run the files are known, but not which program used which
             known = self._files[kind]
             before = {name: known.get(name, digest) for name, digest in program.files.items()}
         if differs := _difference((before, "earlier in the run"), (program.files, "now")):
@@ -168,7 +168,7 @@ class Proof:
 
 
 def _beside(plan: Plan) -> Iterator[str]:
-    """Yield what runs out of the tree beside any machine."""
+    """Yield the programs that run from the tree beside any machine."""
     for one in neighbours_of(plan):
         yield from beside_of(one).binaries
     for declared in plan.workloads.values():
@@ -180,7 +180,7 @@ def _beside(plan: Plan) -> Iterator[str]:
 
 
 def _difference(one: tuple[Mapping[str, str], str], other: tuple[Mapping[str, str], str]) -> str:
-    """Return the first file in which two listings differ; empty where they don't."""
+    """Return the first file in which two listings differ; empty if they do not."""
     (ours, here), (theirs, there) = one, other
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):

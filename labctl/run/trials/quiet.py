@@ -1,6 +1,6 @@
-"""Name who else takes the host's CPUs, and wait until they no longer do (METHOD 24).
+"""Name other users of the host's CPUs, and wait until the host is idle (METHOD 24).
 
-Everything here looks between trials: nothing of it runs in a measured window.
+Everything here looks between trials; nothing runs in a measured window.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Look = Callable[[], "Others"]
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Hold what others took meanwhile. `cpus`: CPU seconds per second, with what a hypervisor below
-    this host took; `processes`: those of them that are named, the busiest first."""
+    """Hold the CPU usage of others. `cpus`: CPU seconds per second, including a hypervisor below
+    this host; `processes`: those that can be named, the busiest first."""
 
     cpus: float
     processes: tuple[BusyProcess, ...] = ()
@@ -46,14 +46,14 @@ class Others:
 
 
 def look(seconds: float = _LOOK_S) -> Others:
-    """Return what others take of the host's CPUs now."""
+    """Return the present CPU usage of others."""
     found = observe(Reader(), seconds)
     return _others(found.processes, sum(found.steal.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Hold what had run when a trial began, to name later who ran beside it."""
+    """Hold the CPU times at a trial's start, to name later what ran beside it."""
 
     before: Snapshot
 
@@ -62,8 +62,8 @@ class Since:
         return cls(snapshot(Reader()))
 
     def others(self) -> Others:
-        """Return who ran since then; what has ended meanwhile is in no process that can be named,
-        so `cpus` is a lower bound."""
+        """Return the CPU usage of others since then. Processes that have ended since cannot be
+        named, so `cpus` is a lower bound."""
         found = between(Reader(), self.before, snapshot(Reader()))
         return _others(found.processes, sum(found.steal.values()))
 
@@ -79,8 +79,8 @@ def _others(processes: Sequence[BusyProcess], steal: float) -> Others:
 
 
 def _is_ours(reader: Reader, pid: int) -> bool:
-    """Return whether a process is labctl or was started below it: guests and hogs are, too, as
-    labctl adopts what libvirt starts."""
+    """Return whether a process is labctl or a descendant: guests and hogs are, too, because labctl
+    adopts what libvirt starts."""
     own = os.getpid()
     while pid > 1:
         if pid == own:
@@ -93,9 +93,9 @@ def _is_ours(reader: Reader, pid: int) -> bool:
 
 
 class Quiet:
-    """Wait for a quiet host, for `most_s` seconds of a run altogether.
+    """Wait for an idle host, for `most_s` seconds of a run altogether.
 
-    `allowed`: CPU seconds per second that others may take, as in the study's limits.
+    `allowed`: CPU seconds per second that others may use, as in the study's limits.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Quiet:
         return self.waited_s < self._most_s
 
     def blame(self, others: Others) -> None:
-        """Count an attempt that others disturbed, and say who they were, each name once."""
+        """Count an attempt that others disturbed, and report who they were, each name once."""
         self.disturbed += 1
         names = {process.name for process in others.processes[:_NAMED]}
         if self.disturbed == 1 or not names <= self._blamed:
@@ -122,7 +122,7 @@ class Quiet:
         self._blamed |= names
 
     def wait(self) -> None:
-        """Return once others are quiet, or no time is left to wait for it."""
+        """Return once the host is idle, or no time is left to wait for it."""
         quiet = 0
         while quiet < _QUIET_LOOKS and self.may_wait:
             others = self._look()
@@ -141,7 +141,7 @@ class Quiet:
             )
 
     def summary(self, run_s: float) -> str | None:
-        """Return what others cost a run of so many seconds; None where they cost nothing."""
+        """Return what others cost a run of so many seconds; None if nothing."""
         if not self.disturbed and not self.waited_s:
             return None
         part = f", {share(round(self.waited_s / run_s, 2))} of its time" if run_s > 0 else ""

@@ -1,4 +1,4 @@
-"""Define one attempt at a trial: what it runs, its setting, and what makes it invalid."""
+"""Define one attempt at a trial: its workload, its setting, and its validity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
 
 SLACK_S = 60.0
-"""Beyond its duration, what a workload may take to start and to write its report."""
+"""Time, beyond its duration, for a workload to start and to write its report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +38,20 @@ class TrialRequest:
     declared: StudyWorkload
     limits: Limits
     condition: Condition | None = None
-    """Neighbours of the trial; None: nothing runs beside it."""
+    """Neighbours of the trial; None for a quiet one."""
     room: OpenRoom = no_room
     """Opens the room for neighbours that are guests."""
     level: Level
     window_rates: dict[tuple[str, str], float]
-    """Machine's kind and workload to the operations per second that size a warm-up window; what
-    the first trial finds is for all."""
+    """Machine's kind and workload to the operations per second that size a warm-up window; the
+    first trial determines them for all."""
     traces: bool = True
-    """True if the disk has room for what level `trace` records."""
+    """True if the disk has room for the recordings of level `trace`."""
     calibration: Calibration = uncalibrated
 
     @classmethod
     def of(cls, plan: Plan, trial: PlannedTrial, **given: Any) -> TrialRequest:
-        """Return the request for a trial of a plan. `given`: what the plan doesn't say."""
+        """Return the request for a trial of a plan. `given`: what the plan does not contain."""
         declared = plan.workloads[trial.cell["workload"]]
         return cls(
             planned=trial,
@@ -64,13 +64,13 @@ class TrialRequest:
         )
 
 
-# Make ready what a workload's command is made of: its setting, data disks that nothing was done
-# to, and on the host the cgroup that it has of its own.
+# Prepare the inputs of a workload's command: its setting, pristine data disks, and on the host its
+# own cgroup.
 
 
 def setting_of(lab: Lab, bench: Bench, workload: Workload, declared: StudyWorkload) -> Setting:
-    """Return what a workload's command on that machine is made of. Raises UsageError for parameters
-    that it doesn't have."""
+    """Return the inputs of a workload's command on that machine. Raises UsageError for parameters
+    that it does not have."""
     return Setting(
         parameters=workload.check_parameters(declared.parameters),
         vcpus=lab.vcpus,
@@ -94,8 +94,8 @@ def new_data(lab: Lab, bench: Bench, workload: Workload, setting: Setting) -> No
 
 @contextmanager
 def cgroup_of(lab: Lab, bench: Bench, command: Command) -> Iterator[None]:
-    """Have the cgroup of a native command in the undo journal: its runner sets it. In a guest the
-    runner makes it as well. Raises HostError where the host has no such controller."""
+    """Record the cgroup of a native command in the undo journal; its runner sets it up. In a guest
+    the runner makes it as well. Raises HostError if the host has no such controller."""
     if command.cgroup is None or bench.kind is not Kind.NATIVE:
         yield
         return
@@ -108,19 +108,19 @@ OTHER_CPU = "host_cpu{thread=other}"
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Say why a trial can't be used (None: it can), and whether others disturbed it: took more of
-    its CPUs than the study allows."""
+    """Hold why a trial cannot be used (None: it can), and whether others disturbed it: they took
+    more of its CPUs than the study allows."""
 
     reason: str | None = None
     is_disturbed: bool = False
 
 
 def validity(readings: Iterable[Reading], limits: Limits) -> Validity:
-    """Decide whether a trial counts, by the CPU time that anyone else took on its CPUs.
+    """Decide whether a trial counts, by the CPU time that others took on its CPUs.
 
-    A shared machine once halved a whole restore (METHOD rules 6 and 24). What a hypervisor below
-    this host took is in it. One limit for every arm, and on both sides of 0: a value as far below
-    it is as wrong.
+    A shared machine once halved a whole restore (METHOD rules 6 and 24). The time includes that of
+    a hypervisor below this host. One limit applies to every arm, and on both sides of 0: a value as
+    far below it is as wrong.
     """
     unknown = "it is unknown how much others used the trial's CPUs"
     for reading in readings:

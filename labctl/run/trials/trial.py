@@ -1,7 +1,7 @@
-"""Run one trial: warm up, measure, store what the tools printed.
+"""Run one trial: warm up, measure, store the tools' output.
 
-Nothing but the workload runs inside the measured window: snapshots are taken before the command
-starts and after it has ended, and the guest is sent nothing meanwhile (METHOD rule 11).
+Only the workload runs inside the measured window: snapshots are taken before the command starts and
+after it has ended, and nothing is sent to the guest meanwhile (METHOD rule 11).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from labctl.study.plan import Plan
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
 
-# Check how a trial's command and its servers ran, and that it had the cgroup of its workload.
+# Check how a trial's command and its servers ran, and that the command had its workload's cgroup.
 
 
 def ran_reasons(
@@ -69,7 +69,7 @@ def ran_reasons(
     serving: Serving,
     folder: TrialFolder,
 ) -> list[str]:
-    """Return why a run counts for nothing: its servers, its status, its cgroup."""
+    """Return why a run does not count: its servers, its status, its cgroup."""
     why = workload.why_failed(result)
     return [
         *server_reasons(serving, folder),
@@ -79,7 +79,7 @@ def ran_reasons(
 
 
 def server_reasons(serving: Serving, folder: TrialFolder) -> list[str]:
-    """Return why the trial's servers make it invalid; what they printed is stored."""
+    """Return why the trial's servers make it invalid; their output is stored."""
     reasons = []
     for number, server in enumerate(serving.ended):
         folder.write_raw(f"server-{number}.txt", server.output)
@@ -100,8 +100,8 @@ def cgroup_reasons(command: Command, folder: TrialFolder) -> list[str]:
 
 
 def not_in_force(asked: CommandCgroup, name: str, told: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each limit that the machine didn't have, by what its runner read."""
-    # proc_pid_cgroup(5); of a guest, any text.
+    """Yield a sentence for each limit that the machine did not have, by its runner's readings."""
+    # proc_pid_cgroup(5); from a guest, possibly any text.
     lines = (line.split(":", 2) for line in told["member"].splitlines() if line.count(":") > 1)
     places = {one: place for _, names, place in lines for one in names.split(",")}
     files = {path.rpartition("/")[2] for path in told["files"]}
@@ -121,7 +121,7 @@ def not_in_force(asked: CommandCgroup, name: str, told: Mapping[str, Any]) -> It
         yield f"{killed} processes were killed: the command's cgroup was out of memory"
 
 
-# Say what collectors may attach to in a trial: its machine, its threads, its command.
+# Collect what collectors may attach to in a trial: its machine, its threads, its command.
 
 
 def target_of(
@@ -133,7 +133,7 @@ def target_of(
     hogs: Neighbours,
     peer: RunningPeer | None,
 ) -> Target:
-    """Return what collectors may use of a trial before its command is there."""
+    """Return the collectors' target of a trial before its command exists."""
 
     def known_threads() -> list[ThreadRef]:
         threads = [*bench.threads(), *labctl_threads(), *(peer.threads() if peer else ())]
@@ -161,9 +161,8 @@ def target_of(
 
 
 def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Target:
-    """Return the target with the command that waits to begin, natively: in a guest its threads are
-    the guest's. Raises BrokenError when it is not where and what its twin asks for, or can't have
-    its CPU weight."""
+    """Return the target with the waiting command, natively: in a guest its threads are the guest's.
+    Raises BrokenError if it is not placed as its twin requests, or cannot have its CPU weight."""
     if bench.cpus is None:
         return target
     limits = command.cgroup
@@ -175,7 +174,7 @@ def with_command(target: Target, bench: Bench, pid: int, command: Command) -> Ta
     return replace(target, pid=pid, threads=partial(process_threads, pid, "workload"))
 
 
-# Run a trial's command in its measured window, with what collects around it.
+# Run a trial's command in its measured window, with collectors around it.
 
 
 def measured_window(
@@ -188,8 +187,7 @@ def measured_window(
     hogs: Neighbours | None = None,
     peer: RunningPeer | None = None,
 ) -> CommandResult:
-    """Return the outcome of a command that takes `seconds`; what was collected around it is in the
-    folder."""
+    """Return the result of a command that takes `seconds`; what was collected is in the folder."""
     hogs = hogs or Together()
     seconds += SLACK_S
     target = target_of(lab, bench, request, seconds, folder, hogs, peer)
@@ -200,7 +198,7 @@ def measured_window(
         ) as execution,
     ):
         target = with_command(target, bench, execution.pid, command)
-        # Collectors take their time to attach and to end: the snapshots are inside of that.
+        # Collectors need time to attach and to end, so the snapshots are inside of that.
         with collecting(target, request.level) as edges:
             before = edges.before()
             execution.go()
@@ -224,7 +222,7 @@ def measured_window(
 
 
 def bare_window(bench: Bench, workload: Workload, setting: Setting) -> CommandResult:
-    """Return the command's outcome with nothing collected around it."""
+    """Return the command's result with nothing collected around it."""
     return bench.channel.run(
         workload.command(setting),
         seconds=setting.duration_s + SLACK_S,
@@ -236,7 +234,7 @@ def bare_window(bench: Bench, workload: Workload, setting: Setting) -> CommandRe
 def store_output(
     folder: TrialFolder, result: CommandResult, hogs: Neighbours | None = None
 ) -> None:
-    """Put what the command and the neighbours printed beside what was collected."""
+    """Store the output of the command and the neighbours."""
     folder.write_raw("stdout.txt", result.stdout)
     folder.write_raw("stderr.txt", result.stderr)
     for name, data in result.files.items():
@@ -247,10 +245,10 @@ def store_output(
 
 
 def run_trial(lab: Lab, bench: Bench, request: TrialRequest, folder: TrialFolder) -> TrialRecord:
-    """Run one attempt at a trial and store its raw files; what goes wrong is in the record.
+    """Run one attempt at a trial and store its raw files; failures are in the record.
 
-    Raises HostError when the host can't go on (no space left), ChannelClosed never: a machine
-    that ended makes the trial invalid.
+    Raises HostError if the host cannot go on (no space left), never ChannelClosed: a machine that
+    ended makes the trial invalid.
     """
     definition = request.declared.definition
     started = time.monotonic()
@@ -302,7 +300,7 @@ def _store(folder: TrialFolder, evidence: Mapping[str, object]) -> None:
 
 
 def _parsed_beside(request: TrialRequest) -> dict[str, object]:
-    """Return what parsing must know of the neighbours' workloads."""
+    """Return what parsing needs to know of the neighbours' workloads."""
     if request.condition is None:
         return {}
     keys = ("program", "parameters", "run_s", "definition")
@@ -317,7 +315,7 @@ def _measure(
     folder: TrialFolder,
     times: dict[str, float],
 ) -> list[str]:
-    """Return the trial itself; returns why it is invalid."""
+    """Run the trial itself; return why it is invalid."""
     workload = request.workload
     setting = setting_of(lab, bench, workload, request.declared)
     command = workload.command(setting)
@@ -383,7 +381,7 @@ class Attempts:
         self._window_rates: dict[tuple[str, str], float] = {}
 
     def run(self, bench: Bench, trial: PlannedTrial, attempt: int, *, traces: bool) -> Attempted:
-        """Run, parse and store an attempt. `traces`: whether there is room for what is recorded."""
+        """Run, parse and store an attempt. `traces`: whether there is room for the recordings."""
         folder = self.folder.new_trial(trial.number, attempt)
         declared = self.plan.workloads[trial.cell["workload"]]
         request = TrialRequest.of(
@@ -415,7 +413,7 @@ class Attempts:
     def failed(
         self, trial: PlannedTrial, attempt: int, error: LabctlError, wall_s: float
     ) -> TrialRecord:
-        """Store an attempt for which no machine could be made ready."""
+        """Store an attempt that failed because no machine could be prepared."""
         record = TrialRecord(
             number=trial.number,
             attempt=attempt,

@@ -3,9 +3,9 @@
 A warm-up is over when neither the windows' rates nor, under KVM, the faults on newly touched memory
 show a trend. A restore leaves two kinds of those faults. QEMU's main thread writes the saved pages,
 so that the host has them, but KVM's own page tables are empty: a vCPU's first touch of each is a
-fault that KVM fixes (`pf_fixed`). Pages of zeros are not written at all: their first touch is a
-minor fault of the vCPU thread as well, and under TCG, which has no page tables of its own, that
-alone.
+fault that KVM fixes (`pf_fixed`). Pages of zeros are not written at all: their first touch is also
+a minor fault of the vCPU thread. Under TCG, which has no page tables of its own, it is only the
+minor fault.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WINDOW_S = 0.1
 """Length of a warm-up window."""
 
 WINDOWS = 3
-"""The least number of windows that the rule looks at."""
+"""Minimum number of windows for the rule."""
 
 SLOPE_LIMIT = 0.01
-"""Relative change of the rate per window."""
+"""Limit on the relative change of the rate per window."""
 
 SCATTER_LIMIT = 2.0
-"""Standard errors of the slope: a trend that doesn't stand out of the scatter is none that another
-window would show. Under a neighbour single windows differ by tens of percent, and 1 % would be
+"""Limit in standard errors of the slope: a trend within the scatter would not appear again in
+another window. Beside a neighbour single windows differ by tens of percent, and 1 % would be
 reached by luck alone."""
 
 MINOR, KVM = "minor", "kvm"
@@ -68,9 +68,9 @@ def warm_up(bench: Bench, workload: Workload, setting: Setting, request: TrialRe
     """Run windows of the same workload until neither their rates nor, under KVM, the faults on
     newly touched memory show a trend (METHOD rule 6).
 
-    A workload that only computes does the same operations in each window, as many as the run's
-    first one tells, and is rated by the CPU time that they take: what others on the host take away
-    changes the operations per second from window to window, but not how warm the machine is.
+    A workload that only computes does the same number of operations in each window, as many as the
+    run's first one determines, and is rated by their CPU time. Other load on the host changes the
+    operations per second from window to window, but not how warm the machine is.
     """
     windows: list[_Window] = []
     rates: list[float] = []
@@ -122,8 +122,8 @@ def warm_up(bench: Bench, workload: Workload, setting: Setting, request: TrialRe
 
 
 def _busy_s(bench: Bench) -> float:
-    """Return CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat field
-    1)."""
+    """Return the CPU seconds that the guest's vCPU threads have had (sched-stats.rst, schedstat
+    field 1)."""
     total = 0.0
     for tid in bench.vcpu_tids:
         try:
@@ -161,9 +161,8 @@ def _centred(rates: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def is_settled(rates: Sequence[float]) -> bool:
-    """Return whether the last windows, three or more of them, show no trend any more. Those up to
-    one in which nothing was done at all (a stalled connection) tell nothing of what comes after
-    it."""
+    """Return whether the last windows, three or more of them, no longer show a trend. Windows up to
+    one with no operations at all (a stalled connection) say nothing about later ones."""
     stalled = [number for number, rate in enumerate(rates) if rate <= 0]
     rates = rates[stalled[-1] + 1 :] if stalled else rates
     if len(rates) < WINDOWS:
@@ -175,10 +174,10 @@ def is_settled(rates: Sequence[float]) -> bool:
 
 
 def is_flat(counts: Sequence[int]) -> bool:
-    """Return whether counts of faults, window by window, show no trend any more: by the same rule
-    as rates, but for the scatter that a count has by itself (a variance as large as the count).
+    """Return whether counts of faults, window by window, no longer show a trend: by the same rule
+    as rates, but with the inherent scatter of a count (a variance as large as the count).
 
-    0 is a usual count and has no logarithm, so all are taken as one larger.
+    0 is a usual count and has no logarithm, so 1 is added to all.
     """
     if len(counts) < WINDOWS:
         return False
@@ -192,16 +191,15 @@ def is_flat(counts: Sequence[int]) -> bool:
 
 
 def _counting_error(larger: Sequence[float]) -> float:
-    """Standard error of `slope` of counts that come at random: the variance of ln(count) is
-    1 / count."""
+    """Return the standard error of `slope` for random counts: the variance of ln(count) is 1 /
+    count."""
     number, _ = _centred(larger)
     return math.sqrt(number * number @ (1 / np.asarray(larger))) / float(number @ number)
 
 
 def faults_so_far(bench: Bench) -> dict[str, int]:
-    """Return faults by kind over all vCPUs: MINOR of a guest, and KVM where KVM reports them; {}
-    natively.
-    """
+    """Return faults by kind over all vCPUs: MINOR of a guest, and KVM if KVM reports them; {}
+    natively."""
     if not bench.vcpu_tids:
         return {}
     found = {MINOR: sum(map(_minor, bench.vcpu_tids))}
@@ -215,7 +213,7 @@ def change(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int
 
 
 def _minor(tid: int) -> int:
-    # Below task: /proc/TID itself counts for the whole process.
+    # Below task, because /proc/TID itself counts for the whole process.
     path = Path(f"/proc/{tid}/task/{tid}/stat")
     try:
         text = path.read_text()
