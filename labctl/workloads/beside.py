@@ -1,7 +1,7 @@
-"""Run a declared workload beside a trial until it is told to stop, and read what it did.
+"""Run a declared workload beside a trial until it is stopped, and read its results.
 
 A workload that is stopped by a signal runs once. Any other, of fixed work or of a duration, runs
-again and again, each run to its end, so that its output can be read whatever happens.
+again and again, each run to its end, so that its output can always be read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from labctl.workloads.setting import Parameters, Setting
 from labctl.workloads.workload import Workload
 
 LIMIT_S = 7200.0
-"""Seconds after which a neighbour ends by itself, should nobody be left to stop it."""
+"""Seconds after which a neighbour ends by itself, if nothing is left to stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Hold what runs beside a trial. `parameters`: all of them; `run_s`: seconds of one run of a
+    """Hold a neighbour's workload. `parameters`: all of them; `run_s`: seconds of one run of a
     workload that runs for a duration."""
 
     program: Workload
@@ -45,7 +45,7 @@ class Beside:
         parameters: Mapping[str, object],
         run_s: float,
     ) -> Beside:
-        """Return what a plan or a trial names. Raises UsageError."""
+        """Return the neighbour that a plan or a trial names. Raises UsageError."""
         program = defined(name, definition)
         return cls(program=program, parameters=program.check_parameters(parameters), run_s=run_s)
 
@@ -55,19 +55,19 @@ class Beside:
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """Return what it executes, as paths in the image's tree."""
+        """Return the programs that it executes, as paths in the image's tree."""
         own = (path for path in self.program.binaries if path != TIMEOUT)
         return (*own, *((loops.SHELL,) if self.is_repeated else ()))
 
     @property
     def stop_signal(self) -> signal.Signals:
-        """Return what tells it to stop: a repeated one's shell alone, any other's whole process
-        group."""
+        """Return the signal that stops it, for a repeated workload's shell alone, or any other's
+        whole process group."""
         return signal.SIGTERM if self.is_repeated else signal.SIGINT
 
     def command(self, cpus: CpuSet) -> Command:
-        """Return what runs until it is stopped. `cpus`: those that it may use."""
-        # The command of one run, whatever a trial of it is.
+        """Return the command that runs until it is stopped. `cpus`: those that it may use."""
+        # The command of one run, whatever the kind of its trials.
         command = self._of_kind("once").command(self._setting(cpus))
         if self.is_repeated:
             looped = loops.until_told(command.argv, command.files)
@@ -75,15 +75,15 @@ class Beside:
         return replace(command, timeout_s=LIMIT_S)
 
     def servers(self, cpus: CpuSet) -> tuple[Server, ...]:
-        # There is no file system among them: no neighbour has a data disk.
+        # None of them is a file system: no neighbour has a data disk.
         there = self.program.servers(self._setting(cpus))
         return tuple(one for one in there if isinstance(one, Server))
 
     def operations(
         self, stdout: str, stderr: str, files: Mapping[str, bytes], seconds: float
     ) -> float:
-        """Return how many operations it has done in its life of `seconds`: as it counts them, else
-        by its rate. Raises BrokenError where its output doesn't say."""
+        """Return how many operations it has done in its life of `seconds`: by its own count, else
+        by its rate. Raises BrokenError if its output has neither."""
         read = self._of_kind("repeat" if self.is_repeated else "until-stopped").file
         runs = (stdout, stderr, files)
         return operations_in(read, self.program.rate_metric, runs, self.parameters, seconds)
@@ -99,21 +99,20 @@ class Beside:
         return replace(self.program, file=file.model_copy(update={"trial": trial}))
 
 
-# Run copies of a command at once, as a server beside whatever else a machine's runner does.
+# Run copies of a command at once, as a server beside the other commands of a machine's runner.
 #
-# They wait until they are told to start (SIGUSR1), and run until they are told to stop, which ends
-# the server (SIGTERM). Each is in a folder and a session of its own. What they leave is one file
-# of JSON.
+# They wait for the start signal (SIGUSR1), and run until the server is stopped (SIGTERM). Each is
+# in a folder and a session of its own. Their results are one JSON file.
 
 
 LEFT = f"{WORK}/left.json"
-"""Place of what the copies left, once they have ended."""
+"""Path of the copies' results, once they have ended."""
 
 START = Signals.SIGUSR1
 
 _READY_S = 120.0
 
-# Python's language of 3.9, as the runner's. A child inherits what is blocked, and what it writes
+# Python's language of 3.9, like the runner's. A child inherits the blocked signals, and its output
 # is bounded as a command's is.
 _PROGRAM = """\
 import fnmatch, json, os, resource, signal, subprocess, sys, time
@@ -174,7 +173,7 @@ sys.exit(1 if early else 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Hold what one copy left. `seconds`: of the machine's clock, from when it was started."""
+    """Hold the results of one copy. `seconds`: of the machine's clock, since its start."""
 
     status: int
     seconds: float
@@ -186,11 +185,11 @@ class Left:
 def copies_of(
     command: Command, count: int, stop: Signals, *, to_group: bool, grace_s: float
 ) -> Server:
-    """Return what runs so many copies of a command and sends each `stop` when it ends: to its whole
-    process group, or to its first process alone. They have `grace_s` to end then."""
+    """Return the server that runs so many copies of a command and sends each `stop` at its end: to
+    its whole process group, or to its first process alone. They have `grace_s` to end then."""
     largest = (command.scratch_mib or 0) << 20
     words = (str(count), str(int(stop)), str(int(to_group)), str(largest))
-    assert command.environment is not None  # every declared workload's says which it has
+    assert command.environment is not None  # every declared workload's environment is explicit
     return Server(
         argv=("python3", "-c", _PROGRAM, *words, json.dumps(list(command.files)), *command.argv),
         ready=Ready(kind="log", value="^waits$", timeout_s=_READY_S),
@@ -202,7 +201,8 @@ def copies_of(
 
 
 def left_by(text: str | None, count: int, where: str) -> list[Left]:
-    """Return what each copy left, of the text of LEFT. Raises BrokenError for what isn't that."""
+    """Return the copies' results from the text of LEFT. Raises BrokenError if it is something
+    else."""
     try:
         rows = parse_json(text or "")
         if not isinstance(rows, list) or len(rows) != count:

@@ -1,4 +1,4 @@
-"""Fill in what a workload's file runs on a machine: its commands, servers and file system."""
+"""Fill in the commands, servers and file system of a workload's file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CAPABILITIES = {
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
-    # Else SQLite and others take /var/tmp where they may write there, on the guest's disk.
+    # Otherwise SQLite and others use /var/tmp if they can write there, on the guest's disk.
     "TMPDIR": WORK,
     "TZ": "UTC",
 }
@@ -40,7 +40,8 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Fill in a workload's file. All raise UsageError for what can't be filled in."""
+    """Fill in a workload's file. All methods raise UsageError for values that cannot be filled
+    in."""
 
     name: str
     file: DeclaredFile
@@ -50,7 +51,7 @@ class Commands:
         return f"workload '{self.name}'"
 
     def peer(self, parameters: Parameters, on: str = "peer") -> Peer | None:
-        """Return the server on the peer (`on`: or the competitor); None where there is none."""
+        """Return the server on the peer (`on`: or the competitor); None if there is none."""
         found = [*self.served(on, parameters)]
         if not found:
             return None
@@ -71,7 +72,7 @@ class Commands:
         )
 
     def bottleneck(self, parameters: Parameters) -> Bottleneck | None:
-        """Return what narrows the link; None where nothing does."""
+        """Return the bottleneck of the link; None without one."""
         link = self.file.link
         if link is None:
             return None
@@ -90,8 +91,8 @@ class Commands:
         )
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
-        """Return what is there from before the warm-up to after the window: servers, and a file
-        system on the data disk before them."""
+        """Return what exists from before the warm-up to after the window: servers, and before them
+        a file system on the data disk."""
         values = self.variables(setting, setting.duration_s)
         servers = [self._server(one, values) for one in self.served("machine", setting.parameters)]
         if not self.has_file_system:
@@ -113,7 +114,7 @@ class Commands:
                 yield one
 
     def command(self, setting: Setting, argv: tuple[str, ...]) -> Command:
-        """Return what runs `argv` as the file asks for it."""
+        """Return the command that runs `argv` as the file requests."""
         values = self.variables(setting, setting.duration_s)
         trial = self.file.trial
         limit_s = trial.limit_s or (ONCE_LIMIT_S if trial.kind == "once" else None)
@@ -137,7 +138,7 @@ class Commands:
         )
 
     def sched(self, parameters: Parameters) -> Sched | None:
-        """Return the command's own policy; None where it has its machine's."""
+        """Return the command's own policy; None if it has its machine's."""
         if (asked := self.file.sched) is None:
             return None
         where = f"{self.where}: sched.policy"
@@ -155,7 +156,7 @@ class Commands:
         return bool(evaluate(asked.when, parameters, f"{self.where}: cgroup.when"))
 
     def cgroup(self, values: Mapping[str, object]) -> CommandCgroup | None:
-        """Return the command's own cgroup; None where it has none."""
+        """Return the command's own cgroup; None if it has none."""
         asked = self.file.cgroup
         if asked is None or not self.has_cgroup(values):
             return None
@@ -172,7 +173,7 @@ class Commands:
         )
 
     def _limit(self, key: str, values: Mapping[str, object]) -> int | None:
-        """Return a limit of the cgroup; None where there is none, which an expression says by 0."""
+        """Return a limit of the cgroup; None without one, which an expression says by 0."""
         asked = getattr(self.file.cgroup, key)
         if not isinstance(asked, str):
             return None if asked is None else int(asked)
@@ -227,7 +228,7 @@ class Commands:
 
     @property
     def _scratch_mib(self) -> int:
-        """Return the limit for each file of a run; natively a data disk is one."""
+        """Return the size limit for each file of a run; natively a data disk is one."""
         data_mib = DATA_DISK_BYTES >> 20 if self.file.data_disk is not None else 0
         return max(self.file.scratch_mib, data_mib)
 
@@ -255,7 +256,7 @@ class Commands:
     def variables(
         self, setting: Setting, duration_s: float, *, operations: int = 0, window_s: float = 0
     ) -> dict[str, object]:
-        """Return what expressions may use; docs/workload-keys.md lists it."""
+        """Return the variables for expressions; docs/workload-keys.md lists them."""
         server = LOCALHOST
         if any(self.served("peer", setting.parameters)):
             server = peer_of(setting, self.name)
@@ -285,7 +286,7 @@ class Commands:
         }
 
     def files(self) -> tuple[str, ...]:
-        """Return what a run leaves that is brought back, names or globs."""
+        """Return the files of a run to bring back, names or globs."""
         declared = self.file
         read = (name for metric in declared.metrics.values() for name in metric.files)
         beside = (
@@ -296,5 +297,5 @@ class Commands:
         return tuple(dict.fromkeys([*read, *beside, *declared.keep]))
 
     def marked(self) -> tuple[str, ...] | None:
-        """Return the files of each run of a repeated program, where labctl marks its runs."""
+        """Return the files of each run of a repeated program, if labctl marks its runs."""
         return self.files() if self.file.trial.begins is None else None

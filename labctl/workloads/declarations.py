@@ -1,4 +1,4 @@
-"""Read declarations of workloads: files in `benchmarks/workloads/`, or what a study defines."""
+"""Read declarations of workloads: files in `benchmarks/workloads/`, or a study's definitions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from labctl.workloads.workload_file import (
     path_of,
 )
 
-# Check what the types of a workload's declaration alone don't say: names, what goes together.
+# Check in a workload's declaration what its types alone do not cover: names, combinations.
 
 
 OWN_VARIABLES = frozenset(
@@ -48,13 +48,13 @@ OWN_VARIABLES = frozenset(
 """Names that labctl fills in."""
 
 OWN_METRICS = ("elapsed", "user_s", "system_s", "cpu_use", "work_per_s")
-"""Metrics that labctl takes itself of any declared workload, and that may be primary."""
+"""Metrics that labctl itself measures for any declared workload, and that may be primary."""
 
 _MOST_INTEGER = 2**62
 
 
 class Checked(Placing):
-    """Check what a declaration's types alone don't say."""
+    """Check in a declaration what its types alone do not cover."""
 
     def __init__(
         self, path: Path, mapping: Mapping[str, object], file: DeclaredFile, name: str
@@ -95,7 +95,7 @@ class Checked(Placing):
             )
 
     def parameters(self) -> Iterator[Parameter]:
-        """Yield the declared parameters. Raises UsageError, for a warm-up with others, too."""
+        """Yield the declared parameters. Raises UsageError, also for a warm-up with others."""
         declared = {name: self._declared(name, one) for name, one in self._file.parameters.items()}
         for name, value in self._file.trial.warm_up.parameters.items():
             place = ("trial", "warm_up", "parameters", name)
@@ -227,7 +227,7 @@ class Checked(Placing):
             )
 
     def _check_surroundings(self) -> None:
-        """Check what the command runs under: its policy and its cgroup."""
+        """Check the settings that the command runs under: its policy and its cgroup."""
         sched, cgroup, parameters = self._file.sched, self._file.cgroup, self._file.parameters
         if sched is not None:
             used = names_in_text(sched.policy, self._place("sched", "policy"))
@@ -286,7 +286,7 @@ def names_in_text(text: str, place: str, *, bare: bool = False) -> set[str]:
 
 
 def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yield the place and the text of all that is filled in."""
+    """Yield the place and the text of all templates."""
     for number, item in enumerate(file.command):
         if isinstance(item, ConditionalFile):
             for text in item.argv:
@@ -318,7 +318,7 @@ def _templates(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yield the place and the text of bare expressions over parameters and what is filled in."""
+    """Yield the place and the text of bare expressions over parameters and filled-in variables."""
     for number, item in enumerate(file.command):
         if isinstance(item, ConditionalFile):
             yield ("command", number, "when"), item.when
@@ -331,8 +331,8 @@ def _expressions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
 
 
 def _conditions(file: DeclaredFile) -> Iterator[tuple[tuple[Any, ...], str]]:
-    """Yield the place and the text of bare expressions over parameters alone: what they decide is
-    known before a machine is."""
+    """Yield the place and the text of bare expressions over parameters alone, which are evaluated
+    before a machine exists."""
     for number, refusal in enumerate(file.refuse):
         yield ("refuse", number, "when"), refusal.when
     for number, server in enumerate(file.serve):
@@ -383,14 +383,14 @@ def declare(name: str, mapping: YamlMapping, path: Path) -> Workload:
 
 
 def of_definition(name: str, definition: Mapping[str, object]) -> Workload:
-    """Return the workload that a run's plan holds. Raises UsageError for one that isn't whole."""
+    """Return the workload in a run's plan. Raises UsageError if it is incomplete."""
     return _declared(name, definition, Path(f"the run's workload '{name}'"), definition)
 
 
 def _declared(
     name: str, definition: Mapping[str, object], path: Path, mapping: Mapping[str, object]
 ) -> Workload:
-    # Validated as it was written, whose keys have lines.
+    # Validate it as written, because its keys have line numbers.
     as_written = YamlMapping(definition)
     as_written.lines = getattr(mapping, "lines", {})
     file = validate(DeclaredFile, as_written, path)
@@ -422,7 +422,7 @@ def _with_contents(mapping: YamlMapping, path: Path) -> dict[str, Any]:
 
 
 def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str | dict[str, str]:
-    """Return the text of a file; of one that isn't text what a declaration holds in its place."""
+    """Return the text of a file; for a binary file its form in a declaration."""
     line = line_of(mapping, ("files", name))
     place = f"{path}:{line}" if line else str(path)
     if not found.resolve().is_relative_to(path.parent.resolve()):
@@ -447,8 +447,8 @@ def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str
 
 
 def _rate(file: DeclaredFile) -> str | None:
-    """Return the metric of operations per second: the one that is named, else the primary one where
-    it is such a rate."""
+    """Return the metric of operations per second: the named one, else the primary one if it is such
+    a rate."""
     if file.rate is not None:
         return file.rate
     if file.primary == "work_per_s":
@@ -460,8 +460,8 @@ def _rate(file: DeclaredFile) -> str | None:
 
 
 def _deciding(file: DeclaredFile) -> Iterator[str]:
-    """Yield the metrics that may be primary: those of the file, and of a reader's those that are
-    better in one direction and no maximum, which grows with the trial's length."""
+    """Yield the metrics that may be primary: those of the file, and those of a reader that have a
+    better direction and are not maximums, which grow with the trial's length."""
     for name, metric in file.metrics.items():
         for made, known in names_of(name, metric).items():
             is_ours = metric.reader is None
@@ -472,8 +472,8 @@ def _deciding(file: DeclaredFile) -> Iterator[str]:
 
 
 def _with_directions(definition: dict[str, Any], file: DeclaredFile) -> dict[str, Any]:
-    """Return a definition that says which direction of each metric is better, so that a run's
-    report doesn't change with labctl's rule."""
+    """Return a definition with the better direction of each metric, so that a run's report does not
+    change with labctl's rule."""
     for name, metric in file.metrics.items():
         if metric.better is not None:
             definition["metrics"][name].setdefault("better", metric.better)
@@ -481,7 +481,7 @@ def _with_directions(definition: dict[str, Any], file: DeclaredFile) -> dict[str
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without lines, as JSON has it."""
+    """Return a value without line numbers, in the form of JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Read the metrics of a declared workload from what its runs left."""
+"""Read the metrics of a declared workload from the output of its runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNNER = "runner.json"
 
 
 class _Stored:
-    """Read what the only run of a trial left; only what metrics are read from must be there."""
+    """Read the output of a trial's only run; only the files that metrics need must exist."""
 
     def __init__(self, raw: TrialFolder) -> None:
         self._raw = raw
@@ -59,7 +59,7 @@ def readings_of(
     file: DeclaredFile, raw: TrialFolder, parameters: Mapping[str, object], rate: str | None
 ) -> Iterator[Reading]:
     """Yield every metric of a trial. `rate`: the metric of operations per second. Raises
-    BrokenError naming the raw file, for runs that failed without a status, too."""
+    BrokenError naming the raw file, also for runs that failed without a status."""
     runs = stored_runs(file, raw)
     try:
         yield from _readings(file, raw, runs, parameters, rate)
@@ -99,10 +99,10 @@ def operations_in(
     parameters: Mapping[str, object],
     seconds: float,
 ) -> float:
-    """Return the operations of a program that ran for `seconds`: as it counts them, else by its
-    rate. `runs`: what it left: standard output, standard error, and files.
+    """Return the operations of a program that ran for `seconds`: by its own count, else by its
+    rate. `runs`: their standard output, standard error, and files.
 
-    Raises BrokenError where that doesn't say.
+    Raises BrokenError if these have neither.
     """
     outputs = _runs(file, *runs)
     check_outputs(file, outputs)
@@ -121,7 +121,7 @@ def operations_in(
 def _operations(
     file: DeclaredFile, runs: Sequence[Output], parameters: Mapping[str, object]
 ) -> float | None:
-    """Return the operations of all runs; None where nothing is declared of them."""
+    """Return the operations of all runs; None if the declaration has none."""
     if file.operations is None and file.trial.work is not None:
         return len(runs) * work_of(file, parameters)
     return total_operations(file.operations, runs)
@@ -130,8 +130,8 @@ def _operations(
 def window_rates_of(
     file: DeclaredFile, rate: str | None, stdout: str, files: Mapping[str, bytes]
 ) -> list[float]:
-    """Return operations per second of each window of a warm-up command; [] where no metric is
-    one, or labctl's own clock would have to say it."""
+    """Return operations per second of each window of a warm-up command; [] if no metric is one, or
+    only labctl's own clock could measure it."""
     runs = _runs(file, stdout, None, files)
     check_outputs(file, runs)
     if file.windows is not None:
@@ -171,7 +171,7 @@ def stored_runs(file: DeclaredFile, raw: TrialFolder) -> list[Output]:
 
 
 def check_outputs(file: DeclaredFile, runs: Sequence[Output]) -> None:
-    """Raise BrokenError for what a successful run's output must not hold."""
+    """Raise BrokenError for text that a successful run's output must not contain."""
     for pattern, line in matches_in(file.absent, *runs).items():
         raise BrokenError(f"the output matches '{pattern}', which it must not: {line}")
 
@@ -179,8 +179,8 @@ def check_outputs(file: DeclaredFile, runs: Sequence[Output]) -> None:
 def _windows(
     file: DeclaredFile, rate: str, runs: Sequence[Output], values: Sequence[Values]
 ) -> list[RateWindow]:
-    """Return the windows that a trial's own variance is taken from: those that the program tells
-    apart, or the runs of one that is repeated."""
+    """Return the windows for a trial's own variance: those that the program reports, or the runs of
+    a repeated one."""
     if file.windows is not None:
         skip_s = file.trial.skip_s
         return [w for run in runs for w in windows_in(file.windows, run, skip_s=skip_s)]
@@ -219,8 +219,8 @@ def _source(reading: ReadingFile | None) -> str:
 
 
 def _of_runner(raw: TrialFolder, runs: int, operations: float | None) -> Iterator[Reading]:
-    """Yield what the runner's own clock and the kernel's accounts say. `operations`: of fixed work;
-    None where there is none."""
+    """Yield metrics from the runner's own clock and the kernel's CPU accounts. `operations`: of
+    fixed work; None if there is none."""
     told: Any = raw.read_json(RUNNER)
     try:
         seconds = float(told["duration_s"])

@@ -35,9 +35,8 @@ class Histogram:
         return sum(b.count for b in self.bins) + self.beyond
 
     def quantile(self, q: float) -> Bin | None:
-        """Return the bin that holds the q-quantile (nearest rank); None when it lies beyond the
-        last.
-        """
+        """Return the bin that holds the q-quantile (nearest rank); None if it lies beyond the
+        last."""
         rank = max(1, ceil(q * self.count - 1e-9))
         seen = 0
         for b in self.bins:
@@ -56,7 +55,7 @@ def histogram(
 
 
 def latency_readings(latencies: Histogram, maximum_s: float) -> Iterator[Reading]:
-    """Return percentiles, as `percentiles` has them, and the maximum."""
+    """Return percentiles, as `percentiles` does, and the maximum."""
     yield from percentiles(latencies)
     yield _seconds("latency_max", maximum_s, latencies)
 
@@ -67,7 +66,7 @@ def percentiles(
     """Return percentiles (middle of their bin), and their bins' relative widths.
 
     A percentile with fewer than 20 samples beyond it, or beyond the histogram, is unavailable.
-    `wakeups`: how many of the latencies were measured, where those of other periods follow.
+    `wakeups`: how many of the latencies were measured, if those of other periods follow.
     `bin_width{of=...}` is the width of the bin over its middle: values closer than that tie, and
     analysis keeps a standard deviation from falling below what ties can fake.
     """

@@ -1,5 +1,5 @@
-"""Read a limit as people write it, 'frame_p95 < 16 ms', and hold it against the metrics that a
-workload has."""
+"""Read a limit as people write it, 'frame_p95 < 16 ms', and check it against a workload's
+metrics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIKE_THIS = "Write a metric, <, <=, > or >=, a number and its unit: 'frame_p95 
 def limit_of(text: str, program: Workload) -> Limit:
     """Return the limit that a text declares on one of the workload's metrics.
 
-    Raises UsageError for another metric, for a unit that isn't the metric's, and for a limit on
+    Raises UsageError for an unknown metric, for a unit that is not the metric's, and for a limit on
     the side where values are better.
     """
     parts = _LIMIT.fullmatch(text)

@@ -1,8 +1,10 @@
-"""Repeat a program with a fixed amount of work until its time is up, and take its output apart.
+"""Repeat a program with a fixed amount of work until its time is up, and split its output into
+runs.
 
-A loop is a shell's own words: nothing is forked between two runs but for files that metrics are
-read from, which `cat` prints and `rm` removes. Where nothing in the output says where a run begins,
-labctl marks each run; a record separator (ASCII 30) begins a mark, since programs print none.
+A loop uses only the shell's builtins: nothing is forked between two runs except for files that
+metrics are read from, which `cat` prints and `rm` removes. If nothing in the output shows where a
+run begins, labctl marks each run; a mark begins with a record separator (ASCII 30), because
+programs print none.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ SHELL = "/usr/bin/dash"
 
 _RUN = re.compile(rf"{MARK}run\n")
 _FILE = re.compile(rf"{MARK}file ([^\n/]+)\n")
-# /proc/uptime counts hundredths of a second, and nobody can set it.
+# /proc/uptime counts hundredths of a second, and cannot be set.
 _NOW = 'now() { read -r up _ < /proc/uptime; now="${up%.*}${up#*.}"; }'
 _FOR_TIME = (
     f'{_NOW}; now; end=$((now + $0)); while "$@" || exit; now; [ "$now" -lt "$end" ]; do :; done'
@@ -40,12 +42,12 @@ _MARKED_TIMES = (
 # Handling").
 _UNTIL_TOLD = f"files=$0; told=; trap 'told=1' TERM; while {_EACH}; [ -z \"$told\" ]; do :; done"
 _OWN_WORDS = {_FOR_TIME: 4, _MARKED_FOR_TIME: 5, _UNTIL_TOLD: 4}
-"""Loops, and how many words of their argv are their own."""
+"""Loops, and how many words at the start of their argv belong to the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Hold what one run of a program left: its output as text, and its files."""
+    """Hold the results of one run of a program: its output as text, and its files."""
 
     stdout: str
     stderr: str = ""
@@ -55,8 +57,8 @@ class Output:
 def for_seconds(
     argv: Sequence[str], seconds: float, marked: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Run `argv` again and again, at least once, until that long is over; end with the status of a
-    run that fails. `marked`: the files that each marked run leaves, globs too; None: no marks."""
+    """Run `argv` again and again, at least once, until that time is over; end with the status of a
+    run that fails. `marked`: the files of each marked run, globs too; None: no marks."""
     length = str(round(seconds * 100))
     if marked is None:
         return (SHELL, "-c", _FOR_TIME, length, *argv)
@@ -64,8 +66,8 @@ def for_seconds(
 
 
 def until_told(argv: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
-    """Run `argv` again and again until SIGTERM to the shell itself, whose last run then still comes
-    to its end; end with the status of a run that fails. `files`: those that each run leaves."""
+    """Run `argv` again and again until the shell gets SIGTERM; its last run then completes. End
+    with the status of a run that fails. `files`: those of each run."""
     return (SHELL, "-c", _UNTIL_TOLD, " ".join(files), *argv)
 
 
@@ -77,15 +79,15 @@ def times(argv: Sequence[str], count: int, marked: Sequence[str] | None) -> tupl
 
 
 def repeated_argv(argv: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the argv that a loop runs again and again; None of a command that is no loop."""
+    """Return the argv that a loop repeats; None for a command that is not a loop."""
     if len(argv) > 2 and argv[0] == SHELL and argv[2] in _OWN_WORDS:
         return tuple(argv[_OWN_WORDS[argv[2]] :])
     return None
 
 
 def runs_of(stdout: str, stderr: str | None) -> list[Output]:
-    """Return each marked run's output, in order. `stderr`: None where it wasn't kept. Raises
-    BrokenError for what the loop didn't print."""
+    """Return each marked run's output, in order. `stderr`: None if it was not kept. Raises
+    BrokenError for output that is not a loop's."""
     before, *runs = _RUN.split(stdout)
     errors = [""] * len(runs) if stderr is None else _RUN.split(stderr)[1:]
     if before or not runs or len(runs) != len(errors):
@@ -107,8 +109,8 @@ def _of_run(stdout: str, stderr: str) -> Output:
 
 
 def runs_that_begin(begins: str, stdout: str) -> list[str]:
-    """Return each run's output by how it begins. Raises BrokenError for what comes before the
-    first."""
+    """Return each run's output, split by the runs' first line. Raises BrokenError for text before
+    the first."""
     starts = [found.start() for found in re.finditer(begins, stdout, re.M)]
     if not starts or stdout[: starts[0]].strip():
         raise BrokenError(f"expected {begins!r} at the start of each run, got {stdout[:80]!r}")

@@ -55,7 +55,7 @@ _RATES = (Unit.PER_SECOND, Unit.BYTES_PER_SECOND)
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Say how one metric was read: what matched, as it stood there, and its values or the error."""
+    """Explain how one metric was read: the matched text, and its values or the error."""
 
     shown: tuple[str, ...]
     values: Values
@@ -64,9 +64,9 @@ class Explained:
 
 
 def metric_names(metrics: Mapping[str, MetricFile]) -> dict[str, MetricName]:
-    """Return the metrics that declarations make, with unit and direction: `latency_p95` of
-    `latency` with `as: percentiles`. Raises UsageError for names that are labctl's own, and for
-    formulas over metrics that aren't there."""
+    """Return the metrics of declarations, with unit and direction: `latency_p95` of `latency` with
+    `as: percentiles`. Raises UsageError for names that are labctl's own, and for formulas over
+    missing metrics."""
     try:
         check_metrics(metrics)
     except ValueError as error:
@@ -75,8 +75,8 @@ def metric_names(metrics: Mapping[str, MetricFile]) -> dict[str, MetricName]:
 
 
 def needed_for(metrics: Mapping[str, MetricFile], made: str) -> dict[str, MetricFile]:
-    """Return the declarations that it takes to read one metric: the one that makes it, and those
-    that formulas are over. Empty where none makes it."""
+    """Return the declarations needed to read one metric: its own, and those that formulas use.
+    Empty if none makes it."""
     makers = {key: name for name in metrics for key in names_of(name, metrics[name])}
     needed: dict[str, MetricFile] = {}
     left = [made]
@@ -91,7 +91,7 @@ def needed_for(metrics: Mapping[str, MetricFile], made: str) -> dict[str, Metric
 def told_with(
     metrics: Mapping[str, MetricFile], parameters: Mapping[str, object]
 ) -> dict[str, MetricFile]:
-    """Return declarations whose readers' arguments have a trial's parameters filled in. Raises
+    """Return declarations with a trial's parameters filled in to their readers' arguments. Raises
     UsageError."""
     return {
         name: metric.model_copy(
@@ -104,10 +104,10 @@ def told_with(
 
 
 def read_run(metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0) -> Values:
-    """Return every metric of one run, by its name with its labels; where there is none, the reason.
+    """Return every metric of one run, by its name with its labels, or the reason why it is missing.
     `skip_s`: rows of the first seconds are left out.
 
-    Raises BrokenError that names the metric, what was looked for, and the output's end.
+    Raises BrokenError that names the metric, what was searched for, and the output's end.
     """
     (values,) = read_runs(metrics, [output], skip_s=skip_s)
     return values
@@ -124,7 +124,7 @@ def read_runs(
 def explain_run(
     metrics: Mapping[str, MetricFile], output: Output, *, skip_s: float = 0.0
 ) -> dict[str, Explained]:
-    """Return how each metric is read of one run; an error in one keeps no other from being read."""
+    """Return how each metric of one run is read; an error in one does not affect the others."""
     explained: dict[str, Explained] = {}
     values: Values = {}
     (run,) = Run.of(list(metrics.values()), [output], skip_s, strict=False)
@@ -142,10 +142,10 @@ def explain_run(
 
 
 def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values:
-    """Return every metric of a trial of several runs: a rate that is better higher is all work over
+    """Return every metric of a trial of several runs. A rate that is better higher is all work over
     all time, which for runs of equal work is the harmonic mean; a number of samples is their sum;
-    anything else the mean. A metric that one run lacks, the trial lacks; how sure one run is of its
-    rate says nothing of several."""
+    anything else the mean. The trial lacks a metric if one run lacks it. The error that one run
+    estimates for its rate does not apply to several."""
     if not runs:
         raise BrokenError("the trial has no runs")
     if len(runs) == 1:
@@ -160,7 +160,7 @@ def combine(metrics: Mapping[str, MetricFile], runs: Sequence[Values]) -> Values
 
 
 def readings(values: Values) -> Iterator[Reading]:
-    """Yield samples, and what is unavailable, of a trial's values."""
+    """Yield samples, and unavailable metrics, from a trial's values."""
     for key, value in values.items():
         if isinstance(value, str):
             yield Unavailable(metric=key, reason=value)
@@ -190,15 +190,15 @@ def operations_of(file: ReadingFile, runs: Sequence[Output]) -> list[float]:
 
 
 def total_operations(file: ReadingFile | None, runs: Sequence[Output]) -> float | None:
-    """Return the operations of all runs; None where no reader is declared. Raises BrokenError."""
+    """Return the operations of all runs; None if no reader is declared. Raises BrokenError."""
     return None if file is None else sum(operations_of(file, runs))
 
 
 def told_rates(
     metrics: Mapping[str, MetricFile], made: str, outputs: Sequence[Output]
 ) -> list[float] | None:
-    """Return the rates of the windows in a warm-up's runs that the reader of metric `made` tells
-    apart; None where it tells one for each run. Raises BrokenError."""
+    """Return the rates of the windows in a warm-up's runs that the reader of metric `made` reports;
+    None if it reports one for each run. Raises BrokenError."""
     found: list[float] = []
     for metric in needed_for(metrics, made).values():
         for run in Run.of([metric], outputs):
@@ -210,7 +210,7 @@ def told_rates(
 
 
 def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> list[RateWindow]:
-    """Return the windows of one run, those that began in the first `skip_s` left out. Raises
+    """Return the windows of one run, without those that began in the first `skip_s`. Raises
     BrokenError."""
     (run,) = Run.of([file], [output])
     try:
@@ -229,9 +229,9 @@ def windows_in(file: ReadingFile, output: Output, *, skip_s: float = 0.0) -> lis
 
 
 def matches_in(patterns: Sequence[str], *outputs: Output) -> dict[str, str]:
-    """Return the first line that each pattern matches in stdout or stderr of any run; nothing for a
-    pattern without one (`absent`, `explain`). Raises BrokenError for a pattern that takes too
-    long."""
+    """Return the first line that each pattern matches in stdout or stderr of any run, without
+    patterns that match nothing (`absent`, `explain`). Raises BrokenError for a pattern that takes
+    too long."""
     files = [SourceFile.model_validate({"from": f, "regex": p}) for p in patterns for f in _PRINTED]
     found: dict[str, str] = {}
     for run in Run.of(files, outputs):
@@ -269,7 +269,7 @@ def _one(name: str, metric: MetricFile, run: Run, values: Values) -> Values:
 
 
 def _in_order(metrics: Mapping[str, MetricFile]) -> list[str]:
-    """Return the names so that each formula comes after what it is over."""
+    """Return the names ordered so that each formula comes after its operands."""
     ordered: list[str] = []
     left = list(metrics)
     while left:

@@ -1,9 +1,9 @@
 """Compute open-loop latencies of a program with a fixed pace: restore the periods that a stall hid.
 
-A thread that is to wake up once in an interval I, and does so late by L, skips floor(L / I)
-periods: it tells of one late wake-up where a load that doesn't wait for the machine would have had
-a request due in each of them. Those waited L - I, L - 2 I, ..., so a wake-up stands for
-1 + floor(L / I) requests (docs/decisions/latency-is-open-loop.md).
+A thread that should wake up once in an interval I, and does so late by L, skips floor(L / I)
+periods. It reports one late wake-up, while a load that does not wait for the machine would have had
+a request due in each of them. Those waited L - I, L - 2 I, ..., so a wake-up stands for 1 + floor(L
+/ I) requests (docs/decisions/latency-is-open-loop.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MICROSECOND_S = 1e-6
 METRICS = ("periods", "late_periods", OPEN_MEAN, *(f"{OPEN}{name}" for name in PERCENTILES))
 
 _MOST_BINS = 1_000_000
-"""A wake-up of 100 s at the shortest interval: more is no trial's, and would take all memory."""
+"""Limit: a wake-up of 100 s at the shortest interval. More cannot come from a trial, and would take
+all memory."""
 
 OVERFLOW = (
     "more than one wake-up of a thread was beyond the end of the tool's histogram, so "
@@ -41,7 +42,8 @@ class MeasuredThread:
 
     @property
     def lengths_us(self) -> Mapping[int, int] | None:
-        """Return all wake-ups by latency; None where the histogram's end hides more than one."""
+        """Return all wake-ups by latency; None if more than one is beyond the end of the
+        histogram."""
         if self.beyond > 1:
             return None
         if not self.beyond:
@@ -59,8 +61,8 @@ def unavailable(reason: str) -> Iterator[Reading]:
 def readings(threads: Sequence[MeasuredThread], interval_us: int, source: str) -> Iterator[Reading]:
     """Return METRICS of threads that share an interval, or why they are unavailable.
 
-    A percentile takes as many real wake-ups as any other (METHOD 16): the periods of one stall are
-    one event. Raises BrokenError where lengths can't be those of a trial.
+    A percentile needs as many real wake-ups as any other (METHOD 16): the periods of one stall are
+    one event. Raises BrokenError if lengths cannot be those of a trial.
     """
     known = [lengths for t in threads if (lengths := t.lengths_us) is not None]
     if len(known) < len(threads):
@@ -76,8 +78,8 @@ def readings(threads: Sequence[MeasuredThread], interval_us: int, source: str) -
     total_us = sum(latency_us * count for latency_us, count in requests.items())
     mean_s = (total_us / periods + 0.5) * MICROSECOND_S
     yield sample(OPEN_MEAN, mean_s, source=source)
-    # What cutting does to a mean: at most half a microsecond where all values share a bin, and far
-    # less of it where they are spread over several.
+    # Effect of truncation on a mean: at most half a microsecond if all values share a bin, and far
+    # less if they are spread over several.
     fullest = max(count * (1 + us // interval_us) for us, count in wakeups.items()) / periods
     yield bin_width(OPEN_MEAN, fullest * MICROSECOND_S / mean_s, source)
     bins = (

@@ -1,5 +1,5 @@
-"""Find workloads by the name that a study's `program` has: by their file, or by the definition that
-a run's plan holds."""
+"""Find workloads by the name in a study's `program`: from their file, or from the definition in a
+run's plan."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FOLDER = "benchmarks/workloads"
 
 
 class Declared(Protocol):
-    """Name a program, as a study or a plan does. `definition`: what its file said; None in plans
-    of older versions."""
+    """Name a program, as a study or a plan does. `definition`: the content of its file; None in
+    plans of older versions."""
 
     @property
     def program(self) -> str: ...
@@ -32,7 +32,7 @@ class Declared(Protocol):
 
 
 class Programs(Mapping[str, Workload]):
-    """Hold all workloads by name; a file is read when its workload is asked for."""
+    """Hold all workloads by name; a file is read when its workload is first used."""
 
     def __init__(self) -> None:
         self._files = data_files(FOLDER)
@@ -57,17 +57,17 @@ class Programs(Mapping[str, Workload]):
         return workload_of(declared)
 
     def file_of(self, name: str) -> Path | None:
-        """Return the file that declares it; None where no file does."""
+        """Return the file that declares it; None if no file does."""
         return self._files.get(name)
 
 
 def checkers() -> Programs:
-    """Return every workload by its name: what a study's programs are checked against."""
+    """Return every workload by its name, to check a study's programs."""
     return Programs()
 
 
 def workload(name: str) -> Workload:
-    """Return the workload of that name; raises UsageError with the nearest one."""
+    """Return the workload of that name; raises UsageError with the nearest name."""
     known = checkers()
     if name not in known:
         raise UsageError(f"no workload '{name}'", hint=nearest(name, known))
@@ -75,15 +75,15 @@ def workload(name: str) -> Workload:
 
 
 def workload_of(declared: Declared) -> Workload:
-    """Return the workload that a study or a plan holds, whatever its file says by now. Raises as
+    """Return the workload of a study or a plan, whatever its file contains by now. Raises as
     `defined` does."""
     return defined(declared.program, declared.definition)
 
 
 def defined(program: str, definition: Mapping[str, object] | None) -> Workload:
-    """Return the workload of a definition that a run keeps; None (plans of older versions had no
-    definition of labctl's own): the one that labctl brings. Raises UsageError for a name that
-    nobody knows, and for a definition that isn't one."""
+    """Return the workload of a definition that a run keeps; for None (plans of older versions
+    lacked labctl's own definitions), labctl's workload of that name. Raises UsageError for an
+    unknown name, and for an invalid definition."""
     if definition is None:
         path = shipped_data() / FOLDER / f"{program}.yaml"
         return _read(path, path.stat().st_mtime_ns) if path.is_file() else workload(program)
@@ -92,7 +92,7 @@ def defined(program: str, definition: Mapping[str, object] | None) -> Workload:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed_ns: int) -> Workload:
-    """Read a file once for as long as it isn't changed."""
+    """Read a file once, and again only if it changes."""
     return declarations.load_declaration(path)
 
 

@@ -1,4 +1,4 @@
-"""Define what a workload is used with: parameters, a machine's CPUs, disks and peer."""
+"""Define the inputs of a workload: parameters, a machine's CPUs, disks and peer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class IntegerParameter:
     power_of_two: bool = False
 
     def check(self, program: str, value: object) -> int:
-        # True is an int to Python, and nobody means it by one.
+        # True is an int to Python, but not to a user.
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._error(program, value)
         if not self.minimum <= value <= self.maximum:
@@ -96,12 +96,12 @@ Parameter = IntegerParameter | NumberParameter | ChoiceParameter | BooleanParame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Describe one use of a workload. `parameters` are whole (from `check_parameters`).
+    """Describe one use of a workload. `parameters` are complete (from `check_parameters`).
 
     `data_paths`: the data disks as the machine sees them, block devices in the guest and regular
     files natively; none for a workload that needs none. `peer`: the address at which the machine
-    finds its peer; None where it has none. `cpus`: those that the machine runs it on, by the
-    machine's own numbers; None for the first `vcpus` of them.
+    finds its peer; None if it has none. `cpus`: those that the machine runs it on, by the machine's
+    own numbers; None for the first `vcpus` of them.
     """
 
     parameters: Parameters
@@ -114,16 +114,15 @@ class Setting:
     @property
     def cpu_list(self) -> str:
         """Return as many of its CPUs as a guest has vCPUs, for programs that pin their own
-        threads.
-        """
+        threads."""
         cpus = range(self.vcpus) if self.cpus is None else sorted(self.cpus)[: self.vcpus]
         return format_cpus(cpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Describe the server that a workload talks to: it runs on the host, out of the image's tree,
-    with a network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
+    """Describe a workload's server on the peer: it runs on the host, from the image's tree, with a
+    network of its own. It is ready when it has `port` of `protocol` (udp or tcp)."""
 
     command: Command
     protocol: str
@@ -144,7 +143,7 @@ def check_parameters(
 
 
 def peer_of(setting: Setting, program: str) -> str:
-    """Return the peer's address; raises UsageError where the machine has no link to one."""
+    """Return the peer's address; raises UsageError if the machine has no link to one."""
     if setting.peer is None:
         raise UsageError(f"workload '{program}' needs a peer")
     return setting.peer

@@ -1,4 +1,4 @@
-"""Estimate how sure a trial is of its own rate, by the windows that its program tells apart."""
+"""Estimate the error of a trial's own rate from the windows that its program reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pairs.
 """
 
 WANTED = 16
-"""Windows to ask a program for: two to each of the shorter batches."""
+"""Number of windows to request from a program: two for each of the shorter batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,13 @@ class RateWindow:
 def batch_errors(windows: Sequence[RateWindow], metric: str, source: str) -> Iterator[Reading]:
     """Return `batch_error{of=METRIC,batches=N}` for N of 8 and 4: the standard error of the trial's
     rate over that rate, by the method of batch means (R. W. Conway, Management Science 10, 1963; B.
-    W. Schmeiser, Operations Research 30, 1982). Nothing of fewer than 8 windows.
+    W. Schmeiser, Operations Research 30, 1982). Nothing for fewer than 8 windows.
 
-    Windows resemble their neighbours, so that their own spread tells too small an error. Means of
-    batches do so less the longer they are; whether 4 batches tell the same error as 8 is for
-    analysis to see. Windows may differ in length: the rate R is a ratio of sums, and with
-    e = operations - R * seconds of each of n batches its variance is
-    n / (n - 1) * sum(e^2) / (sum of seconds)^2 (W. G. Cochran, "Sampling Techniques", 1977,
-    section 6.4).
+    Neighbouring windows are correlated, so their own spread underestimates the error. Means of
+    batches are less correlated the longer they are; analysis checks whether 4 batches give the same
+    error as 8. Windows may differ in length: the rate R is a ratio of sums, and with e = operations
+    - R * seconds of each of n batches its variance is n / (n - 1) * sum(e^2) / (sum of seconds)^2
+    (W. G. Cochran, "Sampling Techniques", 1977, section 6.4).
     """
     if len(windows) < BATCHES[0] or any(not 0 < window.seconds < math.inf for window in windows):
         return
@@ -63,8 +62,8 @@ def _joined(windows: Sequence[RateWindow], count: int) -> list[RateWindow]:
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Return the sum, rounded once: the same in every release of Python (from 3.12 on `sum` keeps
-    what rounding loses). Too large a sum is infinite."""
+    """Return the sum, rounded once: the same in every release of Python (from 3.12 on `sum`
+    compensates rounding). A sum that overflows is infinite."""
     try:
         return math.fsum(numbers)
     except OverflowError:

@@ -1,5 +1,5 @@
-"""Define what a workload is: a command for either side, and a parser of what it leaves behind, as
-its file declares both (`workload_file.py`)."""
+"""Define workloads: a command for either side, and a parser of its results, both declared in its
+file (`workload_file.py`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from labctl.workloads.setting import (
 from labctl.workloads.workload_file import DeclaredFile
 
 _STOPPED = 124
-"""Status of timeout(1) where the time was up, whatever its command's was."""
+"""Status of timeout(1) when the time was up, whatever its command's was."""
 WARM_UP_RUNS = 3
 """Runs of a warm-up window of a program that is repeated."""
 
@@ -38,11 +38,11 @@ class Workload:
     """Run a program as its file declares it. Commands are the same on both sides, except for the
     paths of the data disk, the peer and the CPUs.
 
-    `file`: the checked file; `definition`: the same as it was read, which travels with a run.
-    `binaries`: what it executes, as paths in the image's tree, whose hashes are compared.
-    `rate_metric`: the metric of operations per second; None where more isn't better. `deciding`:
-    metrics that may be primary beside these two. `chosen`: parameters of the trial that is parsed
-    (`with_parameters`); empty for the defaults.
+    `file`: the checked file; `definition`: the same as it was read, which is stored with a run.
+    `binaries`: the programs that it executes, as paths in the image's tree, whose hashes are
+    compared. `rate_metric`: the metric of operations per second; None if more is not better.
+    `deciding`: metrics that may be primary beside these two. `chosen`: parameters of the trial that
+    is parsed (`with_parameters`); empty for the defaults.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Workload:
 
     @property
     def operation(self) -> str:
-        """Return what one of its operations is, for docs/workloads.md."""
+        """Return the description of one of its operations, for docs/workloads.md."""
         return self.file.operation
 
     @property
     def durations(self) -> str:
-        """Return how long it can run, in words, as `check_duration` has it."""
+        """Return how long it can run, in words, as `check_duration` accepts it."""
         trial = self.file.trial
         if trial.kind == "once":
             return "its own: one run of fixed work"
@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def primary(self) -> str:
-        """Return the metric that a study should decide on when it has no reason for another."""
+        """Return the default primary metric of a study."""
         return self.file.primary
 
     @property
@@ -89,7 +89,7 @@ class Workload:
 
     @property
     def places_itself(self) -> bool:
-        """Return whether its main thread chooses its own CPUs among those that it is given."""
+        """Return whether its main thread chooses its own CPUs among the given ones."""
         return self.file.places_itself
 
     @property
@@ -99,12 +99,12 @@ class Workload:
 
     @property
     def tracers(self) -> tuple[str, ...]:
-        """Return what it needs of the tracers of the kernel that it runs under, by ftrace's
-        names."""
+        """Return the tracers that it needs of the kernel that it runs under, by ftrace's names."""
         return tuple(self.file.needs.tracers)
 
     def congestion_control(self, parameters: Parameters) -> str:
-        """Return what its peer or competitor takes of the host's kernel; "" for any."""
+        """Return the congestion control that its peer or competitor uses on the host; "" for
+        any."""
         asked = self.file.needs.congestion_control
         where = f"{self.where}: needs.congestion_control"
         return "" if asked is None else str(evaluate(asked, parameters, where))
@@ -127,7 +127,7 @@ class Workload:
         return found
 
     def check_duration(self, duration_s: float) -> None:
-        """Raise UsageError when the program can't run for exactly that long."""
+        """Raise UsageError if the program cannot run for exactly that long."""
         trial = self.file.trial
         if trial.kind == "once":
             return
@@ -140,8 +140,8 @@ class Workload:
             )
 
     def why_no_neighbour(self, parameters: Parameters, run_s: float) -> str | None:
-        """Return why it can't run beside a trial, in runs of `run_s` where it runs for a duration;
-        None where it can."""
+        """Return why it cannot run beside a trial, in runs of `run_s` if it runs for a duration;
+        None if it can."""
         file = self.file
         if file.data_disk is not None:
             return "it uses the data disk, which is the measured machine's"
@@ -174,7 +174,7 @@ class Workload:
         return bool(evaluate(disk.writes, parameters, f"{self.where}: data_disk.writes"))
 
     def left_out(self, parameters: Parameters) -> Mapping[str, str]:
-        """Return the sides (native, guest) that can't run it, with the reason."""
+        """Return the sides (native, guest) that cannot run it, with the reason."""
         where = f"{self.where}: sides"
         return {
             one.side: one.reason
@@ -195,8 +195,8 @@ class Workload:
         return limits.controllers if limits else ()
 
     def peer(self, parameters: Parameters) -> Peer | None:
-        """Return whom it talks to over the network; None for a workload that sends nothing. Raises
-        UsageError where the file says several."""
+        """Return the server that it talks to over the network; None for a workload that sends
+        nothing. Raises UsageError if the file has several."""
         return self._commands.peer(parameters)
 
     def competitor(self, parameters: Parameters) -> Peer | None:
@@ -209,17 +209,17 @@ class Workload:
         return self.file.link is not None
 
     def bottleneck(self, parameters: Parameters) -> Bottleneck | None:
-        """Return what narrows the way to the peer; None where nothing does. Raises UsageError."""
+        """Return the bottleneck on the way to the peer; None without one. Raises UsageError."""
         return self._commands.bottleneck(parameters)
 
     def servers(self, setting: Setting) -> tuple[Server | FileSystem, ...]:
-        """Return what is there on the machine itself, from before the warm-up to after the window:
-        servers, and a file system on the data disk before them."""
+        """Return what exists on the machine itself from before the warm-up to after the window:
+        servers, and before them a file system on the data disk."""
         return self._commands.servers(setting)
 
     def command(self, setting: Setting) -> Command:
-        """Return the command of a trial. Raises UsageError for a duration or a machine that it
-        can't run with."""
+        """Return the command of a trial. Raises UsageError for an unsupported duration or
+        machine."""
         self.check_duration(setting.duration_s)
         made = self._commands
         argv = made.argv(made.variables(setting, setting.duration_s))
@@ -229,8 +229,7 @@ class Workload:
 
     def warmup_command(self, setting: Setting, window_s: float, rate: float | None) -> Command:
         """Return the same load in one or more windows of about `window_s` each. `rate`: the
-        operations per second of the window before (what `window_rates` said of it), None for the
-        first."""
+        operations per second of the window before (from `window_rates`), None for the first."""
         made, trial, warm = self._commands, self.file.trial, self.file.trial.warm_up
         values = made.variables(setting, setting.duration_s, window_s=window_s)
         if warm.parameters:
@@ -270,19 +269,19 @@ class Workload:
 
     def exact_command(self, setting: Setting, operations: int) -> Command | None:
         """Return the same work done exactly `operations` times by one thread, for counting its
-        instructions; None where the workload isn't calibratable."""
+        instructions; None if the workload is not calibratable."""
         if not self.calibratable:
             return None
         values = self._commands.variables(setting, 0, operations=operations) | {"threads": 1}
         return self._commands.command(setting, self._commands.argv(values))
 
     def window_rates(self, stdout: str, files: Mapping[str, bytes]) -> list[float]:
-        """Return operations per second of each window of a warm-up command, in order; [] where
-        `rate_metric` is None. Raises BrokenError when the output isn't the program's."""
+        """Return operations per second of each window of a warm-up command, in order; [] if
+        `rate_metric` is None. Raises BrokenError if the output is not the program's."""
         return window_rates_of(self.file, self.rate_metric, stdout, files)
 
     def why_failed(self, result: CommandResult) -> str | None:
-        """Return why a run counts for nothing, by its status; None for one that succeeded."""
+        """Return why a run does not count, by its status; None for one that succeeded."""
         is_stopped = self.file.trial.kind == "until-stopped"
         if result.returncode in ([_STOPPED] if is_stopped else self.file.exit_status):
             return None
@@ -301,11 +300,11 @@ class Workload:
         return "; ".join([f"{ended}: {why}", *meant])
 
     def with_parameters(self, given: Mapping[str, object]) -> Workload:
-        """Return the workload as a trial had it, for `parse`. Raises UsageError."""
+        """Return the workload with a trial's parameters, for `parse`. Raises UsageError."""
         return replace(self, chosen=self.check_parameters(given))
 
     def parse(self, raw: TrialFolder) -> Iterator[Reading]:
-        """Yield every metric of a trial, `operations` among them where `rate_metric` isn't None.
+        """Yield every metric of a trial, including `operations` if `rate_metric` is not None.
         Raises BrokenError naming the raw file."""
         parameters = self.chosen or self.check_parameters({})
         return readings_of(self.file, raw, parameters, self.rate_metric)

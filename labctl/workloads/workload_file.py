@@ -1,6 +1,5 @@
-"""Check workloads as their files have them: `benchmarks/workloads/NAME.yaml`, or a study's
-`define:`.
-"""
+"""Check the contents of workloads' files: `benchmarks/workloads/NAME.yaml`, or a study's
+`define:`."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from labctl.workloads.metric_file import MetricsFile
 from labctl.workloads.readers.declaration import ReadingFile
 
 MOST_TEXT = 1 << 20
-"""Bytes of one file that a workload brings."""
+"""Limit on the bytes of one file that a workload brings."""
 LONGEST_S = 86_400.0
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Item = Annotated[str, StringConstraints(max_length=16_384)]
-"""One argument of a command, whatever its `{{ }}` become."""
+"""One argument of a command, whatever its `{{ }}` expand to."""
 Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
@@ -42,9 +41,9 @@ class ParameterFile(FileModel):
     number: float | None = None
     """The same of any number."""
     choice: str | None = None
-    """Default of a word among those of `of`."""
+    """Default word, one of `of`."""
     boolean: bool | None = None
-    """Default of what is true or false."""
+    """Default of a true or false value."""
     least: float | None = Field(default=None, alias="from")
     """The least value."""
     most: float | None = Field(default=None, alias="to")
@@ -61,18 +60,18 @@ class RefusalFile(FileModel):
     when: Text
     """A bare expression over the parameters: true is an error."""
     message: Text
-    """Text of the error; it may have `{{ }}`."""
+    """Text of the error; it may contain `{{ }}`."""
     hint: Text | None = None
-    """Remedy: what to ask for instead."""
+    """Remedy: what to choose instead."""
 
 
 class BuildFile(FileModel):
     packages: list[Package] = []
-    """Compilers and headers; they don't stay in the image."""
+    """Compilers and headers; they are not kept in the image."""
     argv: Annotated[list[Argv], Field(min_length=1, max_length=50)]
     """Commands, one after the other, in the folder of `files` and without network."""
     outputs: Annotated[list[Item], Field(min_length=1, max_length=50)]
-    """Files that stay, as globs relative to `{{ files }}`."""
+    """Files to keep, as globs relative to `{{ files }}`."""
 
 
 class WheelFile(FileModel):
@@ -86,7 +85,7 @@ class WheelFile(FileModel):
     ]
     """`NAME==VERSION`, as pip takes it."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """SHA-256 of the file for this architecture; another one is refused."""
+    """SHA-256 of the file for this architecture; any other file is refused."""
 
 
 def _check_base64(text: str) -> str:
@@ -98,12 +97,12 @@ def _check_base64(text: str) -> str:
 
 
 class BinaryFile(FileModel):
-    """Bring a file that isn't text."""
+    """Bring a binary file."""
 
     base64: Annotated[
         str, StringConstraints(max_length=MOST_TEXT * 4 // 3 + 4), AfterValidator(_check_base64)
     ]
-    """Its bytes, as base64. A path (`./…`) needs none of it: labctl reads such a file."""
+    """Its bytes, as base64. A path (`./…`) needs no base64: labctl reads such a file."""
 
 
 class DataDiskFile(FileModel):
@@ -115,27 +114,27 @@ class DataDiskFile(FileModel):
 
 
 class ReadyFile(FileModel):
-    """Say when a server is ready: exactly one of the first five."""
+    """Define when a server is ready: exactly one of the first five."""
 
     tcp: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """Port at which the server itself, or a process that it started, listens."""
     udp: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """The same of UDP."""
     unix: Item | None = None
-    """Path of a socket that is there."""
+    """Path of a socket that exists."""
     log: Item | None = None
     """A regular expression that its output matches."""
     command: Argv | None = None
     """A command that ends with 0."""
     timeout_s: Seconds = 20.0
-    """Seconds until it is given up."""
+    """Seconds until the wait ends with an error."""
 
 
 class ServeFile(FileModel):
     argv: Argv
     """The server, which must stay in the foreground."""
     ready: ReadyFile
-    """Condition from which on it can be talked to."""
+    """Condition for starting to use it."""
     when: Text | None = None
     """A bare expression over the parameters; without it always."""
     on: Literal["machine", "peer", "competitor"] = "machine"
@@ -161,11 +160,12 @@ class LinkFile(FileModel):
 
 class WarmUpFile(FileModel):
     parameters: dict[Name, int | float | bool | str] = {}
-    """Values in the warm-up; text may be a `{{ }}` over the trial's own: no limit holds then."""
+    """Values in the warm-up; text may be a `{{ }}` over the trial's own, to which no limit then
+    applies."""
     runs: Annotated[int, Field(ge=1, le=50)] | None = None
     """Number of unmeasured runs: 3 for programs that are repeated, 1 for others without windows."""
     none: Text | None = None
-    """Reason why there is none; it stands in the report."""
+    """Reason why there is none, for the report."""
 
 
 class TrialFile(FileModel):
@@ -180,10 +180,10 @@ class TrialFile(FileModel):
     work: int | Text | None = None
     """Operations of one run of fixed work: a number or a bare expression."""
     begins: Text | None = None
-    """Beginning of the output of each run of a repeated program, as a regular expression;
-    without it labctl marks the runs."""
+    """Beginning of the output of each run of a repeated program, as a regular expression; without
+    it labctl marks the runs."""
     first_operations: int | Text | None = None
-    """Operations of the first warm-up window, where `counts`: a number or a bare expression, also
+    """Operations of the first warm-up window, with `counts`: a number or a bare expression, also
     over `window`, its seconds."""
     counts: bool | Literal["each"] = False
     """True if `{{ operations }}` can limit a run instead of `{{ duration }}` (0: no limit); `each`:
@@ -193,9 +193,9 @@ class TrialFile(FileModel):
     skip_s: Annotated[float, Field(ge=0, le=3600), TIME] = 0.0
     """Seconds at the start of a run that the metrics leave out."""
     loop: Literal["closed", "open", "paced"] = "closed"
-    """`closed`: it asks for nothing while it waits, so percentiles leave out what a stall hid, and
-    none may decide. `open`: latencies count from a schedule that it keeps. `paced`: it has a fixed
-    pace and skips what it missed."""
+    """`closed`: it issues no requests while it waits, so percentiles omit the effects of stalls,
+    and cannot decide. `open`: latencies count from a schedule that it keeps. `paced`: it has a
+    fixed pace and skips missed periods."""
     warm_up: WarmUpFile = WarmUpFile()
     """Runs before the measured one."""
 
@@ -204,12 +204,13 @@ class ConditionalFile(FileModel):
     when: Text
     """A bare expression over the parameters and what is filled in."""
     argv: Annotated[list[Item], Field(max_length=200)]
-    """Arguments that are there where it is true."""
+    """Arguments that are added if it is true."""
 
 
 class SchedFile(FileModel):
     policy: Text
-    """`other`, `batch`, `idle`, `fifo` or `rr`, or a `{{ }}` over the parameters that makes one."""
+    """`other`, `batch`, `idle`, `fifo` or `rr`, or a `{{ }}` over the parameters that expands to
+    one."""
     priority: Annotated[int, Field(ge=1, le=99)] = 1
     """Priority under `fifo` and `rr`; the others have none."""
 
@@ -237,9 +238,9 @@ class NeedsFile(FileModel):
     """A bare expression over the parameters: TCP's congestion control that its peer or competitor
     takes of the host's kernel, such as `bbr`; empty text for any."""
     vcpus: Annotated[int, Field(ge=1, le=1024)] = 1
-    """The fewest vCPUs that it runs with."""
+    """Minimum number of vCPUs."""
     memory_mib: Annotated[int, Field(ge=1), SIZE] = 1
-    """The least memory of the guest in MiB."""
+    """Minimum memory of the guest in MiB."""
 
 
 class SideFile(FileModel):
@@ -257,7 +258,7 @@ class DeclaredFile(FileModel):
     """Declare a workload: a command for either side, and how its metrics are read."""
 
     description: Text
-    """The program and what it does, in a line."""
+    """The program and its purpose, in a line."""
     operation: Text = "one operation"
     """One operation, in words."""
     parameters: dict[Name, ParameterFile] = {}
@@ -273,22 +274,22 @@ class DeclaredFile(FileModel):
     """Python wheels that carry files, each unpacked at `{{ files }}/wheels/NAME` when the image is
     made; pip downloads them, as this host's is configured."""
     build: BuildFile | None = None
-    """Commands that run once, where the files lie, when the image is made."""
+    """Commands that run once, in the files' folder, when the image is made."""
     env: dict[str, Item] = {}
-    """Variables of the environment of all commands, beside labctl's own."""
+    """Environment variables of all commands, beside labctl's own."""
     user: UserName = "nobody"
-    """User of all its commands: `nobody`, with a number that owns nothing, `root`, or one that a
+    """User of all its commands: `nobody` (with an id that owns nothing), `root`, or one that a
     package of its brings."""
     privileges: list[Privilege] = []
-    """Rights that it has without being root; each is named in the plan."""
+    """Privileges that it has without being root; each is named in the plan."""
     data_disk: DataDiskFile | None = None
-    """The disk that it reads or writes, if it uses one."""
+    """The disk that it reads or writes, if any."""
     prepare: list[Argv] = []
     """Commands that fill the file system on the data disk, once a trial, before servers start."""
     setup: list[Argv] = []
-    """Commands before each run, outside of the measured window."""
+    """Commands before each run, outside the measured window."""
     after: list[Argv] = []
-    """Commands after each run, outside of the measured window."""
+    """Commands after each run, outside the measured window."""
     serve: list[ServeFile] = []
     """Servers that live from before the warm-up to after the measured window."""
     link: LinkFile | None = None
@@ -296,9 +297,9 @@ class DeclaredFile(FileModel):
     trial: TrialFile = TrialFile()
     """Length of a run, and how it ends."""
     command: Annotated[list[Item | ConditionalFile], Field(min_length=1, max_length=200)]
-    """One argument an item; no shell."""
+    """One argument per item; no shell."""
     sched: SchedFile | None = None
-    """Scheduling policy of the command, not of its servers; without it that of its machine."""
+    """Scheduling policy of the command, not of its servers; by default that of its machine."""
     cgroup: CgroupFile | None = None
     """Limits of the command, not of its servers: a cgroup of its own."""
     exit_status: list[int] = [0]
@@ -308,19 +309,20 @@ class DeclaredFile(FileModel):
     explain: dict[Text, Text] = {}
     """Meaning of a regular expression in the output of a failed run."""
     needs: NeedsFile = NeedsFile()
-    """Needs of the machine; a workload that lacks one is left out with the reason."""
+    """Requirements for the machine; a workload whose machine lacks one is left out with the
+    reason."""
     sides: list[SideFile] = []
-    """Sides that can't run it, each with the reason."""
+    """Sides that cannot run it, each with the reason."""
     scratch_mib: Annotated[int, Field(ge=1, le=2**20), SIZE] = 64
     """Size that no file of a run may exceed, in MiB."""
     open_files: Annotated[int, Field(ge=64, le=2**20)] | None = None
-    """Number of files that a program may have open, where 1024 (4096 if it asks) are too few."""
+    """Number of files that a program may have open, if 1024 (4096 if it asks) are too few."""
     keep: list[Item] = []
     """Files that are stored although no metric reads them."""
     metrics: MetricsFile = {}
-    """Metrics by name, each with how it is read of the output."""
+    """Metrics by name, each with how it is read from the output."""
     times: bool = True
-    """False if labctl's own clock and CPU accounts are no metrics of it (`elapsed`, `user_s`,
+    """False to exclude the metrics from labctl's own clock and CPU accounts (`elapsed`, `user_s`,
     `system_s`, `cpu_use`, `work_per_s`)."""
     operations: ReadingFile | None = None
     """Number of operations of a run."""
@@ -329,19 +331,19 @@ class DeclaredFile(FileModel):
     rate: Text | None = None
     """The metric that holds operations per second."""
     primary: Text
-    """The metric that decides where a study has no reason for another."""
+    """The metric that decides by default."""
     binaries: list[Item] = []
     """Programs to hash beside those that the commands name; `{{ files }}` is filled in."""
     constant_instructions: bool = False
     """True if user instructions per operation are a constant: no lock, no spin, no I/O."""
     places_itself: bool = False
-    """True if its main thread chooses its own CPUs among those that it is given."""
+    """True if its main thread chooses its own CPUs among the given ones."""
     schedules_itself: bool = False
-    """True if it sets its own scheduling policy, so that none is asked of it."""
+    """True if it sets its own scheduling policy, so that labctl requests none."""
 
 
 def path_of(text: object, folder: Path) -> Path | None:
-    """Return the path that a value of `files` names, relative to `folder`; None of a file's
+    """Return the path that a value of `files` names, relative to `folder`; None for a file's
     text."""
     is_path = isinstance(text, str) and text.startswith("./") and "\n" not in text
     return folder / str(text) if is_path else None

@@ -339,8 +339,8 @@ def _and(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-# Check workloads' requirements to kernels: a tracer of the kernel that they run under, a congestion
-# control of the host's.
+# Check workloads' requirements for kernels: a tracer of the kernel that they run under, a
+# congestion control of the host's.
 
 
 _OF_DEBIAN = "of Debian's, linux-image-rt-amd64 has it"

@@ -1,1 +1,1 @@
-"""Read metrics from what a program left, as a declaration says: a file for each kind of reader."""
+"""Read metrics from a program's output, as a declaration says: a file for each kind of reader."""

@@ -22,7 +22,7 @@ def readings(text: str, where: str, source: str) -> Iterator[Reading]:
     threads, interval_us = read(text, where)
     latencies = histogram(
         (
-            # cyclictest cuts to whole microseconds: a latency of 7 is 7 to 8.
+            # cyclictest truncates to whole microseconds: a latency of 7 is 7 to 8.
             Bin((latency_us + 0.5) * MICROSECOND_S, MICROSECOND_S, count)
             for thread in threads
             for latency_us, count in thread.by_latency_us.items()
@@ -37,7 +37,7 @@ def readings(text: str, where: str, source: str) -> Iterator[Reading]:
 
 
 def periods(text: str, where: str, source: str) -> Iterator[Reading]:
-    """Return what all its periods would have been, those that it skipped included."""
+    """Return the latencies of all its periods, including those that it skipped."""
     threads, interval_us = read(text, where)
     if interval_us is None:
         return open_loop.unavailable(_NO_INTERVAL)
@@ -45,7 +45,7 @@ def periods(text: str, where: str, source: str) -> Iterator[Reading]:
 
 
 def read(text: str, where: str) -> tuple[list[MeasuredThread], int | None]:
-    """Return the threads of a report, and the interval that its command line names."""
+    """Return the threads of a report, and the interval in its command line."""
     try:
         report = parse_json(text)
         if report["return_code"] != 0:
@@ -81,8 +81,9 @@ def _interval_us(command_line: str) -> int | None:
 
 
 def _stall_time(threads: list[MeasuredThread], interval_us: int | None, source: str) -> Reading:
-    """Sum over all wake-ups of max(0, latency - interval), all threads together (METHOD rule 9):
-    cyclictest skips the periods that it missed, so a stall of 50 ms is one wake-up to it."""
+    """Return the sum over all wake-ups of max(0, latency - interval), all threads together (METHOD
+    rule 9): cyclictest skips the periods that it missed, so it counts a stall of 50 ms as one
+    wake-up."""
     if interval_us is None:
         return Unavailable(metric="stall_time", reason=_NO_INTERVAL)
     total_us = 0

@@ -1,4 +1,4 @@
-"""Check how a metric is declared to be read: what the `metrics:` of a workload's file may hold."""
+"""Define how a workload's file declares its metrics: the contents of `metrics:`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Paths = Annotated[
     dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)], Path],
     Field(min_length=1, max_length=20),
 ]
-"""Paths by the names that a formula has for them."""
+"""Paths by their names in a formula."""
 UnitWord = Annotated[str, AfterValidator(_check_unit)]
 Quantity = Annotated[
     str | Annotated[float, Field(allow_inf_nan=False)], AfterValidator(_check_quantity)
@@ -85,17 +85,17 @@ class CsvFile(FileModel):
     column: Column
     """The column of the numbers."""
     minus: Column | None = None
-    """A column that is subtracted: the end less the start."""
+    """A column to subtract: the end minus the start."""
     time: Column | Annotated[list[Column], Field(min_length=2, max_length=2)] | None = None
-    """The column that says when a row was, or two of seconds and microseconds."""
+    """The column with a row's time, or two of seconds and microseconds."""
     time_unit: Literal["s", "ms", "us", "ns"] | None = None
-    """Unit of `time`, where it isn't the metric's."""
+    """Unit of `time`, if it is not the metric's."""
     where: dict[Column, str | int | float] = {}
     """Rows that count: those with these values."""
     separator: Annotated[str, StringConstraints(min_length=1, max_length=1)] = ","
-    """The sign between two columns."""
+    """The separator of columns."""
     names: Annotated[list[Column], Field(min_length=1, max_length=1000)] | None = None
-    """The columns' names, where the first line isn't them."""
+    """The columns' names, if the first line does not hold them."""
     after: Quantity | None = None
     """Seconds since the first row's time before which rows are left out."""
     until: Quantity | None = None
@@ -120,11 +120,11 @@ class HdrFile(FileModel):
     """Name the histograms of an HdrHistogram interval log."""
 
     tag: Column | None = None
-    """The tag of those that count; without it, those that have none."""
+    """The tag of the histograms that count; without it, those without a tag."""
 
 
 class SourceFile(FileModel):
-    """Say where numbers are: `from` a text, by exactly one of the readers."""
+    """Locate numbers: `from` a text, by exactly one of the readers."""
 
     source: Annotated[FileText, Field(alias="from")] = STDOUT
     """`stdout`, `stderr`, or a file that the command leaves, globs too."""
@@ -141,18 +141,18 @@ class SourceFile(FileModel):
     hdr: HdrFile | None = None
     """Histograms of an HdrHistogram interval log."""
     whole: Pattern | None = None
-    """A regular expression that the text must match near its end, or it is cut."""
+    """A regular expression that the text must match near its end; otherwise it is incomplete."""
     thousands: Literal[",", "'", " ", "_"] | None = None
-    """The sign that parts groups of three digits."""
+    """The separator of groups of three digits."""
 
     @property
     def file(self) -> str | None:
-        """Return the file that it reads, maybe a glob; None for what the command prints."""
+        """Return the file that it reads, maybe a glob; None for the command's output."""
         return None if self.source in (STDOUT, STDERR) else self.source
 
     @property
     def paths(self) -> Mapping[str, str]:
-        """Return the paths that a formula is over, by name; empty of one path alone."""
+        """Return the paths that a formula uses, by name; empty for a single path."""
         path = self.json_path or self.yaml_path
         return path if isinstance(path, dict) else {}
 
@@ -161,7 +161,7 @@ class SourceFile(FileModel):
         return tuple(one for one in (self.regex, self.whole) if one is not None)
 
     def given(self) -> list[str]:
-        """Return the readers that are given, as the file names them."""
+        """Return the given readers, in the file's words."""
         values = {"json": self.json_path, "yaml": self.yaml_path}
         return [key for key in _SOURCES if values.get(key, getattr(self, key, None)) is not None]
 
@@ -179,31 +179,31 @@ class MetricFile(SourceFile):
     formula: Formula | None = None
     """An expression over a regex's groups, or over other metrics in labctl's units."""
     which: Which = "only"
-    """The one that counts of several numbers."""
+    """The selection from several numbers."""
     as_: Annotated[As, Field(alias="as")] = "value"
-    """The value that is made of all numbers."""
+    """The value computed from all numbers."""
     over: Quantity | None = None
     """The limit of `as: share`: the share of numbers above it."""
     bin_width: Quantity | None = None
-    """The step of the numbers, where it isn't the printed one."""
+    """The step of the numbers, if it is not the printed one."""
     unit: UnitWord | None = None
-    """Unit of what the program prints: one of labctl's, or its own, such as `Mops/s`, which is
-    shown as it is and never converted."""
+    """Unit of the program's output: one of labctl's, or its own, such as `Mops/s`, which is shown
+    unchanged and never converted."""
     better: Literal["higher", "lower", "neither"] | None = None
-    """The direction that is better. Without it rates are better higher, and times and latencies
-    lower, by the unit or the metric's name (docs/own-program.md); where neither tells it must be
-    there."""
+    """The direction that is better. By default rates are better higher, and times and latencies
+    lower, by the unit or the metric's name (docs/own-program.md); if neither decides, it is
+    required."""
     title: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = None
-    """Name in tables, where it isn't the metric's own."""
+    """Name in tables, if it is not the metric's own."""
     must_be: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """The only value of a whole run, in `unit`."""
+    """The only valid value of a complete run, in `unit`."""
     between: (
         Annotated[
             list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=2, max_length=2)
         ]
         | None
     ) = None
-    """The least and the largest value that can be, in `unit`."""
+    """The smallest and the largest possible value, in `unit`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -268,7 +268,7 @@ class MetricFile(SourceFile):
 
     @property
     def scale(self) -> Scale | None:
-        """Return what the declared unit is; None where the program prints it."""
+        """Return the declared unit; None if the program prints it."""
         return None if self.unit is None else scale_of(self.unit)
 
     def _check_named(self) -> Self:
@@ -314,11 +314,11 @@ class ReadingFile(SourceFile):
     a run (`seconds` and `operations` of each)."""
 
     which: Which = "sum"
-    """The one that counts of several numbers."""
+    """The selection from several numbers."""
     formula: Formula | None = None
     """An expression over a regex's groups."""
     seconds: str | Annotated[float, Field(gt=0, allow_inf_nan=False)] = "seconds"
-    """A window's length: a regex's group, a key, a column, or a number where all are the same."""
+    """A window's length: a regex's group, a key, a column, or a number if all are the same."""
     operations: str = "operations"
     """A window's operations: a regex's group, a key or a column."""
 

@@ -21,8 +21,8 @@ PLAT_BITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Hold what fio left: its JSON, `where` that lies for errors, and its log of windows, None
-    where it has none."""
+    """Hold fio's results: its JSON, `where` it lies for errors, and its log of windows, None if it
+    has none."""
 
     text: str
     where: str
@@ -70,7 +70,7 @@ def flushes(report: Report) -> Iterator[Reading]:
 
 
 def errors(report: Report) -> Iterator[Reading]:
-    """Yield how sure a run is of its `iops`, where fio logged windows enough."""
+    """Yield the estimated errors of a run's `iops`, if fio logged enough windows."""
     if report.log is None:
         return
     windows, begun_ms = [], 0
@@ -88,7 +88,7 @@ def logged(text: str, where: str) -> dict[int, float]:
     window.
     """
     rates: dict[int, float] = {}
-    ends: dict[int, int] = {}  # of windows, by twenties of ms: a guest may have written of millions
+    ends: dict[int, int] = {}  # by windows, in steps of 20 ms: a guest may have written millions
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
         if len(fields) < 3 or not all(f.isdecimal() and len(f) < 16 for f in fields[:3]):
@@ -104,8 +104,8 @@ def logged(text: str, where: str) -> dict[int, float]:
 
 
 def whole_rate(text: str, where: str) -> float:
-    """Return the rate of a whole run: a guest that the host let run for less than a window at a
-    time logs none of them. Raises BrokenError for a run without I/O."""
+    """Return the rate of a whole run: a guest that ran for less than a window at a time logs none.
+    Raises BrokenError for a run without I/O."""
     job = read_job(text, where)
     rate = sum(number(job, where, direction, "iops") for direction in ("read", "write"))
     if rate <= 0:
@@ -114,10 +114,8 @@ def whole_rate(text: str, where: str) -> float:
 
 
 def read_job(text: str, where: str) -> Mapping[str, object]:
-    """Return the only job of a report; raises BrokenError when it failed, or when there is
-    another.
-    """
-    # fio puts its notes and warnings into the same file, in front of the JSON.
+    """Return the only job of a report; raises BrokenError if it failed, or if there is another."""
+    # fio writes its notes and warnings into the same file, before the JSON.
     start = max(0, text.find("{"))
     try:
         report = parse_json(text[start:])

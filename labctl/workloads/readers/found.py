@@ -27,8 +27,8 @@ _LAST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hold all numbers that a declaration names. `step`: the printed one, 0 where it can't be told;
-    `shown`: the first of them as they stood there."""
+    """Hold all numbers that a declaration names. `step`: the printed one, 0 if it is unknown;
+    `shown`: the first of them as printed."""
 
     values: NDArray[np.float64]
     scale: Scale
@@ -37,7 +37,7 @@ class Found:
 
 
 def last_part(text: str) -> str:
-    """Return the part of a text that `whole` is looked for in."""
+    """Return the part of a text in which `whole` must match."""
     return text[-_LAST:]
 
 
@@ -50,7 +50,7 @@ def asked(one: SourceFile, parts: Sequence[Part]) -> list[tuple[str, str]]:
 
 
 def check_whole(one: SourceFile, parts: Sequence[Part], matches: Matches) -> None:
-    """Raise BrokenError for a text without its end: a number that is cut is still a number."""
+    """Raise BrokenError for a text without its end: a truncated number is still a number."""
     if one.whole is None:
         return
     for part in parts:
@@ -61,7 +61,7 @@ def check_whole(one: SourceFile, parts: Sequence[Part], matches: Matches) -> Non
 
 
 def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Match]:
-    """Return all matches of a declaration's regex. Raises BrokenError where there is none."""
+    """Return all matches of a declaration's regex. Raises BrokenError if there is none."""
     assert one.regex is not None
     found = [match for part in parts for match in matches.of(one.regex, part.text)]
     if not found:
@@ -70,7 +70,7 @@ def matched(one: SourceFile, parts: Sequence[Part], matches: Matches) -> list[Ma
 
 
 def by_regex(metric: MetricFile, parts: Sequence[Part], matches: Matches) -> Found:
-    """Return the numbers in a regex's groups, or a formula's over them."""
+    """Return the numbers in a regex's groups, or the results of a formula over them."""
     numbers: list[float] = []
     texts: list[str] = []
     scale = metric.scale
@@ -93,7 +93,8 @@ def by_regex(metric: MetricFile, parts: Sequence[Part], matches: Matches) -> Fou
 
 
 def by_path(metric: MetricFile, parts: Sequence[Part]) -> Found:
-    """Return the numbers at a path of JSON or YAML, or a formula's over those at several."""
+    """Return the numbers at a path of JSON or YAML, or the results of a formula over those at
+    several."""
     if metric.paths:
         return _by_paths(metric, parts)
     nodes = nodes_at(metric, parts)
@@ -124,8 +125,8 @@ def _only_at(root: Any, path: str) -> float:
 
 
 def nodes_at(one: SourceFile, parts: Sequence[Part], *, may_be_empty: bool = False) -> list[Any]:
-    """Return the values at a declaration's path, of all its files. Raises BrokenError, for none at
-    all unless they `may_be_empty`."""
+    """Return the values at a declaration's path, from all its files. Raises BrokenError if there
+    are none, unless they `may_be_empty`."""
     path = one.json_path or one.yaml_path
     assert isinstance(path, str)
     return [
@@ -136,7 +137,7 @@ def nodes_at(one: SourceFile, parts: Sequence[Part], *, may_be_empty: bool = Fal
 
 
 def tree(one: SourceFile, part: Part) -> Any:
-    """Return what a JSON or YAML text holds. Raises BrokenError."""
+    """Return the content of a JSON or YAML text. Raises BrokenError."""
     try:
         if one.json_path is not None:
             return parse_json(part.text)
@@ -148,7 +149,7 @@ def tree(one: SourceFile, part: Part) -> Any:
 
 
 def plain_number(node: Any, thousands: str | None = None) -> float:
-    """Return the number that JSON or YAML has, as a number or as text."""
+    """Return a number of JSON or YAML, given as a number or as text."""
     if isinstance(node, str):
         return number_of(node, thousands)
     if isinstance(node, bool) or not isinstance(node, int | float):
@@ -157,8 +158,8 @@ def plain_number(node: Any, thousands: str | None = None) -> float:
 
 
 def calculated(formula: str, values: dict[str, float]) -> float:
-    """Return what a formula makes of numbers. Raises NoValueError where it divides by zero, and
-    UsageError for one that is none."""
+    """Return the result of a formula over numbers. Raises NoValueError if it divides by zero, and
+    UsageError if it is invalid."""
     try:
         number = evaluate(formula, {name: _as_whole(n) for name, n in values.items()}, "formula")
     except OverflowError as error:
@@ -172,7 +173,7 @@ def calculated(formula: str, values: dict[str, float]) -> float:
 
 
 def of_groups(formula: str, match: Match, one: SourceFile) -> float:
-    """Return what a formula makes of a match's groups."""
+    """Return the result of a formula over a match's groups."""
     used = sorted(names_in(formula, bare=True))
     return calculated(
         formula, {name: number_of(_group(match, name, one), one.thousands) for name in used}
@@ -201,7 +202,7 @@ def _in_base(number: float, word: str, declared: Scale | None) -> tuple[float, S
 
 
 def _step(texts: Sequence[str]) -> float:
-    """Return the finest step of printed numbers: a program may leave out zeros at their end."""
+    """Return the finest step of printed numbers: a program may omit trailing zeros."""
     steps = [printed_step(text) for text in texts]
     return min(steps) if steps and all(steps) else 0.0
 
@@ -215,5 +216,5 @@ def _kind(node: Any) -> str:
 
 
 def unit_of(metric: MetricFile, scale: Scale) -> Unit:
-    """Return the unit of what `as` makes of numbers."""
+    """Return the unit of the result of `as`."""
     return {"share": Unit.FRACTION, "count": Unit.COUNT}.get(metric.as_, scale.unit)

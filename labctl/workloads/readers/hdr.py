@@ -22,13 +22,13 @@ MOST_BYTES = 8 << 20
 _COMPRESSED = 0x1C849304
 _V2 = 0x1C849303
 _WORD = 0xF0
-"""Bits of a cookie that say how wide a count is; V2 writes all of them alike."""
+"""Bits of a cookie for the width of a count; V2 writes all of them alike."""
 _HEADER = struct.Struct(">iiiiqqd")
 _MOST_DIGITS = 5
 
 
 def by_log(wanted: HdrFile, parts: Sequence[Part], source: str) -> Histogram:
-    """Return all intervals' histograms together, in the log's unit. Raises BrokenError."""
+    """Return the sum of all intervals' histograms, in the log's unit. Raises BrokenError."""
     counts: Counter[tuple[int, int]] = Counter()
     left = MOST_BYTES
     for part in parts:
@@ -55,7 +55,7 @@ def by_log(wanted: HdrFile, parts: Sequence[Part], source: str) -> Histogram:
 
 
 def _intervals(wanted: HdrFile, part: Part) -> Iterator[str]:
-    """Yield the histograms' texts of the intervals that count."""
+    """Yield the texts of the histograms of the intervals that count."""
     if part.text and not part.text.endswith("\n"):
         raise BrokenError(f"{part.name}: its last line has no end, so it may be cut")
     for line in part.text.splitlines():
@@ -110,7 +110,7 @@ def _bins(payload: bytes) -> Counter[tuple[int, int]]:
 
 
 def _zigzag(data: bytes) -> Iterator[int]:
-    """Yield signed numbers of 7 bits a byte, 8 in the ninth; a negative one is so many zeros."""
+    """Yield signed numbers of 7 bits a byte, 8 in the ninth; a negative one is a run of zeros."""
     at = 0
     while at < len(data):
         number = 0

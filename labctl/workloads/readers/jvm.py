@@ -1,9 +1,9 @@
 """Read a Java VM's unified log (`-Xlog:gc,gc+phases,safepoint,jit+compilation=debug:file=…`, with
-`timenanos,level,tags`): how often and how long it stopped the program in the part that counts, and
-what it compiled before and in it.
+`timenanos,level,tags`): how often and how long it stopped the program in the measured part, and
+what it compiled before and during it.
 
-The program leaves a table of marks beside it, by System.nanoTime(), which is what `timenanos` logs:
-`steady`, when that part began, and `over`.
+The program writes a table of marks beside it, by System.nanoTime(), which is the clock of
+`timenanos`: `steady`, when the measured part began, and `over`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ JIT = "jit,compilation"
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
 _LINE = re.compile(r"\[(\d{1,19})ns\]\[[a-z ]+\]\[([a-z0-9,]+) *\] (.*)", re.ASCII)
-# ZGC's generations begin with their letter; a heap's size stands before the time.
+# ZGC's generations begin with their letter; a heap's size precedes the time.
 _PAUSE = re.compile(r"GC\(\d+\) (?:[YyOo]: )?Pause .*?(\d{1,9}\.\d{1,6})ms", re.ASCII)
 _STALL = re.compile(r"Allocation Stall \(.*\) \d{1,9}\.\d{1,6}ms", re.ASCII)
-# As Java 17 and later, and as Java 11 has it.
+# Formats of Java 17 and later, and of Java 11.
 _STOPPED = re.compile(r'Safepoint ".*", .*\bTotal: (\d{1,15}) ns\b.*', re.ASCII)
 _STOPPED_11 = re.compile(
     r"Total time for which application threads were stopped: (\d{1,9}\.\d{1,12}) seconds, .*",
@@ -37,7 +37,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Bound the part that counts, in nanoseconds."""
+    """Hold the limits of the measured part, in nanoseconds."""
 
     steady_ns: int
     over_ns: int
@@ -45,7 +45,7 @@ class Marks:
 
 @dataclass(slots=True)
 class _Counted:
-    """Hold what a log says of the part that counts; `compiled_before`: until it began."""
+    """Hold a log's counts of the measured part; `compiled_before`: until it began."""
 
     pauses_s: list[float] = field(default_factory=list)
     stopped_s: float = 0.0
@@ -78,7 +78,7 @@ def _is_compilation(message: str) -> bool:
 
 def readings(log: str, marks: str, where: tuple[str, str], source: str) -> Iterator[Reading]:
     """Yield every metric of a log. `where`: log and marks, for errors. A pause counts if it ended
-    in the part. Raises BrokenError."""
+    in the measured part. Raises BrokenError."""
     log_where, marks_where = where
     part = _marks(marks, marks_where)
     found, last, seen = _Counted(), 0, set[str]()
@@ -130,7 +130,7 @@ def _lines(log: str, where: str) -> Iterator[tuple[int, str, str]]:
     """Yield time, tags and message of each line."""
     if not log.endswith("\n"):
         raise BrokenError(f"{where}: its last line has no end, so it is cut")
-    # Not splitlines(): a message is the JVM's, and other ends of lines are a part of it.
+    # Not splitlines(): a message is the JVM's, and other line separators belong to it.
     for number, line in enumerate(log[:-1].split("\n"), start=1):
         if (found := _LINE.fullmatch(line)) is None:
             raise BrokenError(

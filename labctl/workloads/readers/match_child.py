@@ -1,8 +1,9 @@
 """Find regular expressions in texts, in a process of its own that ends itself beyond its limits: a
-pattern can take forever, and the text is of a program that nobody knows.
+pattern can take forever, and the text comes from an unknown program.
 
-Run by its path, with nothing but Python's own library, so that it starts in 20 ms. Reads a request
-as JSON, and prints a line of JSON for each job, so that the first without one is the culprit.
+It runs by its path, with only Python's standard library, so that it starts in 20 ms. It reads a
+request as JSON, and prints a line of JSON for each job, so that the first job without one is the
+culprit.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Have all regular expressions of a trial found by one child process, within limits."""
+"""Find all regular expressions of a trial with one child process, within limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labctl.base.process import Deadline
 from labctl.workloads.readers import match_child
 
 _WALL_S = 60.0
-"""A busy host gives the child its seconds of CPU time late."""
+"""Limit on real time: a busy host gives the child its CPU seconds late."""
 _MOST_CHARACTERS = 32 << 20
 """Limit for the texts of several jobs: one child holds each twice."""
 
@@ -30,7 +30,7 @@ class Match:
 
 
 class Matches:
-    """Answer what a pattern finds in a text, of all pairs that were asked for at once."""
+    """Hold a pattern's matches in a text, for all pairs that were requested at once."""
 
     def __init__(self, asked: Iterable[tuple[str, str]]) -> None:
         jobs = list(dict.fromkeys(asked))
@@ -49,7 +49,7 @@ class Matches:
 
 
 def _at_once(jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the first jobs, as many as one child has memory for; one at least."""
+    """Return the first jobs, as many as one child has memory for; at least one."""
     texts: set[str] = set()
     size = 0
     for number, (_, text) in enumerate(jobs):
@@ -62,8 +62,8 @@ def _at_once(jobs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _ask(jobs: list[tuple[str, str]]) -> dict[tuple[str, str], list[Match] | str]:
-    """Return the answers up to the job at which the child's time or memory was over. Only the first
-    one's can be that job's own fault; another is asked for again, first."""
+    """Return the answers up to the job at which the child ran out of time or memory. Only a first
+    job can be the cause itself; a later one is tried again, as the first."""
     texts = list(dict.fromkeys(text for _, text in jobs))
     places = {text: number for number, text in enumerate(texts)}
     request = {"texts": texts, "jobs": [[pattern, places[text]] for pattern, text in jobs]}

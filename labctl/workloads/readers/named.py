@@ -1,4 +1,4 @@
-"""Read the reports of programs by their own readers, whose metrics have labctl's names."""
+"""Read the reports of programs with dedicated readers, whose metrics have labctl's names."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ class Text:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """Describe a reader. `others`: the metrics of a choice in place of `metrics`; `rates`: the
-    rates of the windows of a warm-up, where the report has a single one; `file`: where its program
-    leaves the report unless it is told otherwise, None for stdout; `choices` and `numbers`: what it
-    may be told; `beside`: the argument that names a second file that may be there, with its
-    default."""
+    rates of the windows of a warm-up, if the report has a single one; `file`: the default path of
+    its program's report, None for stdout; `choices` and `numbers`: its arguments; `beside`: the
+    argument that names a second, optional file, with its default."""
 
     read: Callable[[Text, Text | None, Arguments], Iterator[Reading]]
     metrics: tuple[str, ...]
@@ -55,7 +54,7 @@ def files(reader: str, arguments: Arguments, file: str | None) -> tuple[str, ...
 
 
 def metrics_of(reader: str, arguments: Arguments) -> tuple[str, ...]:
-    """Return the metrics that a reader makes when it is told that."""
+    """Return the metrics of a reader with these arguments."""
     named = READERS[reader]
     chosen = (named.others[value] for value in arguments.values() if value in named.others)
     return next(chosen, named.metrics)
@@ -82,7 +81,7 @@ def _whole(key: str, text: str) -> int:
 
 
 def check_arguments(reader: str, arguments: Arguments) -> None:
-    """Raise ValueError for what the reader can't be told."""
+    """Raise ValueError for arguments that the reader does not accept."""
     named = READERS[reader]
     texts = (named.beside[0],) if named.beside is not None else ()
     known = (*named.choices, *named.numbers, *texts)
@@ -101,7 +100,7 @@ def check_arguments(reader: str, arguments: Arguments) -> None:
 
 
 def _is_number(value: Argument) -> bool:
-    """Return whether it is a whole number, or becomes one by a parameter."""
+    """Return whether it is a whole number, or becomes one through a parameter."""
     if isinstance(value, str):
         return "{{" in value
     return isinstance(value, int) and not isinstance(value, bool)
@@ -166,7 +165,7 @@ def _jvm(log: Text, marks: Text | None, _: Arguments) -> Iterator[Reading]:
 
 
 _TIMERLAT_US = 1000
-"""Period of `rtla timerlat hist` that is told none."""
+"""Default period of `rtla timerlat hist`."""
 
 READERS: Mapping[str, Named] = {
     "sysbench": Named(

@@ -1,4 +1,4 @@
-"""Say which metrics a declaration makes, and refuse names that mean something else in labctl."""
+"""Find the metrics that a declaration makes, and refuse names with another meaning in labctl."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OWN = frozenset(
         *("operations", "duration", "batch_error", "bin_width"),
     }
 )
-"""Names of what labctl takes itself of every workload."""
+"""Names of metrics that labctl itself measures for every workload."""
 
 MOST_METRICS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """Hold what is known of a metric before a run. `unit`: None where the program prints it."""
+    """Hold a metric's properties before a run. `unit`: None if the program prints it."""
 
     unit: Unit | None
     better: Better
@@ -48,7 +48,7 @@ def names_of(name: str, metric: MetricFile) -> dict[str, MetricName]:
 
 
 def used_names(metric: MetricFile) -> set[str]:
-    """Return the metrics that a formula is over."""
+    """Return the metrics that a formula uses."""
     if metric.formula is None or metric.given():
         return set()
     return names_in(metric.formula, bare=True)
@@ -56,8 +56,8 @@ def used_names(metric: MetricFile) -> set[str]:
 
 def check_metrics(metrics: Mapping[str, MetricFile]) -> Mapping[str, MetricFile]:
     """Return the declarations, each with its direction (`usual_direction`). Raises ValueError for
-    names that are labctl's own, that two declarations make, for formulas over metrics that aren't
-    there, and for a metric without a direction."""
+    names that are labctl's own or that two declarations make, for formulas over missing metrics,
+    and for a metric without a direction."""
     metrics = {name: _directed(name, metric) for name, metric in metrics.items()}
     if len(metrics) > MOST_METRICS:
         raise ValueError(f"{len(metrics)} metrics (limit: {MOST_METRICS})")
@@ -93,7 +93,7 @@ def _directed(name: str, metric: MetricFile) -> MetricFile:
 
 
 def _check_name(name: str, known: MetricName) -> None:
-    """Raise ValueError for a name of labctl's, unless it means the same: another program's
+    """Raise ValueError for a name of labctl's, unless the meaning is the same: another program's
     `bandwidth` in bytes per second."""
     row = metric_of(name)
     if name in OWN or (row is not None and row not in WORKLOAD):

@@ -1,4 +1,4 @@
-"""Read oslat's JSON: how long rounds of a loop took that only reads the clock."""
+"""Read oslat's JSON: durations of the rounds of a loop that only reads the clock."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from labctl.store.samples import Reading, sample
 MICROSECOND_S = 1e-6
 
 STALL_US = 5
-"""Shortest round of the loop that counts as a stall: what the kernel's osnoise tracer takes for
-noise (Documentation/trace/osnoise-tracer.rst, tracing_threshold). A round that nothing interrupts
-takes well below 1 us, emulated too."""
+"""Shortest round of the loop that counts as a stall: the noise threshold of the kernel's osnoise
+tracer (Documentation/trace/osnoise-tracer.rst, tracing_threshold). An uninterrupted round takes
+well below 1 us, also when emulated."""
 
 BUCKETS = 1024
-"""The most that oslat has, one for each microsecond. What is longer only adds to its average."""
+"""Maximum of oslat, one for each microsecond. Longer rounds only add to its average."""
 
 
 @dataclass(frozen=True, slots=True)
 class BusyThread:
-    """Count rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: what
-    those in the last bucket took beyond it."""
+    """Count rounds by length: `by_length_us[n]` took n - 1 to n microseconds. `beyond_us`: time of
+    those in the last bucket beyond it."""
 
     by_length_us: Mapping[int, int]
     beyond_us: float
@@ -41,7 +41,7 @@ def readings(text: str, where: str, source: str) -> Iterator[Reading]:
         for length_us, count in thread.by_length_us.items()
         if length_us > STALL_US
     ]
-    # A bucket holds what is shorter by up to 1 us than its name says.
+    # Rounds in a bucket are shorter by up to 1 us than its name says.
     total_us = sum((length_us - 0.5) * count for length_us, count in stalls)
     total_us += sum(thread.beyond_us for thread in threads)
     duration_s = sum(thread.duration_s for thread in threads) / len(threads)
@@ -76,7 +76,7 @@ def _thread(entry: Mapping[str, Any]) -> BusyThread:
     duration_s = float(entry["duration"])
     if not rounds or min(by_length.values()) < 0 or min(by_length) < 1 or not duration_s > 0:
         raise ValueError(f"{rounds} rounds in {duration_s} s")
-    # Its average holds what the last bucket does not (oslat.c, calculate()).
+    # Its average includes what the last bucket does not (oslat.c, calculate()).
     told = sum(length * count for length, count in by_length.items())
     beyond_us = float(entry["avg"]) * rounds - told
     return BusyThread(

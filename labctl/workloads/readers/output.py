@@ -1,4 +1,4 @@
-"""Turn what a run left into text, in one place for all readers."""
+"""Decode a run's output to text, in one place for all readers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from labctl.base.errors import BrokenError
 STDOUT = "stdout"
 STDERR = "stderr"
 MOST_BYTES = 64 << 20
-"""Limit for one text that a metric is read from: the size of a run's folder, if nothing else is
-said."""
+"""Limit for one text that a metric is read from: the default size of a run's folder."""
 MOST_FILES = 1000
 _END = 400
 """Characters of an output's end that an error shows."""
@@ -24,7 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Output(Protocol):
-    """Hold what one run of a program left."""
+    """Hold the output of one run of a program."""
 
     @property
     def stdout(self) -> str: ...
@@ -55,7 +54,7 @@ class Part:
 
 def decoded(data: str | bytes) -> str:
     """Return text with every line's end as `\\n`, and without colours. A progress line that `\\r`
-    writes over becomes lines."""
+    overwrites becomes separate lines."""
     text = data.decode(errors="replace") if isinstance(data, bytes) else data
     text = text.removeprefix("\ufeff")
     if "\r" in text:
@@ -64,8 +63,8 @@ def decoded(data: str | bytes) -> str:
 
 
 def parts_of(output: Output, source: str) -> list[Part]:
-    """Return the texts that `source` names: stdout, stderr, or files by a name or a glob, in the
-    order of their names. Raises BrokenError where there is none, and beyond a limit."""
+    """Return the texts that `source` names: stdout, stderr, or files by a name or a glob, sorted by
+    name. Raises BrokenError if there is none, and beyond a limit."""
     if source in (STDOUT, STDERR):
         return [_part(source, output.stdout if source == STDOUT else output.stderr)]
     names = sorted(name for name in output.files if name == source or fnmatchcase(name, source))
@@ -95,12 +94,12 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+", re.ASCII)
 
 
 class NoValueError(Exception):
-    """Say why there is no value although the output is whole: `nan`, too few samples."""
+    """Report a missing value in a complete output: `nan`, too few samples."""
 
 
 def number_of(text: str, thousands: str | None = None) -> float:
-    """Return the number that a text is. `thousands`: what parts groups of three digits. Raises
-    NoValueError for nan and inf, BrokenError for what is no number."""
+    """Return the number in a text. `thousands`: the separator of groups of three digits. Raises
+    NoValueError for nan and inf, BrokenError for what is not a number."""
     stripped = text.strip()
     if len(stripped) > MOST_CHARACTERS:
         raise BrokenError(f"a number of {len(stripped)} characters: {stripped[:40]!r}…")
@@ -127,7 +126,7 @@ def number_of(text: str, thousands: str | None = None) -> float:
 
 
 def printed_step(text: str) -> float:
-    """Return the step that a printed number has: 0.1 of '3.4'; 0 where it can't be told."""
+    """Return the step of a printed number: 0.1 of '3.4'; 0 if it is unknown."""
     stripped = text.strip()
     if "e" in stripped or "E" in stripped:
         return 0.0

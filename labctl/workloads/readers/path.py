@@ -1,5 +1,5 @@
-"""Walk through JSON and YAML by dotted paths: a step that isn't there is an error that names what
-is, and nothing is ever dropped."""
+"""Walk through JSON and YAML by dotted paths. A missing step is an error that names the existing
+ones, and nothing is ever dropped."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parse_path(path: str) -> tuple[Step, ...]:
                 'expected a path such as a.b[0], a."95.0", a[name=fork] or a[*]; error '
                 f"at {path[at : at + 20]!r}"
             )
-        # Between two keys stands a dot.
+        # A dot separates two keys.
         if at and (found["key"] or found["quoted"] is not None) and path[at] != ".":
             raise ValueError(f"a '.' is missing before {path[at : at + 20]!r}")
         steps.append(_step(found))
@@ -69,8 +69,8 @@ def parse_path(path: str) -> tuple[Step, ...]:
 
 
 def values_at(root: Any, path: str, *, may_be_empty: bool = False) -> list[Any]:
-    """Return what lies at a path, in order. Raises BrokenError that names the missing step and what
-    is there, and for an empty list unless it `may_be_empty`."""
+    """Return the values at a path, in order. Raises BrokenError that names the missing step and the
+    existing ones, and for an empty list unless it `may_be_empty`."""
     nodes, gone = [root], ""
     for step in parse_path(path):
         gone += _shown(step)

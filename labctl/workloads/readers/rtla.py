@@ -28,9 +28,9 @@ _HEADER = re.compile(
 _MISSED = re.compile(
     r"^.*\d.* events missed, .*$|^unknown number of events missed, .*$", re.MULTILINE
 )
-"""Line with the number of events that its buffers had no room for, since 6.15."""
+"""Line with the number of events lost because its buffers were full, since 6.15."""
 _NONE = "-"
-"""Placeholder for the least, the average and the longest of nothing."""
+"""Placeholder for the minimum, average and maximum of nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ def timerlat(text: str, where: str, source: str) -> Iterator[Reading]:
 
 
 def periods(text: str, where: str, source: str, interval_us: object) -> Iterator[Reading]:
-    """Return what all periods of timerlat's threads would have been, those that a late thread kept
-    from being set included."""
+    """Return the latencies of all periods of timerlat's threads, including those that a late thread
+    missed."""
     if not isinstance(interval_us, int) or interval_us < 1:
         return open_loop.unavailable("the trial's record has no interval.")
     threads = [
@@ -99,7 +99,7 @@ def osnoise(text: str, where: str, source: str) -> Iterator[Reading]:
 
 
 def _noise(report: Report, source: str) -> Reading:
-    """Return the CPU seconds per second, all CPUs together."""
+    """Return the noise in CPU seconds per second, all CPUs together."""
     total_us = 0.0
     for column in report.columns:
         if column.beyond > 1:
@@ -115,7 +115,8 @@ def _noise(report: Report, source: str) -> Reading:
 
 
 def read(text: str, tool: str, where: str) -> Report:
-    """Raise BrokenError when it is no whole histogram of that tool in buckets of a microsecond."""
+    """Return the report; raises BrokenError if it is not a complete histogram of that tool in
+    buckets of a microsecond."""
     header = _HEADER.search(text)
     if header is None or header["tool"] != tool:
         raise BrokenError(f"{where}: expected the histogram of 'rtla {tool} hist', found none")
@@ -129,7 +130,8 @@ def read(text: str, tool: str, where: str) -> Report:
             if not line.endswith("\n"):
                 raise ValueError("its last line is cut")
             first, *values = line.split()
-            # Where no CPU had anything, newer versions of rtla write a 0 in place of nothing.
+            # If no CPU counted anything, newer versions of rtla write a 0 instead of the
+            # placeholder.
             numbers = [0 if value == _NONE else int(value) for value in values] if names else []
             if len(numbers) != len(names):
                 raise ValueError(f"{len(numbers)} values for {len(names)} columns")
@@ -173,7 +175,7 @@ def _column(
         )
     told_us = max(column.by_length_us, default=0)
     if column.maximum_us < told_us or (column.maximum_us > told_us and not column.beyond):
-        # Of wider buckets (--bucket-size) only the begin is told.
+        # Wider buckets (--bucket-size) would only show their start.
         raise ValueError(f"{name} has {told_us} us in its last row and {column.maximum_us} at most")
     return column
 
@@ -181,7 +183,7 @@ def _column(
 def together(
     columns: Iterable[CpuHistogram], source: str, labels: Mapping[str, str] | None = None
 ) -> Histogram:
-    """Return the histogram of several CPUs. rtla cuts to whole microseconds: 7 is 7 to 8."""
+    """Return the histogram of several CPUs. rtla truncates to whole microseconds: 7 is 7 to 8."""
     columns = list(columns)
     return histogram(
         (

@@ -1,4 +1,7 @@
-"""Read one run: the texts that declarations name, and what all patterns find in them."""
+"""Read one run: the texts that declarations name, and all patterns' matches in them.
+
+pyarrow reads tables (30 MB and a thread); it is loaded when the first table is read.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Hold one run's output with what patterns find in it."""
+    """Hold one run's output with the patterns' matches in it."""
 
     output: Output
     matches: Matches
@@ -59,8 +62,8 @@ class Run:
         *,
         strict: bool = True,
     ) -> list[Run]:
-        """Return runs, all patterns found by one child. Unless `strict`, a text that isn't there is
-        an error of its metric alone."""
+        """Return runs with all patterns found by one child. Unless `strict`, a missing text is an
+        error of its metric alone."""
         pairs: list[tuple[str, str]] = []
         for output in outputs:
             for file in files:
@@ -75,7 +78,7 @@ class Run:
         return [cls(output, matches, skip_s) for output in outputs]
 
     def read(self, name: str, metric: MetricFile, known: Values) -> Values:
-        """Return a metric's values. `known`: those that formulas may be over."""
+        """Return a metric's values. `known`: those that formulas may use."""
         if metric.reader is not None:
             return self._named(metric.reader, metric)
         if not metric.given():
@@ -89,7 +92,7 @@ class Run:
         return values_of(name, metric, self._found(metric, parts), source_of(parts[0].name))
 
     def shown(self, metric: MetricFile) -> tuple[str, ...]:
-        """Return the first matches as they stand in the output."""
+        """Return the first matches as printed."""
         if metric.reader is not None or metric.hdr is not None or not metric.given():
             return ()
         parts = parts_of(self.output, metric.source)
@@ -102,8 +105,8 @@ class Run:
             return ()
 
     def rates(self, metric: MetricFile) -> list[float] | None:
-        """Return the rates of a run's windows that a metric's reader tells apart; None where it
-        tells one of the whole run. Raises BrokenError."""
+        """Return the rates of a run's windows that a metric's reader reports; None if it reports
+        one for the whole run. Raises BrokenError."""
         rates = named.READERS[metric.reader].rates if metric.reader is not None else None
         if rates is None:
             return None
@@ -166,7 +169,7 @@ class Run:
         texts = [self._text(file) for file in files] or [self._text(STDOUT)]
         report = texts[0]
         if report is None:
-            parts_of(self.output, files[0])  # which says what is there
+            parts_of(self.output, files[0])  # whose error lists the existing files
             raise BrokenError(f"no file '{files[0]}'")
         beside = texts[1] if len(texts) > 1 else None
         values: Values = {}
@@ -185,7 +188,7 @@ class Run:
 
 
 def windows_of(file: ReadingFile, run: Run) -> list[RateWindow]:
-    """Return the windows of a run, in order; none of an empty list. Raises BrokenError for one
+    """Return the windows of a run, in order; none for an empty list. Raises BrokenError for one
     without length."""
     parts = parts_of(run.output, file.source)
     check_whole(file, parts, run.matches)

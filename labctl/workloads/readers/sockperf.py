@@ -11,13 +11,14 @@ from labctl.store.samples import Reading, sample
 from labctl.workloads.histogram import Bin, histogram, latency_readings
 
 NANOSECOND_S = 1e-9
-"""sockperf prints microseconds with three digits behind the point."""
+"""Resolution: sockperf prints microseconds with three decimals."""
 
 CLOCK_SLIP = 0.05
-"""Share by which the TSC may differ from the kernel's clock: latencies would be as wrong."""
+"""Largest relative difference between the TSC and the kernel's clock: latencies would be off by as
+much."""
 
 LATE_S = 0.5
-"""Delay with which a run may end: the last answer is waited for."""
+"""Time by which a run may end late: it waits for the last answer."""
 
 _COLUMNS = "packet, txTime(sec), rxTime(sec), rtt(usec)"
 _VALID = re.compile(
@@ -47,7 +48,8 @@ def readings(text: str, where: str, source: str) -> Iterator[Reading]:
 
 
 def _valid(text: str, where: str) -> tuple[float, int]:
-    """Seconds and round trips of what sockperf counts: without its first 400 ms and last 50 ms."""
+    """Return seconds and round trips that sockperf counts: without its first 400 ms and last 50
+    ms."""
     valid, wrong = _VALID.search(text), _WRONG.search(text)
     run, asked = _RUN.search(text), _ASKED.search(text)
     if valid is None or wrong is None or run is None or asked is None:
@@ -55,7 +57,7 @@ def _valid(text: str, where: str) -> tuple[float, int]:
             f"{where}: expected sockperf's log with its '[Valid Duration]' and its count of "
             "dropped messages, found something else"
         )
-    # The kernel's timer ends the run, the TSC tells its length and each round trip's.
+    # The kernel's timer ends the run, and the TSC measures its length and each round trip's.
     if not -CLOCK_SLIP < float(run[1]) / int(asked[1]) - 1 < CLOCK_SLIP + LATE_S / int(asked[1]):
         raise BrokenError(
             f"{where}: a run of {asked[1]} s took {run[1]} s by the TSC, which sockperf goes by"

@@ -1,6 +1,5 @@
 """Read the record of the workload game-stream: its bitrate, delay and frames by thirds of a run,
-and how it shared the link in the middle one.
-"""
+and its share of the link in the middle one."""
 
 from __future__ import annotations
 
@@ -21,9 +20,10 @@ METRICS = (
     *("jain_index", "stream_response", "stream_recovery"),
 )
 _LATE_FRAMES = 2
-"""Times of a frame after which a player that holds two has none left."""
+"""Duration, in frames, after which a player that buffers two has none left."""
 _LEAST_BIT = 50_000
-"""Bitrate of a competitor that sends: the stream's control connection and echoes have less."""
+"""Minimum bitrate of a competitor that sends: the stream's control connection and echoes have
+less."""
 _PERCENTILES = {"stream_rtt_p50": 0.5, "stream_rtt_p95": 0.95}
 _OF_TWO = ("competitor_bitrate", "bitrate_difference", "jain_index")
 _OF_CHANGE = ("stream_response", "stream_recovery")

@@ -1,4 +1,4 @@
-"""Read what all of sysbench's tests print: events, times, and a histogram of latencies."""
+"""Read the common output of sysbench's tests: events, times, and a histogram of latencies."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ PRINTED_STEP_S = 1e-6
 
 _EVENTS = re.compile(r"^\s*total number of events:\s+(\d+)\s*$", re.M)
 _RATE = re.compile(r"^\s*events per second:\s+([\d.]+)\s*$", re.M)
-# sysbench 1.1 calls it otherwise.
+# sysbench 1.1 uses another label.
 _SECONDS = re.compile(r"^\s*(?:total time|time elapsed):\s+([\d.]+)s\s*$", re.M)
 _MAXIMUM_MS = re.compile(r"^Latency \(ms\):\n(?:.*\n)*?\s*max:\s+([\d.]+)[ \t]*\n", re.M)
 _BIN = re.compile(r"^\s*([\d.]+) \|\**\s+(\d+)\s*$", re.M)
-# Events or transactions per second, or what memory's have moved.
+# Events or transactions per second, or the data that the memory test moved.
 _WINDOW = re.compile(r"^\[ \d+s \] (?:thds: \d+ [et]ps: )?(\d+\.\d+)(?: MiB/sec|\s)", re.M)
 
 
 def readings(text: str, where: str, source: str, rate: float) -> Iterator[Reading]:
-    """Yield every metric of an output that was read to `rate` events per second.
+    """Yield every metric of an output whose `rate` in events per second was read before.
 
-    Raises BrokenError when the output is not a whole one with --histogram=on.
+    Raises BrokenError if it is not a complete output with --histogram=on.
     """
     events = int(number(_EVENTS, text, where, "a line 'total number of events:'"))
     yield sample("events_per_s", rate, source=source)
@@ -71,7 +71,8 @@ def _bin(match: re.Match[str]) -> Bin:
 
 
 def number(pattern: re.Pattern[str], text: str, where: str, expected: str) -> float:
-    """Return what `pattern` finds; raises BrokenError naming `where` and what was `expected`."""
+    """Return the number that `pattern` finds; raises BrokenError naming `where` and what was
+    `expected`."""
     match = pattern.search(text)
     try:
         if match is not None:

@@ -1,4 +1,4 @@
-"""Make a metric's values of the numbers that were found."""
+"""Compute a metric's values from the numbers that were found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labctl.workloads.readers.output import NoValueError
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Hold one number of a metric in labctl's unit. `source`: what it was read from."""
+    """Hold one number of a metric in labctl's unit. `source`: the raw file."""
 
     value: float
     unit: Unit
@@ -31,13 +31,12 @@ class Value:
 
 
 Values = dict[str, Value | str]
-"""Values by metric with its labels (`sample_key`); in place of a value the reason why there is
-none."""
+"""Values by metric with its labels (`sample_key`), or the reason why there is none."""
 
 
 def values_of(name: str, metric: MetricFile, found: Found, source: str) -> Values:
-    """Return the values that `as` and `which` make of numbers. Raises BrokenError for one that
-    can't be: several where one was expected, or beyond `must_be` and `between`."""
+    """Return the values that `as` and `which` make of numbers. Raises BrokenError for impossible
+    ones: several where one was expected, or outside `must_be` and `between`."""
     if metric.as_ == "percentiles":
         values = dict(_percentiles(name, metric, found, source))
     else:
@@ -85,7 +84,7 @@ def values_of_bins(name: str, metric: MetricFile, counted: Histogram) -> Values:
 
 
 def check(metric: MetricFile, values: Values) -> None:
-    """Raise BrokenError for a value that a whole run doesn't have."""
+    """Raise BrokenError for a value that a complete run cannot have."""
     factor = metric.scale.factor if metric.scale is not None else 1.0
     for key, value in values.items():
         if isinstance(value, str) or value.labels:
@@ -105,7 +104,7 @@ def check(metric: MetricFile, values: Values) -> None:
 
 
 def picked(which: str, numbers: NDArray[np.float64], shown: tuple[str, ...]) -> float:
-    """Return the one of several numbers that counts."""
+    """Return the number that `which` selects."""
     if which == "only" and len(numbers) != 1:
         more = ", …" if len(numbers) > len(shown) else ""
         raise BrokenError(
