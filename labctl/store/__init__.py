@@ -1,1 +1,1 @@
-"""Run folders: what lies where, in which schema version."""
+"""Read and write run folders: their files, and the versions of their schemas."""

@@ -1,8 +1,8 @@
-"""Pack a run into one file, and read such a file from anybody.
+"""Pack a run into one file, and read such a file from any source.
 
-An archive is NAME.tar.xz: two xz streams that tar reads as one. The first has what reports read,
-the second the trials' raw files, so that a report need not decode those. Both have a SHA-256
-digest of their content. Packing the same files gives the same bytes.
+An archive is NAME.tar.xz: two xz streams that tar reads as one. The first has the files that
+reports read, the second the trials' raw files, so that a report need not decode those. Each has a
+SHA-256 digest of its content. Packing the same files gives the same bytes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ MOST_READ_BYTES: Final = 1 << 30
 MOST_BYTES: Final = 64 << 30
 _FREE_BYTES: Final = 64 << 20
 _MOST_RATIO: Final = 500
-"""Limit on what a file unpacks to, as a multiple of its size and beyond `_FREE_BYTES`: a run grows
-some 30 times, and 1 MB of xz could stand for 7 GB."""
+"""Limit on the unpacked size, as a multiple of the file's size and beyond `_FREE_BYTES`: a run
+grows some 30 times, and 1 MB of xz could stand for 7 GB."""
 _DECODER_BYTES: Final = 128 << 20
-"""Memory that decoding may take: what `xz -9` needs, and twice as much."""
+"""Limit on memory for decoding: twice what `xz -9` needs."""
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _CHUNK: Final = 1 << 20
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file begins as archives do. Raises UsageError when it can't be read."""
+    """Return whether a file begins as archives do. Raises UsageError if it cannot be read."""
     try:
         with open(open_regular(path), "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -60,10 +60,11 @@ def is_read_by_reports(name: str) -> bool:
 
 
 def pack(files: Mapping[str, Path], target: IO[bytes], root: str) -> None:
-    """Write an archive of `files`, by their names in the run's folder, below a folder `root`,
-    without owners, times and rights, which would identify the user.
+    """Write an archive of `files`, by their names in the run's folder, below a folder `root`.
+    Owners, times and permissions are left out, because they would identify the user.
 
-    Raises UsageError for a name that no archive can have, HostError for a file that can't be read.
+    Raises UsageError for a name that no archive can have, HostError for a file that cannot be
+    read.
     """
     for is_first in (True, False):
         packer = lzma.LZMACompressor(check=lzma.CHECK_SHA256, preset=6)
@@ -102,7 +103,7 @@ def _packed(name: str, path: Path) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class RunArchive:
-    """Read a run's archive, which may come from anywhere: only what `pack` writes is read."""
+    """Read a run's archive from any source: only the format of `pack` is accepted."""
 
     path: Path
 
@@ -114,7 +115,7 @@ class RunArchive:
     @cached_property
     def read_by_reports(self) -> Mapping[str, bytes]:
         """Return the files that reports read, by their names in the run's folder. Raises
-        BrokenError naming what is wrong."""
+        BrokenError naming the fault."""
         found = dict(self._read_by_reports())
         if "run.json" not in found:
             raise self._refused("it holds no run.json")
@@ -129,8 +130,8 @@ class RunArchive:
                 yield name, b"".join(content)
 
     def run_json(self) -> bytes:
-        """Return run.json without reading what comes after it, which may be damaged; b"" where
-        there is none. Raises BrokenError."""
+        """Return run.json without reading the rest, which may be damaged; b"" if there is none.
+        Raises BrokenError."""
         return next((data for name, data in self._read_by_reports() if name == "run.json"), b"")
 
     def has(self, name: str) -> bool:
@@ -168,7 +169,7 @@ class RunArchive:
 
     def unpack(self, target: Path, under: str = "") -> None:
         """Write the files below the folder `under` into the folder `target`, which nobody else may
-        change. Raises BrokenError, and HostError when it can't be written."""
+        be able to change. Raises BrokenError, and HostError if it cannot be written."""
         made = {target}
         try:
             for name, content in self._part_with(under):
@@ -186,8 +187,8 @@ class RunArchive:
             raise HostError(f"cannot unpack {self.path}: {error.strerror}") from error
 
     def _part_with(self, under: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield the files of the parts in which those below `under` are: of a run's XML the first
-        alone, which is read anyway, where the other may have traces."""
+        """Yield the files of the parts that contain those below `under`. For a run's XML that is
+        the first part alone, which is read anyway; the other may contain traces."""
         if not under or not is_read_by_reports(f"{under}/"):
             return self.files()
         return ((name, iter((data,))) for name, data in self.read_by_reports.items())
@@ -230,7 +231,7 @@ def _refused(path: Path, why: str) -> BrokenError:
 class _Reader:
     """Read the two streams of an archive, one file after the other.
 
-    Only regular files are taken, below one folder, in the order of their names: so none comes
+    Only regular files are accepted, below one folder, in the order of their names. So none comes
     twice, and there is no link, no device and no name that leads elsewhere.
     """
 
@@ -242,10 +243,10 @@ class _Reader:
         self._root = ""
         self._files = 0
         self.total_bytes = 0
-        """Size of the files so far, headers and the present file included."""
+        """Size of the files so far, including headers and the present file."""
 
     def files(self, *, first: bool) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield name and content of each file of a part; what isn't read of one is passed over."""
+        """Yield name and content of each file of a part; unread content is skipped."""
         before = ""
         while (header := self._exactly(_BLOCK, may_end=first)).count(0) < len(header):
             name, size = self._member(header)
@@ -295,7 +296,7 @@ class _Reader:
             self._exactly(padding)
 
     def _exactly(self, size: int, *, may_end: bool = False) -> bytes:
-        """Return the next bytes of a part; b"" at its end, where it may end here."""
+        """Return the next bytes of a part; b"" at its end, if it may end here."""
         found = self._some(size)
         while len(found) < size and not (may_end and not found):
             piece = self._some(size - len(found))
@@ -322,31 +323,31 @@ class _Reader:
         return _refused(self._path, why)
 
 
-# Take one SHA-256 digest of a whole run, the same of its folder and of an archive of it.
+# Compute one SHA-256 digest of a whole run, the same for its folder and for an archive of it.
 #
-# It shows damage on the way from host to host. It shows no forger, who makes it anew as well.
+# It shows damage in transit. It does not prove authenticity: a forger can compute it as well.
 
 
 PROGRESS: Final = "progress.json"
-"""File in a run's folder that says how far the run is, for whoever waits for it."""
+"""File in a run's folder with the run's progress, for other programs."""
 
 _CHANGES_LATER = re.compile(r"progress\.json|answer\.json|.*\.(?:parquet|html?)")
-"""Files beside the trials that are written after a run's end, or by any report of it."""
+"""Files beside the trials that are written after a run's end, or by any report on it."""
 
 
 def content_digest(files: Mapping[str, str]) -> str:
     """Return the digest of files, given their SHA-256 by their names in the run's folder: that of
-    the lines "SHA-256 NAME" in the order of the names, as sha256sum(1) would print them.
+    the lines "SHA-256 NAME" sorted by name, as sha256sum(1) would print them.
 
-    What changes after the run's end is left out.
+    Files that change after the run's end are left out.
     """
     lines = (f"{files[name]}  {name}\n" for name in sorted(files) if not _changes_later(name))
     return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the digest of a run's folder, without links and what is no regular file, which no
-    archive has. Raises BrokenError naming what can't be read."""
+    """Return the digest of a run's folder, without links and special files, which no archive has.
+    Raises BrokenError naming what cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise BrokenError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -362,13 +363,13 @@ def folder_digest(folder: Path) -> str:
 
 
 def archive_digest(archive: RunArchive) -> str:
-    """Return the digest of the run that an archive holds. Raises BrokenError for one that
-    `labctl run export` didn't write."""
+    """Return the digest of the run in an archive. Raises BrokenError for one that `labctl run
+    export` did not write."""
     return content_digest(archive.sums)
 
 
 def check_digest(run: Path, archive: RunArchive | None, digest: str) -> None:
-    """Raise BrokenError where a run's folder, or the archive that it is in, hasn't that digest."""
+    """Raise BrokenError if a run's folder, or the archive that it is in, has another digest."""
     now = folder_digest(run) if archive is None else archive_digest(archive)
     if now != digest:
         name = run.name if archive is None else archive.name

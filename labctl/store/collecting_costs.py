@@ -1,5 +1,4 @@
-"""Remember what collecting was measured to cost on hosts of which class: remembered for the runs
-there."""
+"""Keep the measured cost of collecting by class of host, for later runs there."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ _CLASS = (*HOST_CLASS, "perf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectingCost:
     """Hold the share of the workload's throughput that a level of collecting took on one side, with
-    its 95 % interval (None where there is none). Below 0: it was faster. `labctl_cpu`: CPU seconds
-    per second in the windows, of labctl and of the programs that record for it."""
+    its 95 % interval (None if there is none). Below 0: it was faster. `labctl_cpu`: CPU seconds per
+    second of labctl and of its recording programs in the windows."""
 
     level: Text
     side: Text
@@ -41,8 +40,8 @@ class _Kept(CollectingCost):
 
 
 def remember(file: Path, run: RunRecord, costs: Iterable[CollectingCost]) -> None:
-    """Keep them for the class that `run` (what run.json says of host, image and versions) is of,
-    in place of older ones."""
+    """Store the costs for the class of `run` (run.json's facts on host, image and versions), in
+    place of older ones."""
     key = _key(run)
     new = {_place(entry): entry for entry in (_Kept(key=key, **asdict(cost)) for cost in costs)}
     kept = [entry for entry in _entries(file) if _place(entry) not in new]
@@ -51,7 +50,7 @@ def remember(file: Path, run: RunRecord, costs: Iterable[CollectingCost]) -> Non
 
 
 def known(file: Path, run: RunRecord, level: str | None = None) -> list[CollectingCost]:
-    """Return what is known of a run's class, of that level or of all."""
+    """Return the known costs for a run's class, of that level or of all."""
     key = _key(run)
     names = CollectingCost.__dataclass_fields__
     return [
@@ -62,7 +61,7 @@ def known(file: Path, run: RunRecord, level: str | None = None) -> list[Collecti
 
 
 def _key(run: RunRecord) -> str:
-    """Return a digest of everything that a cost holds for."""
+    """Return a digest of everything that a cost depends on."""
     content = {
         "host": {fact: run.host.get(fact) for fact in _CLASS},
         "labctl": run.labctl,
@@ -78,8 +77,7 @@ def _place(entry: _Kept) -> tuple[str, ...]:
 
 
 def _entries(file: Path) -> list[_Kept]:
-    """Return what is remembered; nothing where the file is gone or none of ours: it says less
-    then."""
+    """Return the stored entries; none if the file is missing or invalid."""
     try:
         content = read_json(file)
         found = as_far_as_whole(list[_Kept], content["costs"])[0]

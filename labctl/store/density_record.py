@@ -1,6 +1,6 @@
-"""Read and write the folder of a density run: density.json, and what each guest printed.
+"""Read and write the folder of a density run: density.json, and each guest's output.
 
-It is no run of a study: it has no trials, and its files have a shape of their own
+A density run is not a run of a study: it has no trials, and its files have another form
 (docs/decisions/density.md).
 """
 
@@ -22,7 +22,7 @@ from labctl.store.run_places import DENSITY
 from labctl.store.trial import TrialFolder
 
 GUESTS = "guests"
-"""Folder of what guests printed, a folder each."""
+"""Folder of the guests' output, a folder each."""
 SCHEMA = 1
 
 
@@ -37,8 +37,8 @@ class LimitRecord(Record):
 
 
 class GuestRecord(Record):
-    """Hold what one guest had in one step. `number`: from 1; `cpus`: where its threads ran, in
-    words; `why`: the reason for which it has no value; `folder`: what it printed."""
+    """Result of one guest in one step. `number`: from 1; `cpus`: of its threads, in words; `why`:
+    the reason for a missing value; `folder`: its output."""
 
     number: Whole
     cpus: Text
@@ -53,9 +53,9 @@ OTHER_CPUS = 0.1
 
 class StepRecord(Record):
     """Hold one step: so many guests that ran the workload at once. `held`: whether the limit did,
-    None where a guest has no value; `common_s`: seconds of the window in which all ran at once;
-    `other_cpus`: CPUs that others than the guests kept busy meanwhile; `disturbed`: that the limit
-    may have broken because of them, so that the step counts for nothing."""
+    None if a guest has no value; `common_s`: seconds of the window in which all ran at once;
+    `other_cpus`: CPUs kept busy by others than the guests; `disturbed`: the limit may have broken
+    because of them, so that the step does not count."""
 
     block: Whole
     tuning: Text
@@ -73,8 +73,8 @@ class StepRecord(Record):
 
 class CountRecord(Record):
     """Hold the number of guests that a block found for a tuning. `bounded`: why no more were tried
-    although the limit held, so that the number is "at least"; `why`: the reason for which there is
-    no number."""
+    although the limit held, so that the number is "at least"; `why`: the reason for a missing
+    number."""
 
     block: Whole
     tuning: Text
@@ -84,8 +84,8 @@ class CountRecord(Record):
 
 
 class DensityRecord(Record):
-    """Hold density.json. `most`: the largest number that was to be tried, and `most_by` what set
-    it; `host`: the host's facts."""
+    """Hold density.json. `most`: the largest number to try, and `most_by` the reason for it;
+    `host`: the host's facts."""
 
     labctl: Text
     command: Text
@@ -126,7 +126,7 @@ class DensityFolder:
 
     @classmethod
     def create(cls, path: Path) -> DensityFolder:
-        """Return a new folder, for its owner alone. Raises FileExistsError where there is one."""
+        """Return a new folder, readable by its owner alone. Raises FileExistsError if it exists."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700)
         (path / GUESTS).mkdir()
@@ -139,8 +139,8 @@ class DensityFolder:
 
     @classmethod
     def at(cls, results: Path, name: str) -> DensityFolder | None:
-        """Return the density run of that name in `results`, or at that path, which has a '/' in
-        it; None where there is none."""
+        """Return the density run of that name in `results`, or at that path (a name with a '/');
+        None if there is none."""
         for candidate in [results / name] if "/" not in name else [Path(name), results / name]:
             if (candidate / DENSITY).is_file():
                 return cls(candidate.resolve())
@@ -162,8 +162,8 @@ class DensityFolder:
         write_json(self.path / DENSITY, {"schema": SCHEMA, **record.to_json()}, below=self.path)
 
     def read(self) -> DensityRecord:
-        """Return density.json. Raises UsageError where a newer labctl wrote it, BrokenError naming
-        the first place where it isn't what was written."""
+        """Return density.json. Raises UsageError if a newer labctl wrote it, BrokenError naming the
+        first invalid place."""
         path = self.path / DENSITY
         data: Any = read_json(path)
         if not isinstance(data, Mapping) or not isinstance(data.get("schema"), int):
@@ -174,7 +174,7 @@ class DensityFolder:
         return whole(DensityRecord, content, path, "Correct it, or measure again.")
 
     def guest(self, name: str) -> TrialFolder:
-        """Return the folder of what one guest printed in one step."""
+        """Return the folder of one guest's output in one step."""
         return TrialFolder(self.path / GUESTS / name)
 
     def remove(self) -> None:
@@ -183,7 +183,7 @@ class DensityFolder:
 
 @dataclass(slots=True)
 class DensityLog:
-    """Hold the record of a density run that goes on; each change is on disk when it returns."""
+    """Hold the record of a running density run; each change is on disk when the call returns."""
 
     folder: DensityFolder
     record: DensityRecord

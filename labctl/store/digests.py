@@ -1,6 +1,6 @@
-"""Take SHA-256 digests of a trial's files when it ends; they show later damage or edits.
+"""Compute SHA-256 digests of a trial's files when it ends; they show later damage or edits.
 
-They show no forger, who makes the digests anew as well (docs/report-schema.md).
+They do not prove authenticity: a forger can compute them as well (docs/report-schema.md).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ RECORD, SAMPLES = "trial.json", "samples.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digests:
-    """Hold a trial's digests. `samples`: of samples.json, None where there was none. `raw`: of
-    every other file but trial.json, by its path in the trial's folder."""
+    """Hold a trial's digests. `samples`: of samples.json, None if there was none. `raw`: of every
+    other file but trial.json, by its path in the trial's folder."""
 
     samples: Text | None = None
     raw: dict[str, Text]
@@ -33,14 +33,14 @@ class Digests:
 
 
 def digests_of(folder: Path) -> Digests:
-    """Return the digests of the files as they are now. Raises BrokenError naming what can't be
-    read, and what is not a regular file, which no trial leaves."""
+    """Return the digests of the files as they are now. Raises BrokenError naming a file that cannot
+    be read or is not regular; a trial leaves only regular files."""
     return digests_from({name: _digest(folder / name) for name in _names(folder)})
 
 
 def digests_from(sums: Mapping[str, str]) -> Digests:
-    """Return the digests of a trial, given the SHA-256 of its files by their names; the record's,
-    which holds the digests, is none of them."""
+    """Return the digests of a trial, given the SHA-256 of its files by their names; the record is
+    left out, because it holds the digests."""
     raw = {name: sums[name] for name in sorted(sums) if name not in (RECORD, SAMPLES)}
     return Digests(samples=sums.get(SAMPLES), raw=raw)
 

@@ -1,4 +1,4 @@
-"""Recall what earlier runs have shown of this host."""
+"""Find what earlier runs have shown about this host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from labctl.store.run_folder import RunLog
 
 
 def recall(places: StatePaths, plan: PlanRecord, level: str, log: RunLog) -> None:
-    """Put what runs before have shown of this host into the run's record. Now and here: a report
-    of this run must not hang on what others show later."""
+    """Copy the results of earlier runs about this host into the run's record, so that a report of
+    this run does not depend on later ones."""
     record = log.record
     if record.restores_shown is None:
         known = [] if record.fresh_boots else shown(places.restore_checks, record, plan)

@@ -1,5 +1,4 @@
-"""Remember what VM exits of each kind cost on a host: measured once, kept for the runs that
-follow."""
+"""Keep the measured cost of VM exits of each kind on a host, for later runs."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from labctl.store.jsonfile import read_json, write_json
 from labctl.store.records.tolerant import Flag, Number, Record, Text, as_far_as_whole
 
 _CLASS = ("kernel_release", "qemu", "cpu_model", "microcode", "mitigations")
-"""Host facts that a price holds for."""
+"""Host facts that a price depends on."""
 
 
 @with_config(ConfigDict(extra="ignore"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """Hold the price of one kind of exit. `ns` is the median of the rounds, [`low_ns`, `high_ns`]
-    its 95 % interval; None with the `problem` where there is none. `exits_per_op`: VM exits that
-    KVM counted for each instruction, None where it counts none at all."""
+    its 95 % interval; None with the `problem` if there is none. `exits_per_op`: VM exits that KVM
+    counted for each instruction, None if it counts none at all."""
 
     kind: Text
     what: Text
@@ -44,15 +43,15 @@ class PriceList(Record):
 
 
 def write_prices(file: Path, host: Mapping[str, object], prices: Sequence[Price], at: str) -> None:
-    """Keep the prices of a host; `at`: when they were measured."""
+    """Store the prices of a host; `at`: when they were measured."""
     file.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(price) for price in prices]
     write_json(file, {"schema": 1, "at": at, "host": _class(host), "prices": rows})
 
 
 def known_prices(file: Path, host: Mapping[str, object]) -> dict[str, object] | None:
-    """Return what a run's record keeps of them: `at` and `prices`; None where none were measured on
-    a host of this class."""
+    """Return the prices for a run's record: `at` and `prices`; None if none were measured on a host
+    of this class."""
     try:
         content = read_json(file)
         if content["schema"] != 1 or content["host"] != _class(host):
@@ -63,7 +62,7 @@ def known_prices(file: Path, host: Mapping[str, object]) -> dict[str, object] | 
 
 
 def prices_of(recorded: object) -> list[Price]:
-    """Return the prices in a file; none where it has none that can be read."""
+    """Return the prices in a file; none if it has none that can be read."""
     return usable(as_far_as_whole(PriceList, recorded)[0])
 
 

@@ -1,5 +1,5 @@
-"""Make runs of what comes from elsewhere: of archives, and of trials that labctl did not measure,
-with a plan of what their importer declares."""
+"""Make runs from archives, and from trials that labctl did not measure, with a plan of what their
+importer declares."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
 
 _ALL = "all"
-"""Name of the arm or the workload where it is a factor itself."""
+"""Name of the arm or the workload if it is a factor itself."""
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """Hold what a CSV file can't say of its trials. None: the tuning of the role's own name, if
-    there.
+    """Hold what a CSV file cannot express about its trials. None: the tuning of the role's own
+    name, if there is one.
 
-    `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC". `interleaved`:
-    each block held all arms side by side. `factors`: levels in order, () for those of the file;
+    `primaries`: "METRIC", for every workload that has it, or "WORKLOAD=METRIC". `interleaved`: each
+    block held all arms side by side. `factors`: levels in order, () for those of the file;
     `own_boot`: factors that took a boot of their own; `interactions`: pairs of factors.
     """
 
@@ -100,8 +100,8 @@ def declared_plan(trials: CsvTrials, declared: Declared, name: str) -> PlanRecor
 def factorial_of(trials: CsvTrials, declared: Declared) -> Factorial:
     """Return the factors of imported trials; raises UsageError naming the option.
 
-    Levels have the order that is declared; else numbers ascend, and names are sorted: the order of
-    the rows may have been drawn.
+    Levels have the declared order; otherwise numbers ascend, and names are sorted, because the
+    order of the rows may have been random.
     """
     for option, names in (
         ("own-boot", declared.own_boot),
@@ -131,8 +131,8 @@ def factorial_of(trials: CsvTrials, declared: Declared) -> Factorial:
 
 
 def _factor_cells(trials: CsvTrials, declared: Declared) -> Iterator[FactorCell]:
-    """Yield the cells; where tuning, workload or condition is a factor itself, those of all of them
-    are compared with each other."""
+    """Yield the cells; if tuning, workload or condition is a factor itself, all of its values are
+    compared with each other."""
     checks = (declared.control or "control", declared.handicap or "handicap")
     for place, given in trials.levels.items():
         levels = {name: getattr(place, name, given.get(name)) for name in declared.factors}
@@ -158,8 +158,8 @@ def _rank(level: str) -> tuple[bool, float, str]:
 
 
 def design_of(run: LoadedRun, trials: CsvTrials) -> PlanRecord:
-    """Return the plan of a run that `trials` were exported from; raises UsageError where it isn't
-    that."""
+    """Return the plan of a run that `trials` were exported from; raises UsageError if they were
+    not."""
     planned = {trial.cell.get("tuning") for trial in run.plan.trials}
     for record, _ in trials.trials:
         if record.cell["tuning"] not in planned:
@@ -182,7 +182,7 @@ def write_imported(
     """Return a run folder of the trials with a copy of their file (`source`: its name and its
     content).
 
-    `record`: what run.json says beside. Raises UsageError when there is such a run already.
+    `record`: the other entries of run.json. Raises UsageError if the run exists already.
     """
     file, data = source
     try:
@@ -202,7 +202,7 @@ def write_imported(
             place.write_readings(readings)
             record_of = replace(trial, parsed_with={"kind": kind}, digests=place.digests())
             place.write_record(record_of)
-        # Last: without it there is no run.
+        # Last, because the folder is a run only with it.
         source_of = {
             "file": file,
             "sha256": hashlib.sha256(data).hexdigest(),
@@ -282,8 +282,8 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
 
 
 def write_unpacked(results: Path, name: str, archive: RunArchive) -> RunFolder:
-    """Return a new run of what an archive holds; raises as `write_imported`, and BrokenError for
-    what is no archive. Nothing is left of one that can't be unpacked."""
+    """Return a new run of an archive's content; raises as `write_imported`, and BrokenError for a
+    file that is not an archive. An archive that cannot be unpacked leaves nothing behind."""
     if os.path.lexists(results / name):
         raise _there_already(results, name)
     try:

@@ -1,4 +1,4 @@
-"""Write JSON files that are whole or absent: written aside, synced, renamed."""
+"""Write JSON files that are complete or absent: written aside, synced, renamed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from labctl.base.trust import believed_owners, held, open_regular
 
 
 def canonical(value: Any) -> str:
-    """Return the one text of a JSON value (sorted keys, no spaces): what digests are made of."""
+    """Return the canonical text of a JSON value (sorted keys, no spaces), the input of digests."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a file to write so that after a crash it is the old one or the new one, never half.
+    """Open a file to write so that after a crash it is the old one or the new one, never a part.
 
-    A link or a device that has its name is replaced, never written through. `below`: a folder
-    above the file; no link from there on is followed, and folders that are missing are made.
+    A link or a device of that name is replaced, never written through. `below`: a folder above the
+    file; no link from there on is followed, and missing folders are made.
     """
     folder = path.parent.relative_to(below) if below else Path()
     try:
         with held(below or path.parent, str(folder), make=below is not None) as at:
-            # A name that nobody can guess, and that must not be there yet: in a folder of
-            # everybody's a link could wait at it.
+            # A name that nobody can guess, and that must not exist yet: in a folder that others can
+            # write to, a link could wait at it.
             aside = f".{path.name[:200]}.{secrets.token_hex(8)}.new"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(aside, flags, mode, dir_fd=at)
@@ -58,14 +58,14 @@ def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> It
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that the user named, to write to. A device, a pipe or a link is written through,
-    since replacing it by a file would break it.
+    because replacing it by a file would break it.
 
     Raises UsageError for a link of another user, which may lead anywhere.
     """
     try:
         there = os.lstat(path)
     except OSError:
-        there = None  # what keeps it from being written, `replacing` says
+        there = None  # `replacing` reports why it cannot be written
     if there is None or stat.S_ISREG(there.st_mode):
         with replacing(path) as file:
             yield file
@@ -79,8 +79,8 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_folder(target: Path) -> None:
-    """Raise UsageError when there is no folder to write a file to: before minutes of work whose
-    result could not be written."""
+    """Raise UsageError if the folder for a file is missing: before minutes of work whose result
+    could not be written."""
     if not target.absolute().parent.is_dir():
         raise UsageError(
             f"cannot write {target}: there is no folder {target.parent}",
@@ -90,7 +90,7 @@ def check_folder(target: Path) -> None:
 
 def refuse_foreign_link(path: Path) -> None:
     """Raise UsageError for a link of another user, which may lead anywhere."""
-    with suppress(OSError):  # what keeps it from being written, is said then
+    with suppress(OSError):  # the caller reports why it cannot be written
         there = os.lstat(path)
         if stat.S_ISLNK(there.st_mode) and there.st_uid not in believed_owners():
             raise UsageError(
@@ -101,7 +101,7 @@ def refuse_foreign_link(path: Path) -> None:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write what the user asked for to the file that the user named; raises as `output_file`."""
+    """Write the user's output to the file that the user named; raises as `output_file`."""
     with output_file(path) as file:
         file.write(data)
 
@@ -118,7 +118,7 @@ def write_json(path: Path, value: Any, *, below: Path | None = None) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Raise BrokenError naming the file when it is missing, cut off, no JSON or beyond a limit."""
+    """Raise BrokenError naming the file if it is missing, cut off, not JSON or beyond a limit."""
     return read_json_and_digest(path)[0]
 
 
@@ -146,14 +146,14 @@ def json_and_digest(data: bytes, where: str) -> tuple[Any, str]:
 
 
 def reading_many() -> AbstractContextManager[None]:
-    """Pause garbage collection: JSON makes no cycles, and looking for some takes a third of the
-    time to read a large run."""
+    """Pause garbage collection: JSON has no cycles, and searching for some takes a third of the
+    time for reading a large run."""
     return collection_paused()
 
 
 def newer(what: Path | str, schema: int, known: int) -> UsageError:
-    """Return the refusal of what a newer labctl wrote: what is new in it could change all the
-    rest."""
+    """Return the refusal of a newer labctl's file: anything new in it could change the meaning of
+    the rest."""
     shown = schema if schema.bit_length() < 64 else "out of range"
     return UsageError(
         f"{what} was written by a newer labctl (schema {shown}, this one reads up to {known})",

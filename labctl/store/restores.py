@@ -1,5 +1,5 @@
-"""Remember which restores were shown to do what boots do, on hosts of which class: remembered from
-the runs that tried it for those that don't (METHOD 8)."""
+"""Keep which restores behaved like boots, by class of host: for runs that do not check it, from
+runs that did (METHOD 8)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import Number, Record, Text, as_far_as_whole
 
 HOST_CLASS = ("kernel_release", "qemu", "libvirt", "cpu_model", "cpu_flags", "microcode")
-"""Host facts that a check holds for, beside labctl's version, the accelerator, the image and the
+"""Host facts that a check depends on, beside labctl's version, the accelerator, the image and the
 guest's size."""
 
 
@@ -26,7 +26,7 @@ class _Kept(Record):
 
 
 class Checked(NamedTuple):
-    """Record a check of a run. `passed`: as RunCheck has it, None where it is unknown."""
+    """Record a check of a run. `passed`: as in RunCheck, None if it is unknown."""
 
     tuning: str
     workload: str
@@ -54,10 +54,10 @@ def remember(
 
 
 def shown(file: Path, run: RunRecord, plan: PlanRecord) -> list[dict[str, str]]:
-    """Return those of the plan's restored tunings that were shown on a host of this class to do
-    what they do booted: `tuning`, `workload`, `condition`, and the `run` that showed it.
+    """Return those of the plan's restored tunings that were shown to behave like booted ones on a
+    host of this class: `tuning`, `workload`, `condition`, and the `run` that showed it.
 
-    A check counts for margins that are no smaller than its own.
+    A check also applies to margins larger than its own.
     """
     known = {entry.key: entry for entry in _entries(file)}
     found = []
@@ -76,7 +76,7 @@ def shown(file: Path, run: RunRecord, plan: PlanRecord) -> list[dict[str, str]]:
 
 
 def _key(run: RunRecord, plan: PlanRecord, check: Checked) -> str:
-    """Return a digest of everything that a check holds for."""
+    """Return a digest of everything that a check depends on."""
     host, workload = run.host, plan.workloads[check.workload]
     baseline = plan.tunings[plan.baseline or ""]
     content = {
@@ -94,8 +94,7 @@ def _key(run: RunRecord, plan: PlanRecord, check: Checked) -> str:
 
 
 def _entries(file: Path) -> list[_Kept]:
-    """Return what is remembered; nothing where the file is gone or none of ours: it says less
-    then."""
+    """Return the stored entries; none if the file is missing or invalid."""
     try:
         content = read_json(file)
         found = as_far_as_whole(list[_Kept], content["checks"])[0]

@@ -44,8 +44,8 @@ def carried_out(
     extensions: Sequence[ExtensionRecord | None],
     begun: Collection[int],
 ) -> PlanRecord:
-    """Return the plan with the trials that the run had to carry out, those of its spares that ran
-    included, and with `extensions`: first and last block of each. None: one that can't be read.
+    """Return the plan with the trials that the run had to do, including its spares that ran, and
+    with `extensions`: first and last block of each. None: one that cannot be read.
 
     `begun`: blocks of which a trial was tried. A run that its rule ended has no spares: it may have
     been extended over their numbers.
@@ -68,7 +68,7 @@ def carried_out(
 
 
 def unlike(plan: PlanRecord, extensions: Sequence[ExtensionRecord | None]) -> Iterator[str]:
-    """Yield a sentence for each extension that was made for something else than what is before
+    """Yield a sentence for each extension that was made for something other than the plan before
     it."""
     before = plan.digest
     for number, extension in enumerate(extensions, start=2):
@@ -81,7 +81,7 @@ def unlike(plan: PlanRecord, extensions: Sequence[ExtensionRecord | None]) -> It
         before = extension.digest if extension else None
 
 
-# Decide which of a run's trials are those that its plan has. Pure.
+# Decide which of a run's trials belong to its plan. Pure.
 
 
 _GUEST, _NATIVE = "guest", "native"
@@ -93,9 +93,9 @@ _SHOWN = 10
 class Fits:
     """Check trials against the plan, its spares and its extensions.
 
-    A run that its rule ended has no spares: it may have been extended over their numbers. Of an
-    imported run the plan may be that of the run which its trials were exported from: a file without
-    their numbers and positions is whole, and cell and block are all that it is held against.
+    A run that its rule ended has no spares: it may have been extended over their numbers. The plan
+    of an imported run may be that of the run which its trials were exported from: a file without
+    their numbers and positions is complete, and only cell and block are checked.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Fits:
             trials += plan.spares
         for extension in extensions:
             trials += extension.trials if extension else ()
-        # Without a plan, which is a problem of its own, nothing can be told from anything.
+        # Without a plan, which is a problem of its own, no trial can be checked.
         self._is_known = bool(plan.trials)
         self._planned = {one.number or at: one for at, one in enumerate(trials, start=1)}
         self._places = {(_cell(one.cell), one.block) for one in trials}
@@ -121,8 +121,8 @@ class Fits:
         self._boots: dict[int, Any] = {}
 
     def problem(self, folder: str, record: TrialRecord) -> str | None:
-        """Return why the trial in `folder` is not one of the plan's; None when it is. To be asked
-        in the order of the trials: of two that can't both be, the second is the one too many."""
+        """Return why the trial in `folder` is not one of the plan's; None if it is. Call it in the
+        order of the trials: of two that exclude each other, the second is the surplus one."""
         if not self._is_known:
             return None
         suffix = "" if record.attempt == 1 else f".{record.attempt}"
@@ -150,9 +150,9 @@ class Fits:
         return None
 
     def _boot_problem(self, record: TrialRecord, planned: PlannedTrial) -> str | None:
-        """Number a guest's boots by those that were made: a resumed run makes the plan's anew, and
-        tunings that boot for themselves are between them. But no boot stands for two of the plan's.
-        """
+        """Check a guest's boot, which is numbered in the order of the boots that were made: a
+        resumed run makes the plan's boots again, and tunings that boot for themselves are between
+        them. But no boot stands for two of the plan's."""
         wanted = planned.boot
         if not wanted or record.status is not TrialStatus.DONE:
             return None
@@ -171,8 +171,8 @@ class Fits:
 
 
 def without_digests(records: Iterable[TrialRecord]) -> Iterator[str]:
-    """Name the trials whose samples can't be checked although labctl took digests by then. A run
-    that an older labctl began and a newer one went on with has others before them."""
+    """Name the trials whose samples cannot be checked although labctl computed digests by then. In
+    a run that an older labctl began and a newer one resumed, others come before them."""
     done = [one for one in records if one.status is TrialStatus.DONE and one.started_at]
     first = min(
         (str(one.started_at) for one in done if one.digests and not one.reparsed), default=""
@@ -208,11 +208,10 @@ class LoadedTrial:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
-    """Hold everything that analysis and report read. `problems`: damaged or missing parts of the
-    folder.
+    """Hold all input of analysis and report. `problems`: damaged or missing parts of the folder.
 
-    `plan` has the trials that the run had to carry out: fewer than were planned where its rule
-    ended it, more where spares ran or it was extended."""
+    `plan` has the trials that the run had to do: fewer than planned if its rule ended it, more if
+    spares ran or it was extended."""
 
     name: str
     run: RunRecord
@@ -223,7 +222,7 @@ class LoadedRun:
 
 @dataclass(frozen=True, slots=True)
 class DamagedTrial:
-    """Describe a damaged attempt. Number and attempt come from its folder's name, 0 where that has
+    """Describe a damaged attempt. Number and attempt come from its folder's name, 0 if that has
     none."""
 
     folder: str
@@ -238,7 +237,7 @@ class RunFolder:
 
     path: Path
     archive: RunArchive | None = field(default=None, compare=False)
-    """The archive at `path`, where the run is in one: it is read, and never written to."""
+    """Archive at `path`, if the run is in one: it is only read."""
 
     @property
     def name(self) -> str:
@@ -246,10 +245,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, results: Path, name: str) -> RunFolder:
-        """Return a new run's folder, for its owner alone: it holds what the host and its guests
-        said.
+        """Return a new run's folder, readable by its owner alone, because it holds output of the
+        host and its guests.
 
-        Raises FileExistsError where there is one of that name.
+        Raises FileExistsError if the name is taken.
         """
         path = results / name
         results.mkdir(parents=True, exist_ok=True)
@@ -259,13 +258,13 @@ class RunFolder:
 
     @classmethod
     def in_archive(cls, path: Path) -> RunFolder:
-        """Return the run that an archive holds."""
+        """Return the run in an archive."""
         return cls(path, RunArchive(path))
 
     @contextmanager
     def unpacked(self, under: str = "") -> Iterator[RunFolder]:
-        """Yield the run as a folder: itself, or a copy of what its archive holds below `under`,
-        which only this user reaches, and which is removed at the end. Raises BrokenError."""
+        """Yield the run as a folder: itself, or a copy of its archive's content below `under`,
+        which only this user can access, and which is removed at the end. Raises BrokenError."""
         if self.archive is None:
             yield self
             return
@@ -292,8 +291,7 @@ class RunFolder:
         write_json(self.path / "run.json", data, below=self.path)
 
     def read_run(self) -> RunRecord:
-        """Return run.json; raises BrokenError naming the first place where it isn't what was
-        written."""
+        """Return run.json; raises BrokenError naming the first invalid place."""
         hint = "Correct it, or start a new run."
         return whole(RunRecord, self._read_record(), self.path / "run.json", hint)
 
@@ -306,26 +304,26 @@ class RunFolder:
         write_json(self.path / "plan.json", data, below=self.path)
 
     def read_plan(self) -> PlanRecord:
-        """Return plan.json; raises BrokenError where it isn't what was written."""
+        """Return plan.json; raises BrokenError if it is invalid."""
         return as_written(PlanRecord, self._read_plan(), self.path / "plan.json")
 
     def _read_plan(self) -> dict[str, object]:
         return plan_data(self._json("plan.json"), self.path / "plan.json", "no plan")
 
     def write_extension(self, data: Mapping[str, object]) -> None:
-        """Write an extension beside the plan and earlier extensions, none of which changes."""
+        """Write an extension beside the plan and earlier extensions, which stay unchanged."""
         write_json(self._extensions()[-1], data, below=self.path)
 
     def read_extensions(self) -> list[ExtensionRecord]:
-        """Return what was added to the plan, in order; [] for most runs. Raises BrokenError where
-        one isn't what was written."""
+        """Return the additions to the plan, in order; [] for most runs. Raises BrokenError if one
+        is invalid."""
         return [
             as_written(ExtensionRecord, self._read_extension(path), path)
             for path in self._extensions()[:-1]
         ]
 
     def _extensions(self) -> list[Path]:
-        """Return the file of each extension, then that of the one that is yet to be."""
+        """Return the file of each extension, then that of the next one."""
         paths = [self.path / "plan.2.json"]
         while self._has(paths[-1].name):
             paths.append(self.path / f"plan.{len(paths) + 2}.json")
@@ -342,7 +340,8 @@ class RunFolder:
         return TrialFolder(self.path.joinpath("trials", name), self.archive)
 
     def new_trial(self, number: int, attempt: int) -> TrialFolder:
-        """Return an empty folder for an attempt; what an interrupted one left there is removed."""
+        """Return an empty folder for an attempt; leftovers of an interrupted one there are
+        removed."""
         folder = self.trial(number, attempt)
         if folder.path.is_symlink():
             folder.path.unlink()
@@ -353,13 +352,12 @@ class RunFolder:
         return folder
 
     def trial_folders(self) -> Iterator[TrialFolder]:
-        """Yield every attempt, by the trial's number: past 9999 names no longer sort as numbers
-        do."""
+        """Yield every attempt, by the trial's number: past 9999 names no longer sort as numbers."""
         yield from map(self._trial, sorted(self._trial_names(), key=_number_and_attempt))
 
     def _trial_names(self) -> Iterable[str]:
         if self.archive is not None:
-            # Trials that were cut off have raw files alone, and only a run that isn't done has any.
+            # Only interrupted trials have nothing but raw files, and only in an unfinished run.
             names = self.archive.read_by_reports if self._is_done() else self.archive.names
             return {name.split("/")[1] for name in names if name.startswith("trials/")}
         entries = _attempts(self.path / "trials")
@@ -372,9 +370,9 @@ class RunFolder:
             return False
 
     def load(self) -> LoadedRun:
-        """Return the run as far as it is whole; what can't be read becomes `problems`.
+        """Return the run as far as it can be read; the rest becomes `problems`.
 
-        Raises UsageError when a newer labctl wrote it.
+        Raises UsageError if a newer labctl wrote it.
         """
         problems: list[str] = []
         fingerprint = None if self.archive else Fingerprint.of(self.path / "trials")
@@ -398,7 +396,7 @@ class RunFolder:
                 f"{self.path / 'run.json'} says that its guests ran under {said}, but their "
                 f"trials say {known}, which is used"
             )
-        # A run that goes on has other files soon, and one that isn't whole is to be seen to.
+        # A running run will soon have other files, and a damaged one needs attention.
         settled = not (indexed or problems or run.status == "running")
         if settled and fingerprint and fingerprint.is_lasting:
             write_index(self.path, fingerprint, rows)
@@ -409,9 +407,9 @@ class RunFolder:
         return LoadedRun(self.name, run, plan, tuple(trials), tuple(problems))
 
     def load_planned(self) -> LoadedRun:
-        """Return `load` of a run whose plan can be read: without it nothing says what to compare.
+        """Return `load` of a run whose plan can be read, because comparisons need it.
 
-        Raises BrokenError with the cause where it can't, and what `load` raises.
+        Raises BrokenError with the cause if it cannot, and what `load` raises.
         """
         run = self.load()
         if run.plan.is_lost:
@@ -464,9 +462,9 @@ class RunFolder:
         return kept
 
     def records(self, plan: PlanRecord) -> tuple[list[TrialRecord], list[DamagedTrial]]:
-        """Read the records of the attempts that came to an end, for a run that goes on: those that
-        are whole, the plan's, and have the samples that they left, and the others. `plan`: as the
-        run carries it out. Raises UsageError when a newer labctl wrote one."""
+        """Read the records of complete attempts, to resume a run: those that are valid, in the
+        plan, and still have their samples, and the others. `plan`: as the run carries it out.
+        Raises UsageError if a newer labctl wrote one."""
         fits = Fits(plan, RunRecord(), ())
         whole, damaged = [], []
         for folder in self.trial_folders():
@@ -512,13 +510,13 @@ class RunFolder:
 
 @dataclass(slots=True)
 class RunLog:
-    """Hold the record of a run that goes on, and write it when it is asked to."""
+    """Hold the record of a running run, and write it on request."""
 
     folder: RunFolder
     record: RunRecord
 
     def put(self, **changes: Any) -> None:
-        """Change the record. Raises ValueError for what no run.json holds."""
+        """Change the record. Raises ValueError for invalid values."""
         self.record = self.record.but(**changes)
 
     def write(self) -> None:
@@ -526,7 +524,7 @@ class RunLog:
 
 
 def _attempts(trials: Path) -> list[os.DirEntry[str]]:
-    """Return what lies in the folder of trials under the name of an attempt, in any order."""
+    """Return the entries of the folder of trials with an attempt's name, in any order."""
     try:
         return [entry for entry in os.scandir(trials) if entry.name[0] in digits]
     except OSError:
@@ -540,8 +538,8 @@ def _number_and_attempt(name: str) -> tuple[int, int, str]:
 
 
 def _accelerator(records: Iterable[TrialRecord]) -> str | None:
-    """Return what guests ran under by what their trials say, where a run's record has lost it or
-    says otherwise: emulation must not pass for virtualization."""
+    """Return the accelerator of the guests by their trials, if the run's record lacks it or
+    contradicts: emulation must not pass for virtualization."""
     found = {str(name) for r in records if (name := r.parsed_with.get("accelerator"))}
     return found.pop() if len(found) == 1 else None
 
@@ -555,8 +553,8 @@ _LARGEST_XML_BYTES = 256 * 1024
 def stored_xml(folder: Path, place: str) -> str:
     """Return the domain XML that a run stored at `place` in its folder.
 
-    Raises BrokenError for a file that isn't there, isn't text, or isn't the run's own: a run
-    folder that came from elsewhere must not make its reader publish /etc/shadow.
+    Raises BrokenError for a file that is missing, is not text, or is not the run's own: a foreign
+    run folder must not make its reader publish /etc/shadow.
     """
     path = (folder / place).resolve()
     if not path.is_relative_to(folder.resolve()):

@@ -1,4 +1,4 @@
-"""Find runs by name, path, number or age, and say why a name is none and what it is."""
+"""Find runs by name, path, number or age, and explain names that match none."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from labctl.store.archive import SUFFIX
 from labctl.store.run_folder import LoadedRun, RunFolder
 
 LATEST = "latest"
-"""Name by which every command takes the newest run."""
+"""Name of the newest run, which every command accepts."""
 DENSITY = "density.json"
 """Record of a density run (`store.density_record`)."""
 
 
 def find_run(results: Path, name: str) -> RunFolder:
-    """Return the run of that name in `results`, or at that path, which has a '/' in it. Where no
-    run has the name, 'latest' is the newest, a number is that of `labctl run list`, and the
-    recorded runs that labctl brings have theirs. Raises UsageError with the nearest name."""
+    """Return the run of that name in `results`, or at that path (a name with a '/'). If no run has
+    the name, 'latest' is the newest, a number is that of `labctl run list`, and the recorded runs
+    that labctl brings have theirs. Raises UsageError with the nearest name."""
     places = _candidates(results, name)
     for candidate in places:
         if (candidate / "run.json").is_file():
@@ -43,8 +43,8 @@ def find_run(results: Path, name: str) -> RunFolder:
 
 
 def find_run_to_change(results: Path, name: str, doing: str) -> RunFolder:
-    """Return `find_run`; raises UsageError for an archive, in which nothing is changed. `doing`:
-    what is to be done to it, as a participle."""
+    """Return `find_run`; raises UsageError for an archive, which is never changed. `doing`: the
+    intended action, as a participle."""
     folder = find_run(results, name)
     if folder.archive is not None:
         raise UsageError(
@@ -56,7 +56,7 @@ def find_run_to_change(results: Path, name: str, doing: str) -> RunFolder:
 
 def all_runs(results: Path) -> list[RunFolder]:
     """Return every run in `results`, sorted by name (names begin with the time of the start). An
-    archive that lies beside the folder of its run is not listed."""
+    archive beside the folder of its run is not listed."""
     found = {path.name: RunFolder(path) for path in _run_folders(results)}
     for path in results.glob(f"*{SUFFIX}"):
         if path.is_file():
@@ -66,8 +66,8 @@ def all_runs(results: Path) -> list[RunFolder]:
 
 
 def runs_by_age(results: Path) -> list[RunFolder]:
-    """Return every run in `results`, the oldest first; before them those that don't say when they
-    began."""
+    """Return every run in `results`, the oldest first; runs without a start time come before
+    them."""
     return sorted(all_runs(results), key=lambda folder: (_began(folder), folder.name))
 
 
@@ -85,7 +85,7 @@ def _by_number(results: Path, name: str) -> RunFolder:
 
 
 def _began(folder: RunFolder) -> float:
-    """Return when a run began, in seconds since 1970; 0 where it doesn't say."""
+    """Return when a run began, in seconds since 1970; 0 if it is unknown."""
     try:
         began = datetime.fromisoformat(folder.read_run().started_at or "")
         return began.timestamp()
@@ -94,13 +94,13 @@ def _began(folder: RunFolder) -> float:
 
 
 def _candidates(results: Path, name: str) -> list[Path]:
-    """Return where a run of that name may lie. A bare name never leads into the present folder,
-    where another user may have put a run of that name."""
+    """Return the possible paths of a run of that name. A bare name never leads into the current
+    folder, where another user may have put a run of that name."""
     return [results / name] if "/" not in name else [Path(name), results / name]
 
 
 def _archive_of(path: Path) -> Path:
-    """Return where the archive of a run lies that would be a folder at `path`."""
+    """Return the path of the archive of a run whose folder would be at `path`."""
     return Path(f"{path}{SUFFIX}")
 
 
@@ -111,7 +111,7 @@ def _run_folders(results: Path) -> list[Path]:
 
 def _refuse_no_run(folder: Path) -> None:
     """Raise UsageError for a density run, with the command that reads it, and for a folder of
-    trials that lost its run.json."""
+    trials without run.json."""
     if (folder / DENSITY).is_file():
         raise UsageError(
             f"{folder} is a density run, which has no trials",
@@ -127,7 +127,7 @@ def _refuse_no_run(folder: Path) -> None:
 def _not_found(
     results: Path, name: str, names: Sequence[str], recorded: Iterable[str]
 ) -> UsageError:
-    """Return the refusal of a name that no run has, with the nearest of the `names` there are.
+    """Return the error for a name that no run has, with the nearest of the existing `names`.
     `recorded`: the runs that labctl brings."""
     if "/" in name:
         what = "it does not exist" if not Path(name).exists() else "it has no run.json"
@@ -146,19 +146,19 @@ def _not_found(
     return UsageError(f"no run named '{name}' in {results}", hint=hint)
 
 
-# Find the runs that measured a run's advice once more (`labctl advise RUN --verify`).
+# Find the runs that measured a run's advice again (`labctl advise RUN --verify`).
 
 
 _MARK = b'"verifies"'
-"""Bytes that run.json of such a run holds: without them it need not be parsed."""
+"""Bytes in run.json of such a run: without them it need not be parsed."""
 _NONE = b'"verifies": null'
-"""Bytes that labctl writes into that of any other run."""
+"""Bytes that labctl writes into run.json of any other run."""
 
 
 def fresh_runs(folder: RunFolder, *places: Path) -> list[LoadedRun]:
-    """Return the runs that say that they verify the run's advice, beside it and in `places`, in
-    the order of their names. Whether they do is for `analysis/answer/grade.py` to say; a folder
-    that can't be read is none of them."""
+    """Return the runs that claim to verify the run's advice, beside it and in `places`, sorted by
+    name. Whether they do is decided in `analysis/answer/grade.py`; unreadable folders are
+    skipped."""
     found: dict[Path, LoadedRun] = {}
     for place in dict.fromkeys((folder.path.parent, *places)):
         for other in all_runs(place):

@@ -1,4 +1,4 @@
-"""Describe samples, or why there are none, and hold a trial's readings compactly."""
+"""Describe samples, or why they are missing, and hold a trial's readings compactly."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from labctl.base.metrics.table import metric_of
 from labctl.base.units import Better, Unit
 from labctl.store.records.tolerant import LARGEST, Number, Record, Text, as_far_as_whole
 
-# Describe samples: one number of one trial each, or the reason why there is none.
+# Describe samples: one number of one trial each, or the reason why it is missing.
 
 
 VCPU, HELPERS = "vcpu", ("emulator", "iothread", "vhost")
-"""Roles of the threads whose CPU time a guest costs its host (METHOD rule 2): values of the label
-`thread`."""
+"""Roles of the threads whose CPU time is a guest's cost to its host (METHOD rule 2): values of the
+label `thread`."""
 
 
 def sample_key(metric: str, labels: Mapping[str, str]) -> str:
@@ -85,7 +85,7 @@ class Sample:
 def sample(
     metric: str, value: float, *, source: str, labels: Mapping[str, str] | None = None
 ) -> Sample:
-    """Return a sample of a metric that has a row, which gives its unit and its direction. Raises
+    """Return a sample of a metric that has a row, which defines its unit and its direction. Raises
     LookupError for one without."""
     row = metric_of(metric)
     if row is None:
@@ -102,7 +102,7 @@ def sample(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Hold why a trial lacks a metric. Never a 0."""
+    """Hold why a trial lacks a metric. Never 0 instead."""
 
     metric: str
     reason: str
@@ -134,21 +134,21 @@ class AbsenceRecord(Record):
 
 
 class SamplesRecord(Record):
-    """Hold samples.json; a trial's reader takes it apart by hand (`Kinds.of_json`), since a run has
-    a million samples, and this way only to say what doesn't fit."""
+    """Hold samples.json. A trial's reader parses it without this model (`Kinds.of_json`), because a
+    run has a million samples; the model only serves to name the invalid place."""
 
     samples: tuple[SampleRecord, ...]
     unavailable: tuple[AbsenceRecord, ...]
 
 
-# Hold a trial's readings without an object for each: trials share what describes them.
+# Hold a trial's readings without an object for each: trials share the descriptions.
 #
 # A run of 10,000 trials has a million samples, of a few hundred kinds.
 
 
 class Kind:
-    """Hold what samples have in common but their values. `Kinds` makes each once, so that two are
-    the same kind when they are the same object."""
+    """Hold the common properties of samples, without their values. `Kinds` makes each once, so that
+    two are the same kind if they are the same object."""
 
     __slots__ = ("better", "key", "labels", "metric", "source", "unit")
 
@@ -174,9 +174,10 @@ class Kind:
 
 
 class Readings(Sequence[Reading]):
-    """Hold readings as `kinds`, one or an absence for each, and their `values` (NaN of an absence).
+    """Hold readings as `kinds`, one or an absence for each, and their `values` (NaN for an
+    absence).
 
-    A sequence of samples like any other, which are made when they are asked for.
+    A sequence of samples, which are made on access.
     """
 
     __slots__ = ("kinds", "values")
@@ -223,7 +224,7 @@ class Kinds:
     def kind(
         self, metric: str, unit: str, better: str, labels: Mapping[str, str], source: str
     ) -> Kind:
-        """Raise ValueError for a unit or a direction that isn't ours."""
+        """Return the kind; raises ValueError for an unknown unit or direction."""
         name = (metric, unit, better, source, *labels.items())
         kind = self._kinds.get(name)
         if kind is None:
@@ -238,15 +239,15 @@ class Kinds:
         return self._absences[name]
 
     def alike(self, kinds: tuple[Kind | Unavailable, ...]) -> tuple[Kind | Unavailable, ...]:
-        """Return the same kinds in the same order, as the one tuple that all trials alike share."""
+        """Return the same kinds in the same order, as one tuple shared by all such trials."""
         return self._alike.setdefault(kinds, kinds)
 
     def of_json(self, data: Any) -> Readings:
         """Return the content of a samples.json.
 
-        Raises KeyError, TypeError, AttributeError or ValueError where it isn't what
-        `TrialFolder.write_readings` writes. All of a sample's texts are looked at once per kind:
-        to be of a known kind, they must equal them.
+        Raises KeyError, TypeError, AttributeError or ValueError if `TrialFolder.write_readings`
+        cannot have written it. All texts of a sample are compared once per kind: a sample is of a
+        known kind only if they are equal.
         """
         known = self._kinds
         kinds: list[Kind | Unavailable] = []
@@ -272,8 +273,7 @@ class Kinds:
         return Readings(self.alike(tuple(kinds)), values)
 
     def pack(self, readings: Iterable[Reading]) -> Readings:
-        """Return any readings as `Readings` of these kinds; ones that are already stay as they
-        are."""
+        """Return any readings as `Readings` of these kinds, unchanged if they are already."""
         if isinstance(readings, Readings):
             return readings
         kinds: list[Kind | Unavailable] = []

@@ -1,6 +1,5 @@
 """Read and write a trial's folder: raw files as the tools wrote them, and what was parsed from
-them.
-"""
+them."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ class TrialStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reparsed:
-    """Tell when and by which labctl the samples were made anew. `changed`: raw files that were
-    others by then; `invalid`: the trial is so because they can't be parsed any more."""
+    """Record when and by which labctl the samples were parsed again. `changed`: raw files that had
+    changed by then; `invalid`: the trial is invalid because they can no longer be parsed."""
 
     at: Text
     labctl: Text
@@ -46,8 +45,8 @@ class Reparsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedactedTrial:
-    """Tell when and by which labctl a redacted copy was made, and which files were `changed` for it
-    and which `left_out`."""
+    """Record when and by which labctl a redacted copy was made, and which files were `changed` for
+    it and which `left_out`."""
 
     at: Text
     labctl: Text
@@ -58,9 +57,9 @@ class RedactedTrial:
 @with_config(ConfigDict(extra="ignore", ser_json_inf_nan="constants"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """Hold what `trial.json` says. `cell` assigns each factor its level.
+    """Hold `trial.json`. `cell` assigns each factor its level.
 
-    Times: `measured_s` and `warmup_s` are what the workload took, `wall_s` all of the trial.
+    Times: `measured_s` and `warmup_s` are the workload's, `wall_s` is the whole trial's.
     """
 
     number: Whole
@@ -84,9 +83,9 @@ class TrialRecord:
     redacted: RedactedTrial | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what trial.json holds."""
+        """Return the content of trial.json."""
         content = adapter(TrialRecord).dump_python(self, mode="json")
-        # Left out where there is none: trials of older labctls hold no such key.
+        # Left out if missing: trials of older labctls have no such key.
         for name in _LATER:
             if content[name] is None:
                 del content[name]
@@ -96,8 +95,8 @@ class TrialRecord:
 
     @classmethod
     def read(cls, data: Any) -> tuple[TrialRecord | None, list[str]]:
-        """Return the record in a trial.json, and a sentence's end for each part that isn't what
-        was written, as `as_far_as_whole`."""
+        """Return the record in a trial.json, and a sentence's end for each invalid part, as
+        `as_far_as_whole`."""
         record, unfit = as_far_as_whole(cls, data)
         if isinstance(data, dict) and (lacking := _NEEDED - data.keys()):
             unfit.append(f"'the file' has no '{min(lacking)}'")
@@ -105,7 +104,7 @@ class TrialRecord:
 
     @classmethod
     def from_json(cls, data: Any) -> TrialRecord:
-        """Return the record; raises ValueError for what `to_json` doesn't return."""
+        """Return the record; raises ValueError for what `to_json` cannot return."""
         return adapter(TrialRecord).validate_python(data)
 
 
@@ -121,15 +120,15 @@ class TrialFolder:
 
     path: Path
     archive: RunArchive | None = field(default=None, compare=False)
-    """The run's archive, where the folder is in one: then only what reports read can be read."""
+    """Archive of the run, if the folder is in one: then only files for reports can be read."""
 
     @property
     def _run(self) -> Path:
-        """Return the run's folder; no file is written outside it."""
+        """Return the run's folder; nothing is written outside it."""
         return self.path.parents[1]
 
     def write_raw(self, name: str, data: bytes | str) -> None:
-        """Write a raw file; raises HostError where a link stands in the way to it."""
+        """Write a raw file; raises HostError if its path contains a link."""
         data = data.encode() if isinstance(data, str) else data
         write_bytes(self.path / name, data, below=self._run)
 
@@ -151,7 +150,7 @@ class TrialFolder:
         return read_json_and_digest(self.path / name)
 
     def read_text(self, name: str) -> str:
-        """Raise BrokenError naming the file when it isn't there or isn't text."""
+        """Raise BrokenError naming the file if it is missing or not text."""
         try:
             with open(open_regular(self.path / name), encoding="utf-8") as file:
                 return file.read()
@@ -163,21 +162,21 @@ class TrialFolder:
 
     @property
     def has_record(self) -> bool:
-        """Return whether the attempt came to an end, whichever; one that was cut off has none."""
+        """Return whether the attempt came to an end; an interrupted one has no record."""
         return self.has("trial.json")
 
     def write_record(self, record: TrialRecord) -> None:
         write_json(self.path / "trial.json", record.to_json(), below=self._run)
 
     def digests(self) -> Digests:
-        """Return the digests of every file but trial.json, as they are now; raises BrokenError
-        naming one that can't be read."""
+        """Return the present digests of every file but trial.json; raises BrokenError naming one
+        that cannot be read."""
         if self.archive is not None:
             return digests_from(self.archive.sums_by_trial.get(self.path.name, {}))
         return digests_of(self.path)
 
     def check_samples(self, digests: Digests | None) -> None:
-        """Raise BrokenError where samples.json isn't the one that the trial left, by `digests`; a
+        """Raise BrokenError if samples.json is not the one that the trial left, by `digests`; a
         trial of an older labctl has none."""
         if digests is None or digests.samples is None:
             return
@@ -192,7 +191,7 @@ class TrialFolder:
         _check_digest(path, digest, digests)
 
     def read_record(self) -> TrialRecord:
-        """Raise BrokenError naming the place where trial.json isn't what was written."""
+        """Raise BrokenError naming the invalid place if trial.json is invalid."""
         path = self.path / "trial.json"
         if not (self.has_record or path.exists()):
             raise BrokenError(
@@ -222,10 +221,10 @@ class TrialFolder:
     def read_readings(
         self, kinds: Kinds | None = None, *, digests: Digests | None = None
     ) -> Readings:
-        """Return the samples, then what was unavailable; `kinds` are shared by the trials of a run.
+        """Return the samples, then unavailable metrics; `kinds` are shared by the trials of a run.
 
-        Raises BrokenError naming the place where samples.json isn't what was written: by its shape,
-        and by `digests` where the trial's record has them.
+        Raises BrokenError naming the place if samples.json is invalid: by its form, and by
+        `digests` if the trial's record has them.
         """
         path = self.path / "samples.json"
         kinds = Kinds() if kinds is None else kinds
@@ -236,7 +235,7 @@ class TrialFolder:
         try:
             return kinds.of_json(data)
         except (KeyError, TypeError, AttributeError, ValueError):
-            pass  # the long way says what is wrong, and where
+            pass  # the slow parser names the fault and its place
         _, unfit = as_far_as_whole(SamplesRecord, data)
         what = f"is incomplete: {unfit[0]}" if unfit else "holds no samples"
         raise BrokenError(f"{path} {what}", hint=_ANEW)

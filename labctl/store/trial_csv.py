@@ -1,6 +1,6 @@
 """Read trials from a CSV file: labctl's own export, or raw trials from elsewhere (docs/import.md).
 
-Nothing is guessed: what can't be read as it stands is refused with its line and its column.
+Nothing is guessed: values that cannot be read unchanged are refused with their line and column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIONAL = (
 )
 
 SCHEMA = 2
-"""The newest version of labctl's own export (report/export/samples.py) that is read here."""
+"""Newest readable version of labctl's own export (report/export/samples.py)."""
 
 COPY = "imported.csv"
 """Name of the file in the run's folder: every sample's source."""
@@ -56,8 +56,8 @@ Choice = TypeVar("Choice", Unit, Better, TrialStatus)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTrials:
-    """Hold what a file holds. `columns`: those that were read; `unread`: the others; `levels`: of
-    each cell, by factor."""
+    """Hold the content of a file. `columns`: those that were read; `unread`: the others; `levels`:
+    of each cell, by factor."""
 
     trials: tuple[tuple[TrialRecord, tuple[Reading, ...]], ...]
     levels: Mapping[Place, Mapping[str, str]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class CsvTrials:
 def read_trials(data: bytes, name: str, factors: Sequence[str] = ()) -> CsvTrials:
     """Return the trials of a CSV file (RFC 4180, UTF-8, with or without a byte order mark).
 
-    `name` is what errors call the file. Rows of one tuning, workload, condition and block, or of
+    `name` is the file's name in errors. Rows of one tuning, workload, condition and block, or of
     one number in the column 'trial', are one trial. `factors`: columns whose values are levels,
     which become a part of the workload's name. Raises UsageError naming line and column.
     """
@@ -166,13 +166,13 @@ class _Row:
     values: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Return "" where the column or its value isn't there."""
+        """Return the value; "" if the column or its value is missing."""
         value = self.values.get(column, "").strip()
-        # The export puts ' before what a spreadsheet would take for a formula.
+        # The export puts ' before text that a spreadsheet would take for a formula.
         return value[1:] if value[:2] in ("'=", "'+", "'@", "'-") else value
 
     def named(self, column: str) -> str:
-        """Return a name as reports and tables can show it, or ""."""
+        """Return a name in the form that reports and tables can show, or ""."""
         name = self.text(column)
         if not name.isprintable():
             self.refuse(column, "has a control character or a line break")
@@ -226,7 +226,7 @@ class _Row:
 
 
 def _is_nearly_known(value: object) -> bool:
-    """Return whether a value is a unit that differs in case alone from one that labctl knows."""
+    """Return whether a value differs only in case from a unit that labctl knows."""
     return isinstance(value, Unit) and value.is_own and value.lower() in _KNOWN_UNITS
 
 
@@ -275,14 +275,14 @@ def _header(lines: _Lines, factors: Sequence[str]) -> tuple[list[str], tuple[str
     unread = tuple(name for name in names if name not in (*NEEDED, *OPTIONAL, *factors))
     absent = [name for name in OPTIONAL if name not in names]
     for name in unread:
-        # A misspelt column would be missed in silence.
+        # Otherwise a misspelt column would silently be missing.
         if close := difflib.get_close_matches(name, absent, n=1, cutoff=0.8):
             lines.refuse(line, name, "no such column", f"Did you mean '{close[0]}'?")
     return names, unread
 
 
 def _levels(row: _Row, factors: Sequence[str]) -> dict[str, str]:
-    """Return the row's levels by factor; an empty one doesn't bear on the trial."""
+    """Return the row's levels by factor; an empty one does not apply to the trial."""
     levels = {name: level for name in factors if (level := row.named(name))}
     for name, level in levels.items():
         if wrong := _NO_LEVEL.search(level):
@@ -300,7 +300,7 @@ def _place(record: TrialRecord) -> Place:
 def _record(
     row: _Row, numbers: dict[tuple[object, ...], int], levels: Mapping[str, str]
 ) -> TrialRecord:
-    """Return the trial of a row. Without a column 'trial' they are counted as they come."""
+    """Return the trial of a row. Without a column 'trial' they are counted in order."""
     workload = row.needed("workload")
     if levels:
         workload = cell_name(base_of(workload), levels)

@@ -1,4 +1,4 @@
-"""Hold what run.json, plan.json and its extensions say against what labctl wrote."""
+"""Check run.json, plan.json and its extensions against the form that labctl writes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ R = TypeVar("R", bound=Record)
 
 
 def run_data(data: Any, path: Path) -> dict[str, Any]:
-    """Return what run.json holds; raises BrokenError where it is no run's, UsageError where a newer
-    labctl wrote it."""
+    """Return the content of run.json; raises BrokenError if it is not a run's, UsageError if a
+    newer labctl wrote it."""
     if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
         raise BrokenError(f"{path} is not a run record")
     if data["schema"] > SCHEMA:
@@ -30,7 +30,8 @@ def run_data(data: Any, path: Path) -> dict[str, Any]:
 
 
 def plan_data(data: Any, path: Path, what: str) -> dict[str, Any]:
-    """Return what plan.json or an extension holds (`what` it should be); raises as `run_data`."""
+    """Return the content of plan.json or an extension (`what` it should be); raises as
+    `run_data`."""
     if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
         raise BrokenError(f"{path} is {what}")
     if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
@@ -39,7 +40,7 @@ def plan_data(data: Any, path: Path, what: str) -> dict[str, Any]:
 
 
 def whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
-    """Return a file's record; raises BrokenError naming the first thing that doesn't fit."""
+    """Return a file's record; raises BrokenError naming the first invalid place."""
     record, unfit = as_far_as_whole(kind, data)
     if unfit or record is None:
         raise BrokenError(f"{path} is incomplete: {unfit[0]}", hint=hint)
@@ -47,8 +48,8 @@ def whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
 
 
 def as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
-    """Return the record of a plan or an extension, which holds all that its file says; raises
-    BrokenError where something of it would be passed over."""
+    """Return the record of a plan or an extension with all that its file contains; raises
+    BrokenError if a part would be ignored."""
     hint = "A plan can't be edited. Start a new run."
     record = whole(kind, data, path, hint)
     if record.to_json() != data:
@@ -57,7 +58,7 @@ def as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
 
 
 def is_as_made(plan: Mapping[str, Any]) -> bool:
-    """Return whether a plan's digest is that of all else in it; an old plan may have none."""
+    """Return whether a plan's digest matches the rest of it; an old plan may have none."""
     content = {key: value for key, value in plan.items() if key not in ("schema", "digest")}
     digest = plan.get("digest")
     return digest is None or digest == hashlib.sha256(canonical(content).encode()).hexdigest()

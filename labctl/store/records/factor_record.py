@@ -1,4 +1,4 @@
-"""Hold what a plan says of its factors: levels, declared interactions, and each cell's levels."""
+"""Hold a plan's factors: levels, declared interactions, and each cell's levels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME_ENDS = "["
 
 
 def base_of(workload: str) -> str:
-    """Return the workload that a cell's was made of."""
+    """Return the workload that a cell's was made from."""
     return workload.partition(NAME_ENDS)[0]
 
 
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFactor:
-    """Describe a factor. `own_boot`: a level takes a boot of its own, so that the factor gives each
+    """Describe a factor. `own_boot`: a level needs a boot of its own, so that the factor gives each
     contrast once per boot (METHOD 29)."""
 
     levels: tuple[Text, ...]
@@ -53,7 +53,7 @@ class PlannedFactor:
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedHeatmap:
-    """Describe a picture that a study asks for: a metric over two factors."""
+    """Describe a picture that a study requests: a metric over two factors."""
 
     across: Text
     down: Text
@@ -64,8 +64,8 @@ class PlannedHeatmap:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorCell:
     """Describe one combination of levels. `arm`, `group` and `under`: its tuning, workload and
-    condition without what the factors set; `under` is None where a factor sets the condition.
-    `levels`: by factor, of those that bear on it."""
+    condition without what the factors set; `under` is None if a factor sets the condition.
+    `levels`: by factor, of those that apply to it."""
 
     tuning: Text
     workload: Text

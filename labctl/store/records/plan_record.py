@@ -20,14 +20,14 @@ from labctl.store.records.factor_record import Factorial, PlannedHeatmap
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _SLOTS = ConfigDict(extra="ignore")
-"""Configuration of what there are thousands of: no room for keys that nobody knows."""
+"""Configuration of records that exist by the thousands: no room for unknown keys."""
 
 
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTrial:
     """Describe a planned trial. `number` counts from 1 through the plan, `position` is the tuning's
-    in its block, from 1. 0: a plan that was edited lacks it."""
+    in its block, from 1. 0: missing in an edited plan."""
 
     number: Whole = 0
     block: Whole = 0
@@ -44,7 +44,7 @@ class PlannedArm(Record):
     restore: Flag = True
     description: Text = ""
     exercised_by: tuple[Text, ...] | None = None
-    """Workloads that can show what it changes; None where that isn't recorded."""
+    """Workloads that can show its effect; None if that is not recorded."""
     digest: Text | None = None
     """Digest of the whole resolved definition."""
     durability: Text | None = None
@@ -66,8 +66,7 @@ class PlannedWorkload(Record):
 
 
 HOG = "neighbour"
-"""Only condition with neighbours that plans of an older labctl know. They hold no definition of
-it."""
+"""Only condition with neighbours in plans of an older labctl, which do not define it."""
 
 _PLACES = {
     "everywhere": "everywhere",
@@ -75,7 +74,7 @@ _PLACES = {
     "siblings": "on the other threads of the vCPUs' cores",
     "emulator": "on the emulator's CPUs",
 }
-"""CPUs by a name, in words."""
+"""Names of CPUs, in words."""
 
 
 class PlannedNeighbour(Record):
@@ -98,7 +97,7 @@ class PlannedNeighbour(Record):
 
     @property
     def words(self) -> str:
-        """Return how many of what run where: "one cpu-hog per CPU, everywhere"."""
+        """Return number, workload and CPUs in words: "one cpu-hog per CPU, everywhere"."""
         given = " ".join(f"{key}={value}" for key, value in self.parameters.items())
         program = f"{self.program} {given}".rstrip()
         cpu = "CPU" if self.guests is None else "vCPU"
@@ -120,7 +119,7 @@ class PlannedNeighbour(Record):
 
 
 class PlannedCondition(Record):
-    """Describe what runs beside trials of a condition."""
+    """Describe the neighbours of a condition's trials."""
 
     description: Text = ""
     neighbours: tuple[PlannedNeighbour, ...] = ()
@@ -133,7 +132,7 @@ class PublishedResult:
     of its kinds together).
 
     `workload` and `condition` None: under each. `ratio` None: only the direction is known.
-    `against_workload`: the cell that it is against, where factors tell the two apart and not the
+    `against_workload`: the cell that it is compared with, if the two differ by factors and not by
     tunings.
     """
 
@@ -148,7 +147,7 @@ class PublishedResult:
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what plans of older labctls didn't have."""
+        """Leave out keys that plans of older labctls did not have."""
         content: dict[str, Any] = handler(self)
         if self.against_workload is None:
             del content["against_workload"]
@@ -159,14 +158,14 @@ class PublishedResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSource:
     source: Text
-    """A sentence that says where the results come from."""
+    """Source of the results, a sentence."""
     results: tuple[PublishedResult, ...]
 
 
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow:
-    """Name an arm of a table: its own values, or its change where `against` names another."""
+    """Name an arm of a table: its own values, or its change if `against` names another."""
 
     tuning: Text
     against: Text | None = None
@@ -175,8 +174,9 @@ class ReportRow:
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """Hold a table that a study declares of its report: `rows` by `metrics`. `workloads` None:
-    under each. `factor`: each row has an arm at its other levels against the same at its first."""
+    """Hold a table that a study declares for its report: `rows` by `metrics`. `workloads` None:
+    under each. `factor`: each row compares an arm at its other levels with the same at its
+    first."""
 
     title: Text
     rows: tuple[ReportRow, ...]
@@ -216,7 +216,7 @@ class ExtensionRecord(Record):
 
 
 class PlanRecord(Record):
-    """Hold a plan as it was made, or as a run carried it out (`RunFolder.load`)."""
+    """Hold a plan as made, or as a run carried it out (`RunFolder.load`)."""
 
     # In the order in which plan.json has them.
     digest: Text | None = None
@@ -254,26 +254,26 @@ class PlanRecord(Record):
     """Expectation of the study, in a sentence by "native", "kvm" and "tcg"."""
     tables: tuple[ReportTable, ...] = ()
     skipped_workloads: dict[str, dict[str, Text]] = {}
-    """Workloads by the side (guest, native) that can't have them, with the reason."""
+    """Workloads unsupported on a side (guest, native), by side, with the reason."""
     skipped_conditions: dict[str, Text] = {}
-    """Conditions that the host can't have, with the reason."""
+    """Conditions that the host does not support, with the reason."""
     collect: Text | None = None
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
     heatmaps: tuple[PlannedHeatmap, ...] = ()
     """Pictures of a metric over two of them."""
     extensions: tuple[AddedBlocks, ...] = ()
-    """Blocks that were added to the run; in no file, `RunFolder.load` puts them here."""
+    """Blocks that were added to the run; not in a file, `RunFolder.load` adds them here."""
 
     @property
     def is_lost(self) -> bool:
-        """Return whether there is no plan, or nothing of it can be read."""
+        """Return whether the plan is missing, or nothing of it can be read."""
         return not self.model_fields_set
 
     @property
     def rule(self) -> Stopping | None:
-        """Return the rule by which the run may end. What can't be read is none: that the plan isn't
-        whole, or not what was planned, is said where it is loaded."""
+        """Return the rule by which the run may end; None if it cannot be read. Loading reports that
+        the plan is incomplete or was changed."""
         if self.stopping is None:
             return None
         try:
@@ -282,7 +282,7 @@ class PlanRecord(Record):
             return None
 
     def but(self, **changes: Any) -> PlanRecord:
-        """Return the plan with other values of some fields, which are of their types already.
-        Raises ValueError for a key that isn't a field."""
+        """Return the plan with other values of some fields, which have the right types already.
+        Raises ValueError for a key that is not a field."""
         self.check_keys(changes)
         return self.model_copy(update=changes)

@@ -1,4 +1,4 @@
-"""Define what run.json holds: how a run was made, of what, and how it went."""
+"""Define run.json: how a run was made, from what, and its results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from labctl.store.exit_prices import PriceList
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _EMULATED_CPU = "QEMU TCG CPU"
-"""Begin of a CPU's model, where QEMU's TCG emulates the newest that it can."""
+"""Beginning of a CPU's model if QEMU's TCG emulates the newest that it can."""
 
 
 class PinChoice(Record):
-    """Say which threads a tuning pins: "plan", or CPUs of its own."""
+    """Define the threads that a tuning pins: "plan", or CPUs of its own."""
 
     strategy: Text | None = None
     vcpus: Any = None
@@ -22,7 +22,7 @@ class PinChoice(Record):
 
 
 class RecordedNeeds(Record):
-    """Hold what a tuning needs of its host; what no advice is made of stands in the keys beside."""
+    """Hold a tuning's requirements of its host; keys that no advice uses are kept beside."""
 
     command_line: tuple[Text, ...] = ()
     """Words of the host kernel's command line."""
@@ -37,7 +37,7 @@ class RecordedGuest(Record):
 
 
 class RecordedTuning(Record):
-    """Hold a tuning as it was resolved; what it asks of libvirt's XML stands in the keys beside."""
+    """Hold a tuning as it was resolved; its requests to libvirt's XML are kept in further keys."""
 
     kind: Text | None = None
     risks: tuple[Text, ...] = ()
@@ -78,7 +78,7 @@ class PinData(Record):
 
 
 class RecordedPins(Record):
-    """Hold a pin plan; `layout` is what a page draws."""
+    """Hold a pin plan; `layout` is the picture on a page."""
 
     picture: Text = ""
     reasons: tuple[Text, ...] = ()
@@ -127,7 +127,7 @@ class Hashed(Record):
 
 
 class Calibrated(Record):
-    """Hold how many instructions an operation of a workload takes."""
+    """Hold the number of instructions per operation of a workload."""
 
     workload: Text | None = None
     second_method: Text | None = None
@@ -142,7 +142,7 @@ class RestoreShown(Record):
 
 
 class RecordedCost(Record):
-    """Hold what collecting was known to cost when the run began (`store/collecting_costs.py`)."""
+    """Hold the known cost of collecting when the run began (`store/collecting_costs.py`)."""
 
     level: Text | None = None
     side: Text
@@ -157,15 +157,15 @@ class RecordedCost(Record):
 
 
 class Extended(Record):
-    """Say when and by which command blocks were added."""
+    """Hold when and by which command blocks were added."""
 
     at: Text
     command: Text
 
 
 class AdviceVerified(Record):
-    """Name the run whose advice is measured once more, and the tuning of the advice. `evidence`:
-    the digest of what that run measured; None in runs of older versions."""
+    """Name the run whose advice is measured again, and the tuning of the advice. `evidence`: the
+    digest of that run's measurements; None in runs of older versions."""
 
     run: Text
     tuning: Text
@@ -181,7 +181,7 @@ class TrialCounts(Record):
 
 
 class Stopped(Record):
-    """Say after how many blocks the plan's rule ended the run."""
+    """Hold the number of blocks after which the plan's rule ended the run."""
 
     blocks: Whole
     why: Text
@@ -201,7 +201,7 @@ class ImportedFrom(Record):
 
 
 class RunRecord(Record):
-    """Hold run.json. Facts of host and guest stay as they were found, by name."""
+    """Hold run.json. Facts of host and guest stay as found, by name."""
 
     labctl: Text | None = None
     started_at: Text | None = None
@@ -223,7 +223,7 @@ class RunRecord(Record):
     kernel: KernelUsed | None = None
     tunings: dict[str, RecordedTuning] = {}
     pin_plan: RecordedPins | None = None
-    """Pin plan of the strategy that tunings use if they name no other."""
+    """Pin plan of the default strategy."""
     pin_plans: dict[str, RecordedPins] = {}
     """Pin plans of other strategies."""
     status: Text | None = None
@@ -258,13 +258,13 @@ class RunRecord(Record):
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the run has come as far as its host's facts."""
+        """Return whether the run has got as far as recording its host's facts."""
         return "host" in self.model_fields_set
 
     @property
     def host_is_emulated(self) -> bool:
-        """Return whether the host's own CPUs are QEMU's TCG: what they count is real, and their
-        times are the emulation's."""
+        """Return whether the host's own CPUs are QEMU's TCG: its counts are real, and its times are
+        the emulation's."""
         return str(self.host.get("cpu_model")).startswith(_EMULATED_CPU)
 
     @property
@@ -274,7 +274,8 @@ class RunRecord(Record):
 
     @property
     def where_guests_ran(self) -> str:
-        """Return the accelerator in words, with what makes its figures another's."""
+        """Return the accelerator in words, with the reason why its figures do not apply
+        elsewhere."""
         on = " on an emulated host" if self.host_is_emulated else ""
         return f"{self.accelerator or 'unknown accelerator'}{on}"
 
@@ -283,12 +284,12 @@ class RunRecord(Record):
         return self.pin_plans.get(str(strategy)) or self.pin_plan or RecordedPins()
 
     def without(self, key: str) -> RunRecord:
-        """Return the record as if it had never had that key."""
+        """Return the record without that key."""
         content = {name: value for name, value in self.to_json().items() if name != key}
         return RunRecord.model_validate(content)
 
     def but(self, **changes: Any) -> RunRecord:
-        """Return the record with other values, as JSON has them. Raises ValueError for one that
-        doesn't fit, or whose key isn't a field."""
+        """Return the record with other values, as JSON has them. Raises ValueError for an invalid
+        value, or a key that is not a field."""
         self.check_keys(changes)
         return RunRecord.model_validate({**self.to_json(), **changes})

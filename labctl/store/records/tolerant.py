@@ -1,7 +1,7 @@
 """Read a record from JSON that may be old, cut off or edited by hand.
 
-What is of another type than its place wants is left out and named, so that whoever reads the rest
-need not ask again. Keys that this labctl doesn't know stay.
+Values of a wrong type are left out and named, so that a reader of the rest need not check again.
+Keys that this labctl does not know stay.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 LARGEST = 2**63
-"""JSON's whole numbers have no end, while a float's do."""
+"""Limit on numbers: JSON's whole numbers are unlimited, and floats are not."""
 
 T = TypeVar("T")
 
 
 class _Plain:
-    """Give a plain type one error, whose message is what a sentence calls the type."""
+    """Give a plain type one error, whose message is the type's name in a sentence."""
 
     def __init__(self, schema: Callable[[], CoreSchema], words: str) -> None:
         self._schema = schema
@@ -51,7 +51,7 @@ def _number() -> CoreSchema:
 
 Text = Annotated[str, _Plain(lambda: core_schema.str_schema(strict=True), "a text")]
 Whole = Annotated[int, _Plain(_whole, "a whole number")]
-"""Whole number; JSON's true is no 1."""
+"""Whole number; JSON's true is not 1."""
 Number = Annotated[float, _Plain(_number, "a number")]
 """Any number; a whole one stays whole, so that it is written as it was read."""
 Flag = Annotated[bool, _Plain(lambda: core_schema.bool_schema(strict=True), "true or false")]
@@ -66,12 +66,12 @@ _WORDS = {
     "dataclass_type": "an object",
     "mapping_type": "an object",
 }
-"""Names in sentences for the type that pydantic misses."""
+"""Names in sentences for the type that pydantic expected."""
 
 
 class Record(BaseModel):
-    """Model a JSON object with known keys. null stands for a key that isn't there, except where a
-    field is needed."""
+    """Model a JSON object with known keys. null stands for a missing key, except in a required
+    field."""
 
     # A record inside another is built as a part of that one.
     model_config = ConfigDict(
@@ -95,20 +95,20 @@ class Record(BaseModel):
 
     @classmethod
     def made(cls, content: Mapping[str, Any]) -> Self:
-        """Return the record of what this labctl writes. Raises ValueError for a key that isn't a
-        field, or a value that doesn't fit."""
+        """Return the record of this labctl's own data. Raises ValueError for a key that is not a
+        field, or an invalid value."""
         cls.check_keys(content)
         return cls.model_validate(content)
 
     @classmethod
     def check_keys(cls, keys: Iterable[str]) -> None:
-        """Raise ValueError for a key that isn't a field: only another labctl may have written
+        """Raise ValueError for a key that is not a field: only another labctl may have written
         it."""
         if unknown := [key for key in keys if key not in cls.model_fields]:
             raise ValueError(f"{cls.__name__} has no {', '.join(map(repr, unknown))}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a file holds: the keys that were read or given, and no defaults."""
+        """Return the content of a file: the keys that were read or given, and no defaults."""
         return self.model_dump(mode="json", exclude_unset=True)
 
 
@@ -117,10 +117,10 @@ _GONE = object()
 
 
 def as_far_as_whole(kind: type[T], data: Any) -> tuple[T | None, list[str]]:
-    """Return `data` as a record without what doesn't fit, and a sentence's end for each thing left
-    out, such as "'tunings.pinned.kind' is 5 where a text belongs".
+    """Return `data` as a record without its invalid parts, and a sentence's end for each of these,
+    such as "'tunings.pinned.kind' is 5 where a text belongs".
 
-    What lacks a needed key is left out as a whole; None where that is all of it.
+    An object without a required key is left out completely; None if that is all of it.
     """
     validator = adapter(kind)
     document: _Document | None = None
@@ -135,14 +135,14 @@ def as_far_as_whole(kind: type[T], data: Any) -> tuple[T | None, list[str]]:
 
 
 def known_keys(kind: type[Any]) -> set[str]:
-    """Return every key that a record of this kind and what is in it may have."""
+    """Return every possible key of a record of this kind, including nested ones."""
     schema = TypeAdapter(kind).json_schema()
     objects = [schema, *schema.get("$defs", {}).values()]
     return {key for one in objects for key in one.get("properties", {})}
 
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-"""Adapters by type, each made once: that takes longer than reading most files."""
+"""Adapters by type, each made once: making one takes longer than reading most files."""
 
 
 def adapter(kind: type[T]) -> TypeAdapter[T]:
@@ -153,17 +153,17 @@ def adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 class _Document:
-    """Hold a JSON document that loses its unfit parts."""
+    """Hold a JSON document, and remove its invalid parts."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
         self._numbers: dict[int, list[int]] = {}
-        """Numbers that a list's items had before some went, by the list's id."""
+        """Original indices of a list's items after some were removed, by the list's id."""
         self._taken: set[tuple[int, int | str]] = set()
 
     def without(self, errors: Sequence[ErrorDetails]) -> list[str]:
-        """Take out what the errors name; return a sentence's end for each that isn't the
-        consequence of another."""
+        """Remove what the errors name; return a sentence's end for each that is not a consequence
+        of another."""
         sentences = []
         unfit: list[tuple[Any, int | str] | None] = []
         incomplete = set()
@@ -182,8 +182,8 @@ class _Document:
         return sentences
 
     def _at(self, path: Sequence[int | str]) -> tuple[tuple[Any, int | str] | None, str, Any]:
-        """Return what holds the value at a path and by which key, the place in words, and the
-        value."""
+        """Return the container of the value at a path and its key there, the place in words, and
+        the value."""
         holder, place, value = None, "", self.value
         for step in path:
             if isinstance(step, int):
