@@ -1,4 +1,4 @@
-"""Ask a guest's qemu-guest-agent for what is needed before labctl's own runner is there.
+"""Use a guest's qemu-guest-agent for set-up before labctl's own runner is there.
 
 https://www.qemu.org/docs/master/interop/qemu-ga-ref.html
 """
@@ -36,13 +36,13 @@ for program; do
     esac || echo "$program"
 done
 """
-"""Prints what is missing. The runner's language is Python 3.9's; programs without a path are looked
-for as workloads' environments have it."""
+"""Program that prints what is missing. The runner's language is Python 3.9's; programs without a
+path are searched for as in workloads' environments."""
 
 _OWN_FILE = ("install", "--mode=600", "/dev/null", RUNNER_PATH)
 _START = (
     *("systemd-run", "--quiet", "--unit=labctl-runner", "--property=Restart=always"),
-    # What workloads print must not reach the guest's disk: /tmp may lie there.
+    # Workloads' output must not reach the guest's disk, where /tmp may lie.
     "--setenv=TMPDIR=/run",
     *("python3", "-I", "-S", RUNNER_PATH, "--port", f"/dev/virtio-ports/{RUNNER_PORT}"),
 )
@@ -54,13 +54,13 @@ _INSTALL = {
     "zypper install": "opensuse-leap opensuse-tumbleweed sles",
     "pacman -S": "arch manjaro",
 }
-"""Command to the IDs (os-release(5)) of the distributions that have it."""
+"""Command to the IDs (os-release(5)) of its distributions."""
 
 _PACKAGES = {
     "cyclictest": {"dnf install": "realtime-tests", "": "rt-tests"},
     "python3": {"pacman -S": "python", "": "python3"},
 }
-"""Program to its package where that has another name; "": wherever nothing else is said."""
+"""Program to its package if that has another name; "": any other distribution."""
 
 _SILENT_HINT = (
     "The guest needs a running qemu-guest-agent (on Debian and Ubuntu: apt install "
@@ -75,7 +75,7 @@ _PAUSE_S = 0.5
 _COMMAND_S = 60.0
 
 Ask = Callable[..., Any]
-"""`RunningGuest.agent`: a command and its arguments to the value of its answer."""
+"""`RunningGuest.agent`: function from a command and its arguments to the value of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class GuestAgent:
         self._ask = ask
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until it answers. Raises HostError with the remedy when it never does."""
+        """Wait until it answers. Raises HostError with the remedy if it never does."""
         while True:
             try:
                 self._ask("guest-ping")
@@ -115,7 +115,7 @@ class GuestAgent:
         """
         self._check_allowed()
         self._check_programs(workloads, packages)
-        # What the agent makes itself anyone may write to (qga/commands-posix.c).
+        # Anyone may write to files that the agent creates itself (qga/commands-posix.c).
         self._run_well(_OWN_FILE)
         self._write(RUNNER_PATH, runner)
         self._run_well(_START)
@@ -147,7 +147,7 @@ class GuestAgent:
         try:
             return str(self._ask("guest-get-osinfo").get("id", ""))
         except BrokenError:
-            return ""  # an agent from before 2.10, or one that may not tell
+            return ""  # an agent from before 2.10, or one that may not report it
 
     def _run(self, argv: Sequence[str]) -> Answer:
         path, *arguments = argv
@@ -156,7 +156,7 @@ class GuestAgent:
         while not (status := self._ask("guest-exec-status", pid=started["pid"]))["exited"]:
             time.sleep(min(_PAUSE_S, deadline.remaining()))
         return Answer(
-            # One that was ended by a signal has no exit code.
+            # A process ended by a signal has no exit code.
             status.get("exitcode", -1),
             _decoded(status.get("out-data")),
             _decoded(status.get("err-data")),
@@ -181,8 +181,8 @@ class GuestAgent:
 
 
 def install_hint(distribution: str, programs: Sequence[str], declared: Sequence[str] = ()) -> str:
-    """Return how the programs get into a guest of that distribution (its ID of os-release(5)).
-    `declared`: packages of Debian's that hold what this module doesn't know."""
+    """Return the command that installs the programs in a guest of that distribution (its ID of
+    os-release(5)). `declared`: Debian packages for programs that this module does not know."""
     for command, ids in _INSTALL.items():
         if distribution in ids.split():
             known = [one for one in programs if one in _PACKAGES or command != _APT or not declared]

@@ -1,4 +1,4 @@
-"""Compare what each thread of a machine is asked to be with what it is. Pure."""
+"""Compare the requested state of each thread of a machine with the actual one. Pure."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ExpectedThread:
     policy: str
     priority: int
     slice_ns: int = 0
-    """Time slice; 0: none is asked for."""
+    """Time slice; 0: none is requested."""
     nice: int | None = None
-    """Nice value; None: none is asked for."""
+    """Nice value; None: none is requested."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,7 +64,7 @@ class ThreadState:
     priority: int
     nice: int
     slice_ns: int | None = None
-    """Time slice; None where it isn't known."""
+    """Time slice; None if it is unknown."""
 
     def to_json(self) -> dict[str, Any]:
         known = {} if self.slice_ns is None else {"slice_ns": self.slice_ns}
@@ -82,8 +82,8 @@ class ThreadState:
 
 
 def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[ExpectedThread]:
-    """Return what each thread of a guest must show. `allowed`: where a thread that isn't pinned may
-    run, which is every CPU that labctl may use (`Topology.usable`)."""
+    """Return the expected state of each thread of a guest. `allowed`: where a thread that is not
+    pinned may run, which is every CPU that labctl may use (`Topology.usable`)."""
     pins = placement(tuning, plan)
 
     def expected(role: str, index: int, cpus: CpuSet | None, sched: Sched | None) -> ExpectedThread:
@@ -105,8 +105,8 @@ def expected_threads(tuning: Tuning, plan: PinPlan, allowed: CpuSet) -> list[Exp
 def expected_workload(
     cpus: CpuSet, sched: Sched | None, tuning: Tuning | None = None
 ) -> ExpectedThread:
-    """Return what a command must show that is given these CPUs and this policy, and the slice and
-    nice value of the tuning."""
+    """Return the expected state of a command with these CPUs and this policy, and the tuning's
+    slice and nice value."""
     expected = _expected(WORKLOAD, 0, cpus, sched)
     if tuning is None:
         return expected
@@ -116,8 +116,8 @@ def expected_workload(
 def urged(
     expected: Iterable[ExpectedThread], tuning: Tuning, plan: PinPlan
 ) -> list[ExpectedThread]:
-    """Return the same threads, with what no XML says: the tuning's nice value asked of all of them,
-    its time slice of the vCPUs, and the CPUs of vhost's workers."""
+    """Return the same threads, with the settings that are not in the XML: the tuning's nice value
+    for all of them, its time slice for the vCPUs, and the CPUs of vhost's workers."""
     vhost = vhost_cpus(tuning, plan)
     workers = [] if vhost is None else [_expected(VHOST, 0, vhost, None)]
     return [
@@ -127,7 +127,7 @@ def urged(
 
 
 def mismatches(expected: Iterable[ExpectedThread], states: Iterable[ThreadState]) -> list[str]:
-    """Return a sentence for each thread that isn't where or what it should be; [] when all are."""
+    """Return a sentence for each thread whose CPUs or state are wrong; [] if there is none."""
     expected, states = list(expected), list(states)
     missing = [
         f"{_name(want.role, want.index)}: no such thread"
@@ -142,8 +142,8 @@ def changes(
     before: Iterable[ThreadState],
     after: Iterable[ThreadState],
 ) -> list[str]:
-    """Return a sentence for each thread that isn't what it was before, and of which `mismatches`
-    says nothing: one that nothing is asked of, or whose nice value was changed."""
+    """Return a sentence for each thread that has changed and that `mismatches` does not report: one
+    without a request, or whose nice value was changed."""
     expected = list(expected)
     then = {(state.tid, state.role): state for state in before}
     return [
@@ -168,14 +168,14 @@ def _is_meant(want: ExpectedThread, state: ThreadState) -> bool:
 
 
 def _wrong_with(expected: Sequence[ExpectedThread], state: ThreadState) -> list[str]:
-    """Return what of a thread is not as asked; [] also where nothing is asked."""
+    """Return how a thread differs from the request; [] also if there is no request."""
     is_helper = state.role == EMULATOR and state.index > 0
     if is_helper and state.comm.startswith(_OF_THE_KERNEL):
         return []
     wanted = [want for want in expected if _is_meant(want, state)]
     if is_helper:
-        # A helper has what the thread that started it had then: the main thread, perhaps before
-        # its policy was set, or an iothread.
+        # A helper inherits from the thread that started it: the main thread, perhaps before its
+        # policy was set, or an iothread.
         wanted += [replace(want, policy="other", priority=0) for want in wanted]
         wanted += [want for want in expected if want.role == IOTHREAD]
     differences = [_differences(want, state) for want in wanted]

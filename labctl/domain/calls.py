@@ -1,5 +1,4 @@
-"""Bound calls to libvirt in time, explain refusals, and tell a lost connection from a failed
-call."""
+"""Bound libvirt calls in time, explain refusals, and tell a lost connection from a failed call."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ class ConnectionLostError(HostError):
 
 
 class Calls:
-    """Hold what is asked of one connection. `guests`: UUIDs of those that labctl starts over it,
-    and the only ones that it ever ends."""
+    """Hold the state of one connection's calls. `guests`: UUIDs of those that labctl starts over
+    it, the only ones that it ever ends."""
 
     def __init__(self, connection: libvirt.virConnect, uri: str) -> None:
         self._connection = connection
@@ -63,10 +62,11 @@ class Calls:
 
     @contextmanager
     def explained(self, what: str, seconds: float | None = None) -> Iterator[None]:
-        """Raise libvirt's refusal as an error of ours. Its calls have no deadline: after `seconds`
-        the QEMU that they wait for is killed and they fail (None: the limit for an answer).
+        """Raise libvirt's refusal as an error of labctl's. Its calls have no deadline: after
+        `seconds` the QEMU that they wait for is killed, and they fail (None: the limit for an
+        answer).
 
-        Raises BrokenError with libvirt's reason; ConnectionLostError when the daemon is gone.
+        Raises BrokenError with libvirt's reason; ConnectionLostError if the daemon is gone.
         """
         seconds = ANSWER_S if seconds is None else seconds
         expired = threading.Event()
@@ -102,8 +102,8 @@ class Calls:
             timer.cancel()
 
     def end_guests(self) -> None:
-        """End the guests without libvirt's help: QEMUs live on when their daemon has died. They
-        are gone when this returns."""
+        """End the guests without libvirt: QEMUs survive the death of their daemon. They are gone
+        when this returns."""
         deadline = time.monotonic() + _END_S
         while _kill(self.guests) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -123,7 +123,7 @@ def qemus(uuids: Collection[str]) -> list[int]:
         try:
             arguments = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
-            continue  # no process, or one that has ended
+            continue  # not a process, or one that has ended
         at = arguments.index(b"-uuid") + 1 if b"-uuid" in arguments else len(arguments)
         if name.isdigit() and at < len(arguments) and arguments[at] in wanted:
             found.append(int(name))

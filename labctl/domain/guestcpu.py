@@ -1,4 +1,4 @@
-"""Compute the parts of a guest that a template can't: CPU and memory."""
+"""Compute the parts of a guest that a template cannot: CPU and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuElement:
-    """Hold what `<cpu>` holds. `topology`: sockets, cores, threads. `cache_level` None: all
+    """Hold the content of `<cpu>`. `topology`: sockets, cores, threads. `cache_level` None: all
     levels."""
 
     mode: str | None
@@ -56,12 +56,12 @@ def cpu_element(
     disabled_features: tuple[str, ...],
     memory_mib: int,
 ) -> CpuElement:
-    """Return what the tuning makes of virt-install's default: the host's CPU under KVM, and
-    libvirt's own choice under TCG. `disabled_features`: what the host's CPU has and its KVM can't
-    give."""
+    """Return the tuning's change of virt-install's default: the host's CPU under KVM, and libvirt's
+    own choice under TCG. `disabled_features`: features of the host's CPU that its KVM cannot
+    provide."""
     cpu = tuning.cpu
     mode = cpu.mode or ("host-passthrough" if accelerator == "kvm" else None)
-    # A named model has just the features that its name says.
+    # A named model has exactly the features of its name.
     left_out = disabled_features if accelerator == "kvm" and mode != "custom" else ()
     return CpuElement(
         mode=mode,
@@ -76,9 +76,9 @@ def cpu_element(
 
 def cells(plan: PinPlan, memory_mib: int) -> tuple[Cell, ...]:
     """Return the host's nodes that the vCPUs are planned on, as the guest's: memory by number of
-    vCPUs, in whole MiB, the first one taking what is left over.
+    vCPUs, in whole MiB, with the remainder in the first one.
 
-    Raises UsageError when there is less than a MiB for a vCPU.
+    Raises UsageError if there is less than a MiB per vCPU.
     """
     share = memory_mib // len(plan.vcpu_nodes)
     if share == 0:
@@ -100,9 +100,10 @@ def cells(plan: PinPlan, memory_mib: int) -> tuple[Cell, ...]:
 
 
 def memory_nodes(tuning: Tuning, plan: PinPlan) -> CpuSet | None:
-    """Return the host's NUMA nodes that the guest's memory is to come from; None leaves it free.
+    """Return the host's NUMA nodes for the guest's memory; None leaves it free.
 
-    Raises UsageError for 'preferred' over several nodes: the kernel prefers one (set_mempolicy(2)).
+    Raises UsageError for 'preferred' over several nodes: the kernel prefers one
+    (set_mempolicy(2)).
     """
     if tuning.memory.numa is None:
         return None

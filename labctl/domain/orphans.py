@@ -1,8 +1,9 @@
 """Reap the QEMU processes that libvirt's embedded driver starts in this process.
 
-libvirt starts its QEMUs (guests, and those that it asks for their capabilities) as daemons: their
+libvirt starts its QEMUs (guests, and those that it queries for capabilities) as daemons: their
 parent is the host's init, and libvirt waits until one that ended is gone. Some containers' init
-takes seconds, or tens of seconds, to reap it. So this process adopts them, and reaps them at once.
+takes seconds, or tens of seconds, to reap it. So this process adopts them, and reaps them at
+once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 """linux/prctl.h"""
 
 _PAUSE_S = 0.05
-"""Between two looks while there is a dead child that is not ours to reap, or no child at all.
+"""Time between two looks while there is a dead child that is not ours to reap, or no child at all.
 While children live and none is dead, waitid(2) sleeps."""
 
 _UNWANTED_S = 1.0
@@ -36,7 +37,7 @@ _looking = threading.RLock()
 
 def adopt_orphans() -> None:
     """Become the parent of daemons that are started below this process, and reap dead QEMUs among
-    them. Once per process; raises HostError when the kernel refuses."""
+    them. Once per process; raises HostError if the kernel refuses."""
     if not _started.acquire(blocking=False):
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -47,8 +48,8 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def reaping_paused() -> Iterator[None]:
-    """Let dead children lie while inside: one that is not ours to reap has us look again and again,
-    and a measured window is to have nothing of labctl in it."""
+    """Leave dead children unreaped while inside: one that is not ours to reap makes the reaper look
+    again and again, and labctl must not run in a measured window."""
     with _looking:
         yield
 
@@ -77,22 +78,21 @@ def _reap() -> None:
 
 
 def _children() -> list[int]:
-    """Return the children of every thread of ours (proc_pid_task_children(5)), dead ones
-    included."""
+    """Return the children of all our threads (proc_pid_task_children(5)), dead ones included."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         try:
             found += [int(pid) for pid in (task / "children").read_text().split()]
         except OSError:
-            continue  # a thread of ours that has ended
+            continue  # the thread has ended
     return found
 
 
 def _leads_as_dead(pid: int) -> bool | None:
-    """Return whether a QEMU that has ended led its own session; None of any other process.
+    """Return whether a QEMU that has ended led its own session; None for any other process.
 
-    What libvirt or we started as a child is in our session or leads its own, and is waited for by
-    who started it. A daemon was forked off once more and is in a session that it doesn't lead.
+    A child that libvirt or labctl started is in our session or leads its own, and its starter waits
+    for it. A daemon was forked once more and is in a session that it does not lead.
     """
     try:
         name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")

@@ -1,4 +1,4 @@
-"""Read back what runs, from XML, libvirt and the kernel, and compare it with the request."""
+"""Read the running state back from XML, libvirt and the kernel, and compare it with the request."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from labctl.domain.asked import (
 from labctl.domain.foreign.foreign_domain import memory_kib
 from labctl.domain.guestcpu import PAGE_KIB
 
-# Read what a domain's XML says about each thing that a tuning can change, as words to compare.
+# Read from a domain's XML everything that a tuning can change, as words to compare.
 
 
 Facts = dict[str, str]
-"""Map of names to values: `vcpupin of vCPU 0` to `1`."""
+"""Map from names to values: `vcpupin of vCPU 0` to `1`."""
 
 _DISK = ("type", "cache", "io", "discard", "iothread", "queues", "packed")
 _CONTROLLER = ("iothread", "queues", "packed")
@@ -51,7 +51,7 @@ def facts(xml: str, which: str) -> Facts:
     iothreads, pins, policies, and the drivers' options of disks, their controller, network card and
     balloon. `which` names the XML in errors.
 
-    Raises BrokenError when it is no XML.
+    Raises BrokenError if it is not XML.
     """
     try:
         root = etree.fromstring(xml.encode())
@@ -69,9 +69,9 @@ def facts(xml: str, which: str) -> Facts:
 
 
 def is_filled_in(what: str, asked: str | None, live: str | None) -> bool:
-    """Return whether a difference is libvirt's own writing down of what it took by default."""
+    """Return whether a difference is only a default that libvirt has written down."""
     if what == _MODE:
-        # A host-model becomes the model and the features that it stands for.
+        # A host-model is replaced by its model and features.
         return asked is None or (asked == "host-model" and live == "custom")
     return what.startswith(_CPU) and asked is None
 
@@ -113,7 +113,7 @@ def _cpu(root: etree._Element) -> _Named:
     if (cache := cpu.find("cache")) is not None:
         yield f"{_CPU}cache", cache.get("mode", "none")
     for feature in cpu.iterfind("feature"):
-        # libvirt writes what became of it: what is optional may be there or not.
+        # libvirt writes the result: an optional feature may be present or not.
         policy = feature.get("policy", "require")
         if policy != "optional":
             policy = {"force": "require", "forbid": "disable"}.get(policy, policy)
@@ -150,7 +150,7 @@ def _cputune(root: etree._Element) -> _Named:
         elif tag == "emulatorsched":
             yield "emulatorsched", policy
         elif tag in ("vcpusched", "iothreadsched"):
-            # libvirt is free to join or split the numbers of such an element.
+            # libvirt may join or split the numbers of such an element.
             key, name = ("vcpus", "vCPU") if tag == "vcpusched" else ("iothreads", "iothread")
             for number in sorted(parse_cpus(element.get(key, ""))):
                 yield f"{tag} of {name} {number}", policy
@@ -194,7 +194,7 @@ def _driver(name: str, device: etree._Element, keys: tuple[str, ...]) -> _Named:
         yield f"{name} iothreads", ", ".join(mapped)
 
 
-# Read back what runs, from the kernel and from libvirt, and compare it with what was asked.
+# Read the state back from the kernel and from libvirt, and compare it with the request.
 
 
 _PROC = Path("/proc")
@@ -221,7 +221,7 @@ def read_threads(
         if (read := read_placed(tasks / str(tid))) is None:
             continue
         role, index = known.get(tid, (EMULATOR, helpers))
-        # Since Linux 6.4 vhost workers are threads of the process that asked for them.
+        # Since Linux 6.4 vhost workers are threads of the process that requested them.
         if role == EMULATOR and read[0].startswith("vhost-"):
             role, index = VHOST, vhosts
             vhosts += 1
@@ -242,8 +242,8 @@ def native_mismatches(
     *,
     tuning: Tuning | None = None,
 ) -> list[str]:
-    """Return a sentence for each thread of a native workload that isn't where and what its twin
-    asks. `tuning`: the twin, of which the slice and the nice value are read back."""
+    """Return a sentence for each thread of a native workload whose CPUs or state differ from its
+    twin's request. `tuning`: the twin, of which the slice and the nice value are read back."""
     tasks = proc_root / str(pid) / "task"
     states = [
         _state(tid, WORKLOAD, index, *read)
@@ -255,9 +255,9 @@ def native_mismatches(
 
 
 def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
-    """Return a command's threads as its runner has read them (`labctl/runner`, `threads`).
-    Those that ended while they were read are left out. Raises LookupError, TypeError or ValueError
-    when they aren't what a runner writes: a guest is not trusted."""
+    """Return a command's threads as its runner has read them (`labctl/runner`, `threads`). Those
+    that ended while they were read are left out. Raises LookupError, TypeError or ValueError if the
+    form is not a runner's: a guest is not trusted."""
     states = []
     for index, row in enumerate(told):
         stat, status = str(row["stat"]), str(row["status"])
@@ -267,7 +267,7 @@ def workload_states(told: Sequence[Mapping[str, Any]]) -> list[ThreadState]:
 
 
 def row_states(rows: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[ThreadState]:
-    """Return the threads of those roles in a snapshot (`collect.host_threads.snapshot`)."""
+    """Return the threads of those roles in a snapshot (`collect.threads.thread_snapshots`)."""
     return [
         _state(row["tid"], row["role"], row["index"], row["comm"], placed, row.get("slice_ns"))
         for row in rows
@@ -276,7 +276,7 @@ def row_states(rows: Iterable[Mapping[str, Any]], roles: Collection[str]) -> lis
 
 
 def _with_slices(states: Iterable[ThreadState], proc_root: Path) -> list[ThreadState]:
-    """Return the threads with their time slices, which no file of /proc has."""
+    """Return the threads with their time slices, which are not in /proc."""
     if proc_root != _PROC:
         return list(states)
     return [replace(state, slice_ns=known_slice_ns(state.tid)) for state in states]
@@ -311,13 +311,13 @@ def _kernel_vhosts(pid: int, proc_root: Path) -> list[int]:
 
 
 def live_mismatches(asked_xml: str, live_xml: str, *, is_whole: bool = True) -> list[str]:
-    """Return a sentence for each thing that runs differently from what was asked; [] when all
+    """Return a sentence for each difference between the running state and the request; [] if they
     agree.
 
-    Compared is what `xmlfacts.facts` names. What libvirt fills in by itself is no mismatch.
-    `is_whole`: what is asked says everything else that is compared; False for XML of somebody
-    else's, where libvirt also fills in buses, models and controllers. Raises BrokenError when
-    either text is no XML.
+    The compared names are those of `facts`. Defaults that libvirt fills in are not mismatches.
+    `is_whole`: the request defines everything else that is compared; False for foreign XML, where
+    libvirt also fills in buses, models and controllers. Raises BrokenError if either text is not
+    XML.
     """
     asked, live = facts(asked_xml, "asked"), facts(live_xml, "live")
     return [
@@ -339,11 +339,11 @@ _FIELD = re.compile(r"^(KernelPageSize|Shared_Hugetlb|Private_Hugetlb):\s+(\d+) 
 
 
 def huge_page_kib(smaps: str) -> dict[int, int]:
-    """Return the KiB that a process really has in huge pages, by the size of a page in KiB, from
+    """Return the KiB that a process actually has in huge pages, by the size of a page in KiB, from
     the text of its /proc/PID/smaps (proc(5))."""
     found: Counter[int] = Counter()
     size = 0
-    # Each mapping's page size comes before what it has of them.
+    # Each mapping's page size precedes its amounts.
     for name, value in _FIELD.findall(smaps):
         if name == "KernelPageSize":
             size = int(value)
@@ -363,8 +363,8 @@ class Pages:
 
 
 def default_page(meminfo: str) -> str | None:
-    """Return the size that `<hugepages/>` means where it names none, from the text of
-    /proc/meminfo; None where the kernel has no huge pages."""
+    """Return the size of `<hugepages/>` without a size, from the text of /proc/meminfo; None if the
+    kernel has no huge pages."""
     found = re.search(r"^Hugepagesize:\s+(\d+) kB$", meminfo, re.M)
     return _SIZES.get(int(found[1])) if found else None
 
@@ -372,7 +372,7 @@ def default_page(meminfo: str) -> str | None:
 def pages_asked(xml: str, default: str | None) -> list[Pages]:
     """Return the huge pages that a guest with this XML takes (formatdomain.html#memory-backing).
 
-    `default`: see default_page. A size that no host has asks for none: libvirt refuses it. Memory
+    `default`: see default_page. A size that no host has requests none: libvirt refuses it. Memory
     that may come from several nodes is taken from each in equal shares.
     """
     root = parse(xml)
@@ -404,7 +404,7 @@ def _cells(root: etree._Element) -> Iterator[tuple[int, int]]:
 
 
 def _page_of(backing: etree._Element, cell: int, default: str | None) -> str | None:
-    """Return the size of the pages that a NUMA node of the guest is in: its own, or everybody's."""
+    """Return the page size of a NUMA node of the guest: its own, or the common one."""
     pages = backing.findall("page")
     if not pages:
         return default
@@ -423,7 +423,7 @@ def _host_nodes(root: etree._Element, cell: int) -> list[int | None]:
 
 
 def memory_problems(asked: Iterable[Pages], pid: int) -> list[str]:
-    """Return what QEMU's memory is not that was asked, one sentence each. Raises BrokenError when
+    """Return how QEMU's memory differs from the request, one sentence each. Raises BrokenError if
     QEMU is gone."""
     wanted: Counter[str] = Counter()
     for pages in asked:

@@ -64,12 +64,13 @@ class DomainRequest:
     """sched_rt_runtime_us while the guest runs; None: the kernel's default."""
 
     keeps_owners: bool = False
-    """True if libvirt must not change the root disk's owner: it would also change all files below
-    the overlay, for good."""
+    """True if libvirt must not change the root disk's owner: it would permanently change that of
+    all files below the overlay as well."""
 
     @property
     def mac(self) -> str:
-        """Return a MAC address that is the domain's own: a restored guest must keep the one it had.
+        """Return a MAC address that is the domain's own: a restored guest must keep its earlier
+        one.
 
         52:54:00 is the prefix that QEMU and libvirt use.
         """
@@ -77,8 +78,8 @@ class DomainRequest:
 
 
 def guest_data_paths(disk: Disk, count: int) -> tuple[str, ...]:
-    """Return where a guest with so many such data disks finds them: udev's names of their serials
-    on their bus."""
+    """Return the paths in a guest of so many such data disks: udev's names of their serials on
+    their bus."""
     bus = {"virtio": "virtio-", "scsi": "scsi-0QEMU_QEMU_HARDDISK_"}[disk.bus]
     serials = ("labctl-data", *(f"labctl-data{number}" for number in range(2, count + 1)))
     return tuple(f"/dev/disk/by-id/{bus}{serial}" for serial in serials)
@@ -99,11 +100,11 @@ def render(request: DomainRequest) -> str:
 
 
 def compared_xml(request: DomainRequest) -> str:
-    """Return the domain's XML unchecked: to be compared with another, never to be handed out.
+    """Return the domain's XML unchecked: only for comparisons, never for libvirt or a user.
 
     Raises UsageError for a native tuning, an unknown accelerator, a plan for another number of
-    vCPUs, a memory policy that the plan's nodes can't have, text that XML cannot hold, and a
-    template that doesn't render.
+    vCPUs, a memory policy that the plan's nodes do not support, text that XML cannot hold, and a
+    template that does not render.
     """
     tuning = request.tuning
     _check(request)
@@ -147,7 +148,7 @@ def compared_xml(request: DomainRequest) -> str:
 
 
 def _explicit(sched: Sched | None) -> Sched | None:
-    # SCHED_OTHER is what a thread has anyway, and libvirt has no word for it.
+    # SCHED_OTHER is the default, and libvirt has no word for it.
     return None if sched is None or sched.policy is Policy.OTHER else sched
 
 
@@ -174,8 +175,8 @@ def _check(request: DomainRequest) -> None:
 
 @cache
 def _environment(folders: tuple[Path, ...]) -> Environment:
-    """Kept as long as they are in these folders, because compiling a template costs more than
-    rendering it; a changed file is read again."""
+    """Cached for these folders, because compiling a template costs more than rendering it; a
+    changed file is read again."""
     environment = lab_template_environment("", escapes=True)
     environment.filters["cpus"] = format_cpus
     return environment

@@ -1,9 +1,9 @@
 """Give a saved guest another identity, in the header of its save file.
 
-libvirt restores a guest only under the name, the UUID and the MAC addresses that its file says
-(virDomainDefCheckABIStability); `virsh save-image-edit` refuses to change them as well. What QEMU
-saved after the header knows none of them but the MAC, which the guest's driver keeps in its card's
-state. So a copy whose header says something else is another guest.
+libvirt restores a guest only under the name, the UUID and the MAC addresses in its file
+(virDomainDefCheckABIStability); `virsh save-image-edit` refuses to change them as well. QEMU's data
+after the header contains none of them but the MAC, which the guest's driver keeps in its card's
+state. So a copy with another header is another guest.
 
 The file begins with virQEMUSaveHeader (libvirt's qemu_saveimage.h): the magic, then 32-bit numbers
 in the byte order of the host that wrote it; `data_len` bytes with the XML and, from `cookie_at` on,
@@ -32,13 +32,12 @@ _FIXED = struct.Struct("=16s19I")
 """Magic, version, data_len, was_running, format, cookie_at, and 14 numbers that are not used."""
 
 _MOST_BYTES = 16 * 1024 * 1024
-"""Largest `data_len` that is believed: 64 KiB is usual."""
+"""Largest plausible `data_len`: 64 KiB is usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Hold what makes a guest another one to libvirt. `macs`: of its network cards, in the order of
-    its XML."""
+    """Hold a guest's identity to libvirt. `macs`: of its network cards, in the order of its XML."""
 
     name: str
     uuid: str
@@ -47,8 +46,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class SaveHeader:
-    """Hold what a save file says of its guest. `numbers`: the header's own, as they are in the
-    file."""
+    """Hold the header of a save file. `numbers`: the header's own, as in the file."""
 
     numbers: tuple[int, ...]
     xml: str
@@ -61,8 +59,8 @@ class SaveHeader:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> SaveHeader:
-        """Raise BrokenError unless `data` begins with the whole header of a save file whose stream
-        is as QEMU wrote it."""
+        """Raise BrokenError unless `data` begins with the complete header of a save file with
+        QEMU's uncompressed stream."""
         size = header_size(data, where)
         numbers = _FIXED.unpack_from(data)[1:]
         _, _, _, form, cookie_at = numbers[:5]
@@ -103,9 +101,9 @@ class SaveHeader:
 
 
 def header_size(data: bytes, where: str) -> int:
-    """Return how many bytes of a save file come before QEMU's stream, by its first 92.
+    """Return how many bytes of a save file precede QEMU's stream, from its first 92.
 
-    Raises BrokenError when it isn't a save file that this host's libvirt has written whole.
+    Raises BrokenError if it is not a complete save file of this host's libvirt.
     """
     if len(data) < _FIXED.size:
         raise _not_whole(where, f"{len(data)} bytes")
@@ -141,7 +139,7 @@ def renamed(xml: str, identity: Identity, where: str) -> str:
 
 
 def identity_of(xml: str) -> Identity:
-    """Return whose identity a domain's XML gives."""
+    """Return the identity in a domain's XML."""
     root = parse(xml)
     return Identity(
         name=root.findtext("name", ""),
@@ -151,9 +149,10 @@ def identity_of(xml: str) -> Identity:
 
 
 def copy_saved(saved: Path, copy: Path) -> None:
-    """Copy a save file for guests of other identities, 0600: it holds all that its guest knew.
+    """Copy a save file for guests of other identities, with mode 0600: it holds all of its guest's
+    memory.
 
-    The kernel copies it, or shares its extents where the file system can. Raises OSError.
+    The kernel copies it, or shares its extents if the file system can. Raises OSError.
     """
     descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(saved, "rb") as source, open(descriptor, "wb") as target:
@@ -166,8 +165,8 @@ def copy_saved(saved: Path, copy: Path) -> None:
 
 
 def give_identity(copy: Path, saved: Path, identity: Identity) -> None:
-    """Write into the header of a copy of `saved` who its guest is: only the header changes, so one
-    copy serves guest after guest. Raises BrokenError when `saved` is not a whole save file."""
+    """Write a new identity into the header of a copy of `saved`. Only the header changes, so one
+    copy serves guest after guest. Raises BrokenError if `saved` is not a complete save file."""
     where = str(saved)
     with open(saved, "rb") as file:
         first = file.read(_FIXED.size)
@@ -182,16 +181,17 @@ def _not_whole(where: str, found: str) -> BrokenError:
 
 # Give a restored guest the USB addresses that it booted with. Pure.
 #
-# libvirt gives devices on USB an address only in a guest that starts, and then refuses to restore
-# it with XML that has none.
+# libvirt gives USB devices an address only in a guest that starts, and then refuses to restore it
+# with XML that has none.
 
 
 _Key = tuple[str, ...]
 
 
 def with_usb_addresses(asked: str, live: str) -> str:
-    """Return the XML `asked` for with the addresses of devices on USB that libvirt showed, once it
-    ran (`live`), where it has none. Devices are known by their kind and their order among those."""
+    """Return the XML `asked` for with the addresses of USB devices that libvirt showed for the
+    running guest (`live`), where it has none. Devices are matched by their kind and their order
+    within it."""
     root = parse(asked)
     shown = _by_key(parse(live))
     for key, devices in _by_key(root).items():
@@ -211,7 +211,7 @@ def _by_key(root: etree._Element) -> dict[_Key, list[etree._Element]]:
 
 
 def _keys(device: etree._Element) -> Iterator[_Key]:
-    """Yield what libvirt keeps of a device that may be on USB; it sorts disks."""
+    """Yield libvirt's identification of a device that may be on USB; it sorts disks."""
     match device.tag:
         case "input" if device.get("bus") == "usb":
             yield "input", device.get("type", "")

@@ -27,7 +27,7 @@ def schema_path() -> Path:
 
 def covers(tuning: Tuning, installed: object) -> bool:
     """Return whether the schema of libvirt `installed` ("9.0.0"; no text: unknown, so assumed)
-    knows all that the tuning asks for."""
+    covers all that the tuning requests."""
     needed = tuning.requires.libvirt
     return needed is None or not isinstance(installed, str) or not is_older(installed, needed)
 
@@ -53,7 +53,7 @@ def _schema(path: Path) -> etree.RelaxNG:
 
 
 def _complaint(schema: etree.RelaxNG, document: etree._ElementTree) -> str:
-    """Return where the fault is. libxml2 itself mostly names only the outermost element around
+    """Return the place of the fault. libxml2 itself mostly names only the outermost element around
     it."""
     messages = [(entry.line, entry.message.strip()) for entry in schema.error_log]
     said = [(line, message) for line, message in messages if line > 1]

@@ -68,10 +68,10 @@ def qemu_conf(
     hugetlbfs: Sequence[Path],
     mountinfo: Path = _MOUNTINFO,
 ) -> str:
-    """Return its text.
+    """Return the text of qemu.conf.
 
-    Left to itself, libvirt gives each QEMU a mount namespace with a /dev of its own where this
-    kernel has them. In a chroot that fails: "/" is no mount there, so it can't be made private.
+    By default libvirt gives each QEMU a mount namespace with a /dev of its own if the kernel
+    supports it. In a chroot that fails: "/" is not a mount there, so it cannot be made private.
     """
     mounts = f"hugetlbfs_mount = [{_quoted(map(str, hugetlbfs))}]\n" if hugetlbfs else ""
     return _TEXT.format(
@@ -84,8 +84,8 @@ def qemu_conf(
 
 
 def _is_root_mounted(mountinfo: Path) -> bool:
-    """Tell whether "/" is a mount. proc_pid_mountinfo(5): the fifth field is where it is mounted,
-    as seen from our root."""
+    """Return whether "/" is a mount. proc_pid_mountinfo(5): the fifth field is the mount point, as
+    seen from our root."""
     return any(line.split()[4] == "/" for line in mountinfo.read_text().splitlines())
 
 
@@ -93,7 +93,7 @@ def _quoted(words: Iterable[str]) -> str:
     return ", ".join(f'"{word}"' for word in words)
 
 
-# Read by libvirt when it is loaded: what it logs is also in the exceptions that reach us.
+# libvirt reads this when it is loaded: its log messages also reach us as exceptions.
 os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
 
 
@@ -101,12 +101,12 @@ EMBEDDED = "qemu:///embed"
 """Prefix of the URI of the driver in this process."""
 
 _NOT_YET_REMOVED = re.compile(r"already (being removed|being started|active)")
-"""Message of libvirt about a domain's UUID while it removes its last guest."""
+"""libvirt's message about a domain's UUID while it is still removing its last guest."""
 
 _REMOVAL_S = 30.0
 
 _KEEPALIVE_S, _KEEPALIVES = 5, 6
-"""virsh's. A daemon that hangs would otherwise be waited for without end."""
+"""Keepalive of virsh. Without it labctl would wait for a hanging daemon for ever."""
 
 _AGENT_ANSWER_S = 10
 
@@ -131,7 +131,7 @@ def _start_event_loop() -> None:
 
 
 class AgentSilentError(BrokenError):
-    """Report that the guest's agent doesn't answer, or not yet."""
+    """Report that the guest's agent does not answer, or not yet."""
 
 
 class Session:
@@ -160,15 +160,15 @@ class Session:
     ) -> Iterator[Session]:
         """Open the QEMU driver in this process, with its own configuration under `root`.
 
-        `user` and `group`: whom it runs QEMU as. `opens_kvm`: False where there is a /dev/kvm that
-        this user can't open.
-        `hugetlbfs`: mounts that guests take huge pages from; without any, libvirt looks for them.
+        `user` and `group`: those of QEMU. `opens_kvm`: False if there is a /dev/kvm that this user
+        cannot open. `hugetlbfs`: mounts that guests take huge pages from; without any, libvirt
+        searches for them.
         """
         _start_event_loop()
         adopt_orphans()
-        # libvirt adds 6 KB for each restore, and nobody else shortens it.
+        # libvirt adds 6 KB for each restore, and nothing else shortens it.
         shutil.rmtree(root / "log", ignore_errors=True)
-        # Whatever the umask is: QEMU's user passes through to what libvirt keeps for it in "lib".
+        # Independent of the umask: QEMU's user must reach libvirt's files for it in "lib".
         for folder in (root, root / "lib", root / "etc"):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o711)
@@ -183,14 +183,14 @@ class Session:
     @classmethod
     @contextmanager
     def connected(cls, uri: str) -> Iterator[Session]:
-        """Raise HostError when libvirt can't be reached there."""
+        """Open a connection; raises HostError if libvirt cannot be reached there."""
         _start_event_loop()
         try:
             connection = libvirt.open(uri)
         except libvirt.libvirtError as error:
             hint = _hint_to_open(uri, str(error))
             raise HostError(f"libvirt can't open '{uri}': {error}", hint=hint) from error
-        with suppress(libvirt.libvirtError):  # the embedded driver has no such thing
+        with suppress(libvirt.libvirtError):  # the embedded driver has no keepalive
             connection.setKeepAlive(_KEEPALIVE_S, _KEEPALIVES)
         try:
             yield cls(connection, uri)
@@ -198,8 +198,8 @@ class Session:
             connection.close()
 
     def check_here(self) -> None:
-        """Raise UsageError unless guests that it starts are QEMU's and on this host: labctl looks
-        at their threads, and makes their disks."""
+        """Raise UsageError unless its guests are QEMU's and on this host: labctl reads their
+        threads, and makes their disks."""
         check_local(self._connection.getURI())
         if self._connection.getType() != "QEMU":
             raise _not_here(self.uri)
@@ -212,7 +212,7 @@ class Session:
         }
 
     def look_at_qemu(self) -> None:
-        """Have libvirt find out what QEMU can do, which it keeps for later."""
+        """Have libvirt probe QEMU's capabilities, which it caches."""
         with self._calls.explained("libvirt does not report QEMU's capabilities"):
             self._connection.getDomainCapabilities(virttype="qemu")
 
@@ -221,7 +221,7 @@ class Session:
         return str(self._somebodys(name).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
     def check_shut_off(self, name: str) -> None:
-        """Raise HostError when a foreign domain isn't shut off: what its disks hold is only whole
+        """Raise HostError if a foreign domain is not shut off: its disks are consistent only
         then."""
         domain = self._somebodys(name)
         with self._calls.explained(f"libvirt does not report the state of '{name}'"):
@@ -279,9 +279,9 @@ class Session:
             return RunningGuest(self._connection.lookupByName(name), self._calls)
 
     def end_all(self) -> None:
-        """End every guest that was started over this connection, whoever holds it: an interrupt
-        may come between libvirt's call and what would have kept its result. A daemon has guests of
-        others, whatever their names are."""
+        """End every guest that was started over this connection: an interrupt may have come between
+        libvirt's call and the storing of its result. Other guests of a daemon stay, whatever their
+        names are."""
         try:
             domains = self._connection.listAllDomains()
         except libvirt.libvirtError:
@@ -318,8 +318,8 @@ class RunningGuest:
             self._domain.resume()
 
     def save(self, path: Path) -> None:
-        """Write the guest's memory and state to `path` and end it. The file is made 0600 first:
-        it holds all that the guest knew."""
+        """Write the guest's memory and state to `path` and end it. The file is made with mode 0600
+        first, because it holds all of the guest's memory."""
         path.touch(mode=0o600)
         with self._calls.explained("libvirt does not save the guest", MEMORY_S):
             self._domain.save(str(path))
@@ -345,7 +345,7 @@ class RunningGuest:
         """Return the answer of the guest's own agent (the value of "return").
 
         Raises AgentSilentError while none is connected or it takes longer than some seconds,
-        BrokenError with what it said when it refuses.
+        BrokenError with its message if it refuses.
         """
         import libvirt_qemu
 
@@ -388,10 +388,10 @@ class RunningGuest:
             return False
 
     def end(self) -> None:
-        """End the guest at once. What it wrote to its overlay is thrown away by the caller.
+        """End the guest at once. The caller discards its overlay.
 
-        QEMU is killed rather than asked: asked, it closes its images first, which costs one to
-        two seconds per restore for files that nobody will read.
+        QEMU is killed: if asked to quit, it closes its images first, which costs one to two seconds
+        per restore for files that nobody will read.
         """
         if not self.is_active():
             return
@@ -452,8 +452,8 @@ def _end(domain: libvirt.virDomain, calls: Calls) -> None:
 
 
 def _when_removed(act: Callable[[], Any]) -> Any:
-    """Act once libvirt has let go of the guest of that name that ran before: one that was killed
-    while no driver was open is removed in the background when one opens."""
+    """Act once libvirt has removed the earlier guest of that name: one that was killed while no
+    driver was open is removed in the background when one opens."""
     deadline = time.monotonic() + _REMOVAL_S
     while True:
         try:
@@ -479,15 +479,15 @@ def _version(number: int) -> str:
     return f"{number // 1_000_000}.{number // 1000 % 1000}.{number % 1000}"
 
 
-# Let a guest's threads move freely among some CPUs and no others. Pure.
+# Let a guest's threads move freely among some CPUs, but no others. Pure.
 
 
 _PINS = ("vcpupin", "emulatorpin", "iothreadpin", "vcpusched", "iothreadsched", "emulatorsched")
 
 
 def confined_to(xml: str, cpus: CpuSet) -> str:
-    """Return a domain's XML whose threads have these CPUs and the usual policy, whatever it asked
-    for them: libvirt gives every thread that has no pin of its own the CPUs of <vcpu>."""
+    """Return a domain's XML whose threads have these CPUs and the usual policy, whatever it
+    requested: libvirt gives every thread without a pin of its own the CPUs of <vcpu>."""
     root = parse(xml)
     vcpu = root.find("vcpu")
     assert vcpu is not None  # every XML of labctl's has one
@@ -500,11 +500,11 @@ def confined_to(xml: str, cpus: CpuSet) -> str:
     return etree.tostring(root, encoding="unicode")
 
 
-# Keep what libvirt knows of QEMU's abilities, probed where no process can open /dev/kvm.
+# Keep libvirt's record of QEMU's capabilities, probed where no process can open /dev/kvm.
 #
-# libvirt asks QEMU as the user that it is to run as, but with CAP_DAC_OVERRIDE, so that QEMU finds
-# KVM on a host whose /dev/kvm that user can't open. Then libvirt takes its answer for outdated and
-# asks again on every call, seconds each (virQEMUCapsIsValid). An answer without KVM stays true.
+# libvirt probes QEMU as the user that will run it, but with CAP_DAC_OVERRIDE, so that QEMU finds
+# KVM on a host whose /dev/kvm that user cannot open. Then libvirt considers its record outdated and
+# probes again on every call, seconds each (virQEMUCapsIsValid). A record without KVM stays valid.
 
 
 _HIDDEN = """\
@@ -514,8 +514,8 @@ exec "$2" -P -m labctl.domain.session "$3"
 
 
 def find_out_without_kvm(root: Path, uri: str) -> None:
-    """Have libvirt look at QEMU in a mount namespace of its own, unless what it has kept is true.
-    Where that fails its calls take longer, and nothing else is different."""
+    """Have libvirt probe QEMU in a mount namespace of its own, unless its record is valid. If that
+    fails its calls take longer, and nothing else differs."""
     nothing = root / "no-kvm"
     nothing.touch(mode=0o600)  # neither a device nor open to QEMU's user
     shell = ("sh", "-e", "-c", _HIDDEN, "sh", str(nothing), sys.executable, uri)

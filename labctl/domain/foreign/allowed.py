@@ -1,8 +1,8 @@
-"""Define the allow-list: all that labctl takes over from a foreign domain's XML. Pure.
+"""Define the allow-list: everything that labctl copies from a foreign domain's XML. Pure.
 
-Words and numbers of a machine, and the paths of disks, firmware and a kernel, which are looked at
-before they are used. Nothing else that names a file, a program, a socket or a port is in it.
-https://libvirt.org/formatdomain.html has what each means.
+It contains words and numbers of a machine, and the paths of disks, firmware and a kernel, which are
+checked before use. Nothing else in it names a file, a program, a socket or a port.
+https://libvirt.org/formatdomain.html explains each.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ from labctl.domain.foreign.rebuilt import (
     words,
 )
 
-# Define which devices of a foreign domain labctl takes over: their part of the allow-list.
-# Pure.
+# Define which devices of a foreign domain labctl copies: their part of the allow-list. Pure.
 
 
 _DEVICE = {
@@ -207,7 +206,7 @@ _CONTROLLER = _device(
 _PORT_TARGET = Element({"type": WORD, "port": PLACE, "name": WORD}, {"model": leaf(name=WORD)})
 
 PORT = _device({"type": WORD}, target=_PORT_TARGET)
-"""A serial port, console or channel: what the guest sees of it. Where it leads, labctl says."""
+"""Serial port, console or channel: the part that the guest sees. labctl sets where it leads."""
 
 _DIMM = _device(
     {"access": WORD, "discard": YES},
@@ -469,13 +468,13 @@ DOMAIN: Final = Element(
         "devices": DEVICES,
     },
 )
-"""Names all that is taken over of the owner's XML."""
+"""Everything that is copied from the owner's XML."""
 
 
 def copy_table(paths: frozenset[str], label: str) -> Element:
-    """Return what labctl's finished copy may hold: that, and in the places of files `paths` alone.
-    The ports, the network's plug, the sound's end and the `label`, whom QEMU runs as, are labctl's
-    own."""
+    """Return the allowed content of labctl's finished copy: that of TABLE, with `paths` as the only
+    files. The ports, the network's plug, the sound's backend and the `label` (the user of QEMU) are
+    labctl's own."""
     here = one_of(paths)
     devices = DEVICES.children
     port = replace(

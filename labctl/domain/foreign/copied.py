@@ -1,7 +1,7 @@
-"""Copy the administrator's domain: the same machine, without anything of the original's that two
-guests can't share or that the guest could change. Pure.
+"""Copy the administrator's domain: the same machine, without those parts of the original that two
+guests cannot share or that the guest could change. Pure.
 
-docs/own-vm.md has a table of its parts.
+docs/own-vm.md has a table of the parts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labctl.domain.foreign.foreign_domain import OwnDomain, is_written, memory_k
 from labctl.domain.foreign.rebuilt import rebuilt
 from labctl.domain.render import AGENT_PORT, DOMAIN_TYPES, RUNNER_PORT
 
-# Write what labctl says of the owner's XML: what it takes over, and what it leaves out. Pure.
+# Report on the owner's XML: what labctl copies, and what it leaves out. Pure.
 
 
 _LIMIT = "shares and limits depend on the host's other guests"
@@ -42,9 +42,9 @@ _REASONS = {
     **{f"cputune/{who}_{tag}": _LIMIT for who in _WHO for tag in ("period", "quota")},
     **dict.fromkeys(("blkiotune", "memtune", "cputune/cachetune", "cputune/memorytune"), _LIMIT),
 }
-"""Elements below the domain to why they are left out. A share is one among the host's own guests, a
-cap is no part of the machine, and where the kernel keeps real-time policies out of cpu cgroups
-libvirt starts no domain that has one."""
+"""Elements below the domain to the reason why they are left out. A share is relative to the host's
+own guests, and a cap is not part of the machine. If the kernel keeps real-time policies out of cpu
+cgroups, libvirt starts no domain that has one."""
 
 _UNKNOWN = "labctl copies only elements that it knows"
 
@@ -64,12 +64,12 @@ _REPLACED = frozenset(
     + tuple(f"devices/graphics/listen/@{key}" for key in ("address", "network", "socket"))
     + ("devices/rng/backend/text",)
 )
-"""Nothing is said of them: labctl puts its own in their places, or they are a name, a label, or
-what libvirt does when a guest ends."""
+"""Elements without a note: labctl puts its own in their places, or they are a name, a label, or an
+action of libvirt when a guest ends."""
 
 
 def kept_note(root: etree._Element) -> str:
-    """Return what of the domain is taken over."""
+    """Return a sentence on what is copied from the domain."""
     devices = root.find("devices")
     count = Counter(map(tag_of, devices if devices is not None else ()))
     parts = [f"<{tag_of(part)}>" for part in root if part.tag not in ("name", "uuid", "devices")]
@@ -78,7 +78,7 @@ def kept_note(root: etree._Element) -> str:
 
 
 def left_out_notes(left_out: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each reason why something is left out. `left_out`: as Rebuilt has it."""
+    """Yield a sentence for each reason why something is left out. `left_out`: as in Rebuilt."""
     reasons: dict[str, list[str]] = {}
     for path in (name.partition("/")[2] for name in left_out):
         if path not in _REPLACED:
@@ -106,28 +106,29 @@ _SIZES = (
     ("cpu/numa/cell", "memory", 2048),
     ("memoryBacking/hugepages/page", "size", 1),
 )
-"""Elements with a size of memory: where it stands (None: the text), and the KiB that it is rounded
-up to: by libvirt to whole MiB, and by labctl to huge pages of 2 MiB, since QEMU 10 refuses others
-where a tuning asks for huge pages, and all arms have the same memory."""
+"""Elements with a size of memory: the attribute (None: the text), and the KiB that it is rounded up
+to. libvirt rounds to whole MiB, and labctl to huge pages of 2 MiB, because QEMU 10 refuses other
+sizes if a tuning requests huge pages, and all arms have the same memory."""
 
 _KVM_FEATURES = ("kvm", "hyperv", "pvspinlock", "pmu", "ioapic[@driver='kvm']")
 _KVM_TIMERS = ("kvmclock", "hypervclock", "tsc")
 
 _INTERFACE = ("model", "boot", "rom", "link", "acpi", "alias", "address")
-"""Elements that a network card keeps without its network: all that the guest sees."""
+"""Elements that a network card keeps without its network: everything that the guest sees."""
 
 _KEPT_NETWORKS = ("network", "bridge", "direct", "user")
 """Networks that --keep-network leaves a card on. Others lead to a socket, a port or a device."""
 
 _DISPLAYS = ("spice", "vnc")
-"""Those that need neither a window nor the host's graphics card."""
+"""Displays that need neither a window nor the host's graphics card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRequest:
-    """Hold what of the copy is labctl's. `disks`: a disk's target to its overlay (qcow2).
+    """Hold labctl's own parts of the copy. `disks`: a disk's target to its overlay (qcow2).
 
-    `confined_to`: the CPUs that threads without a pin may use, where that isn't all of the host's.
+    `confined_to`: the CPUs that threads without a pin may use, if those are not all of the
+    host's.
     """
 
     name: str
@@ -136,7 +137,7 @@ class CopyRequest:
     disabled_features: tuple[str, ...]
     disks: Mapping[str, Path]
     nvram: Path | None
-    """The file of the copy's UEFI variables; None where the domain has none."""
+    """File of the copy's UEFI variables; None if the domain has none."""
     console_log: Path
     runner_socket: Path
     agent_socket: Path
@@ -186,9 +187,9 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
 
 
 def confirmed(xml: str, paths: frozenset[str], label: str, what: str) -> str:
-    """Rebuild the finished copy once more: with all that a tuning and labctl put into it, no file
-    but `paths` and no user but the `label`'s. Raises UsageError for anything else; only a template
-    of a lab folder's can have said that."""
+    """Rebuild the finished copy once more: it contains everything from a tuning and from labctl,
+    but no file outside `paths` and no user but the `label`'s. Raises UsageError for anything else,
+    which only a template of a lab folder can have added."""
     made = rebuilt(parse(xml, what), copy_table(paths, label))
     if wrong := [*made.refused, *made.left_out]:
         raise UsageError(
@@ -202,16 +203,16 @@ def _set_names(root: etree._Element, request: CopyRequest) -> None:
     root.set("type", DOMAIN_TYPES[request.accelerator])
     _set_text(root, "name", request.name)
     _set_text(root, "uuid", request.uuid)
-    # libvirt refuses a system UUID that isn't the domain's.
+    # libvirt refuses a system UUID that is not the domain's.
     for entry in root.iterfind("sysinfo/system/entry[@name='uuid']"):
         entry.text = request.uuid
-    # libvirt leaves the original's files their owners.
+    # libvirt must not change the owners of the original's files.
     label = etree.SubElement(root, "seclabel", type="static", model="dac", relabel="no")
     etree.SubElement(label, "label").text = request.label
 
 
 def _memory(root: etree._Element, own: OwnDomain) -> None:
-    """Write sizes in KiB, rounded up: what runs is compared with what was asked."""
+    """Write sizes in KiB, rounded up, because the live XML is compared with the request."""
     for path, attribute, step in _SIZES:
         for element in root.iterfind(path):
             size = -(-memory_kib(element, own.what, attribute) // step) * step
@@ -224,7 +225,7 @@ def _memory(root: etree._Element, own: OwnDomain) -> None:
 
 def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> Iterator[str]:
     vcpu = root.find("vcpu")
-    assert vcpu is not None  # own_domain has seen it
+    assert vcpu is not None  # own_domain has checked it
     if text_of(vcpu) != str(own.vcpus):
         yield f"it has the {own.vcpus} vCPUs that it starts with; more cannot be added"
         topology = root.find("cpu/topology")
@@ -238,7 +239,7 @@ def _processors(root: etree._Element, own: OwnDomain, request: CopyRequest) -> I
 
 
 def _forget_absent(root: etree._Element, present: CpuSet) -> None:
-    """Remove what is said of vCPUs that the copy hasn't: libvirt refuses it."""
+    """Remove settings of vCPUs that the copy lacks: libvirt refuses them."""
     for path, key in (
         ("cputune/vcpupin", "vcpu"),
         ("cputune/vcpusched", "vcpus"),
@@ -262,7 +263,7 @@ def _product(topology: etree._Element) -> int:
 
 
 def _emulated(root: etree._Element, request: CopyRequest) -> Iterator[str]:
-    """Remove under TCG what only KVM has, as is done in labctl's own guests."""
+    """Remove under TCG what only KVM supports, as in labctl's own guests."""
     cpu = root.find("cpu")
     if request.accelerator == "kvm":
         if cpu is not None and cpu.get("mode", "custom") != "custom":
@@ -334,7 +335,7 @@ def _networks(devices: etree._Element, request: CopyRequest) -> Iterator[str]:
 
 
 def _displays(devices: etree._Element) -> Iterator[str]:
-    """Displays that would open a port or a window, and what depends on them."""
+    """Replace displays that would open a port or a window, and what depends on them."""
     doomed = [g for g in devices.iterfind("graphics") if _opens_a_port(g)]
     for graphics in doomed:
         _remove(graphics)
@@ -369,14 +370,14 @@ def _firmware(root: etree._Element, request: CopyRequest) -> None:
 
 
 def _ports(devices: etree._Element, request: CopyRequest) -> None:
-    """Serial ports and channels: those that lead to files, sockets or ports of the host lead
-    nowhere, in their places; the agent's and the runner's are labctl's."""
+    """Redirect serial ports and channels: those that lead to files, sockets or ports of the host
+    lead nowhere in the copy; the agent's and the runner's are labctl's."""
     serials = devices.findall("serial")
     if serials:
         for console in devices.findall("console"):
             target = console.find("target")
             if target is None or target.get("type", "serial") == "serial":
-                _remove(console)  # the same port once more
+                _remove(console)  # the same port again
     ports = serials or devices.findall("console")
     for number, port in enumerate([*ports, *devices.findall("parallel")]):
         _lead(port, request.console_log if number == 0 and port.tag != "parallel" else None)
@@ -393,7 +394,7 @@ def _ports(devices: etree._Element, request: CopyRequest) -> None:
         if target is not None and target.get("name") == AGENT_PORT:
             _remove(channel)
         elif target is not None and target.get("type") == "guestfwd":
-            _remove(channel)  # it is of a user network that is gone
+            _remove(channel)  # it belongs to a user network that was removed
         elif channel.get("type") != "spicevmc":
             _lead(channel, None)
     for name, socket in ((AGENT_PORT, request.agent_socket), (RUNNER_PORT, request.runner_socket)):

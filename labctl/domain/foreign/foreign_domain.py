@@ -1,6 +1,6 @@
 """Read the administrator's own domain, and refuse one that no copy could run. Pure.
 
-What the copy keeps and changes is in `foreign_copy`, how a tuning gets into it in `foreign_graft`.
+`copied` defines what the copy keeps and changes, and `graft` how a tuning is applied to it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED = {
     "vcpu[@placement='auto']": "numad would place it differently at each start",
     "numatune/memory[@placement='auto']": "numad would place it differently at each start",
 }
-"""Elements that a copy can't have, with the reason."""
+"""Elements that a copy cannot have, with the reason."""
 
 _WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
 """Elements with sets of CPUs or nodes."""
@@ -66,7 +66,7 @@ class OwnDisk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDomain:
     """Describe a domain as its owner defined it. `what`: its file or name, for errors. `xml`: with
-    CPU sets as labctl writes them. `memory_mib`: rounded up, as its copies have it."""
+    CPU sets in labctl's format. `memory_mib`: rounded up, as in its copies."""
 
     name: str
     what: str
@@ -76,24 +76,24 @@ class OwnDomain:
     disks: tuple[OwnDisk, ...]
     is_uefi: bool
     nvram: Path | None
-    """The file of its UEFI variables, where it names one; there may be none yet."""
+    """File of its UEFI variables, if it names one; the file may not exist yet."""
     read_only: tuple[OwnDisk, ...]
-    """Disks and CD images that the copy opens as they are."""
+    """Disks and CD images that the copy opens in place."""
     firmware: tuple[Path, ...]
-    """Files that QEMU takes its firmware from."""
+    """Files of QEMU's firmware."""
     boot_files: tuple[Path, ...]
-    """Kernel and initrd, where they are booted directly."""
+    """Kernel and initrd, if they are booted directly."""
     networks: frozenset[str]
     """Types of its network interfaces."""
     has_command_line: bool
     """True if its kernel is booted directly, so that the XML has the kernel's command line."""
     refused: tuple[str, ...]
-    """Every element that a copy can't have: its line, and why."""
+    """Elements that a copy cannot have: line and reason."""
 
 
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:
-    """Return the domain that `xml` describes; `what` names it in errors. Raises UsageError for what
-    is no domain of QEMU."""
+    """Return the domain that `xml` describes; `what` names it in errors. Raises UsageError for XML
+    that is not a QEMU domain."""
     root = _parsed(xml, what)
     if root.tag != "domain" or root.get("type") not in ("kvm", "qemu"):
         kind = root.get("type")
@@ -151,7 +151,7 @@ def _parsed(xml: str | bytes, what: str) -> etree._Element:
 
 
 def check_copyable(own: OwnDomain) -> None:
-    """Raise UsageError naming every element that a copy can't have, its line, and why."""
+    """Raise UsageError naming every element that a copy cannot have, its line, and why."""
     if own.refused:
         raise UsageError(f"labctl can't copy {own.what}: {'; '.join(own.refused)}", hint=_REMEDY)
     if _has_no_disk(own):
@@ -165,7 +165,7 @@ _NO_DISK = "has no own disk to boot from"
 
 
 def why_not_copied(own: OwnDomain) -> tuple[str, ...]:
-    """Return why no copy of the domain can be measured, a clause each; () where one can."""
+    """Return why no copy of the domain can be measured, a clause each; () if one can."""
     return (*own.refused, *([f"{own.what} {_NO_DISK}"] if _has_no_disk(own) else []))
 
 
@@ -174,8 +174,8 @@ def _has_no_disk(own: OwnDomain) -> bool:
 
 
 def memory_kib(element: etree._Element, what: str, attribute: str | None = None) -> int:
-    """Return a size of memory in KiB: the element's text, or an attribute of it. libvirt's unit is
-    KiB where none is said. `what` names the XML in errors."""
+    """Return a size of memory in KiB: the element's text, or an attribute of it. libvirt's default
+    unit is KiB. `what` names the XML in errors."""
     text = text_of(element) if attribute is None else element.get(attribute, "")
     try:
         size = int(text[:_MOST_DIGITS]) * unit_bytes(element)
@@ -210,10 +210,10 @@ def named_places(own: OwnDomain) -> tuple[CpuSet, CpuSet]:
 
 
 def expected_threads(xml: str, vcpus: int, allowed: CpuSet) -> list[ExpectedThread]:
-    """Return what each thread of a guest with this XML must show: its <cputune> says it all,
-    whoever wrote it. `allowed`: where threads that nothing is said about may run.
+    """Return the expected state of each thread of a guest with this XML: its <cputune> is complete,
+    whoever wrote it. `allowed`: the CPUs of threads without a setting.
 
-    A <vcpu cpuset=…> holds for every thread without a pin of its own
+    A <vcpu cpuset=…> applies to every thread without a pin of its own
     (https://libvirt.org/formatdomain.html#cpu-allocation).
     """
     root = parse(xml)
@@ -299,7 +299,7 @@ def _refused_disks(root: etree._Element) -> Iterator[str]:
 
 def _why_refused(disk: etree._Element) -> str | None:
     kind, driver = disk.get("type", "file"), disk.find("driver")
-    if disk.get("device") in ("cdrom", "floppy"):  # it is kept or emptied, but never written to
+    if disk.get("device") in ("cdrom", "floppy"):  # it is kept or ejected, but never written to
         return None if not _is_opened(disk) else _why_format_refused(driver)
     if disk.get("device", "disk") not in ("disk", "lun"):
         return f"labctl does not support disks of the kind '{disk.get('device')}'"
@@ -324,7 +324,7 @@ def _why_refused(disk: etree._Element) -> str | None:
 def _why_format_refused(driver: etree._Element | None) -> str | None:
     if _format(driver) in FORMATS:
         return None
-    # Other formats name files of the host in ways of their own.
+    # Other formats have other ways of naming files of the host.
     return f"labctl supports {' and '.join(FORMATS)}, but it is '{_format(driver)}'"
 
 
@@ -346,8 +346,8 @@ def _unwritten_disks(root: etree._Element) -> list[etree._Element]:
 
 
 def _is_opened(disk: etree._Element) -> bool:
-    """Return whether the copy opens the file of a disk that the guest doesn't write to: drives of
-    the host's and floppies are emptied."""
+    """Return whether the copy opens the file of a disk that the guest does not write to: the host's
+    drives and floppies are ejected."""
     kind = disk.get("type", "file")
     is_kept = kind == "file" or (kind == "block" and disk.get("device", "disk") == "disk")
     return is_kept and disk.get("device") != "floppy" and _source(disk) is not None
@@ -360,8 +360,8 @@ def _own_disk(disk: etree._Element) -> OwnDisk:
 
 
 def _format(driver: etree._Element | None) -> str:
-    # libvirt takes a disk whose format nobody says for raw: a guest could write a qcow2 header
-    # into one, and name any file of the host as its backing file.
+    # libvirt takes a disk without a format for raw: a guest could write a qcow2 header into one,
+    # and name any file of the host as its backing file.
     return driver.get("type", "raw") if driver is not None else "raw"
 
 
@@ -393,7 +393,7 @@ def _vcpus(root: etree._Element, what: str) -> int:
 
 
 def _fill_in(root: etree._Element, what: str) -> None:
-    """Write what libvirt takes where the owner says nothing: one vCPU, and the memory of the NUMA
+    """Write libvirt's defaults where the owner sets none: one vCPU, and the memory of the NUMA
     cells (https://libvirt.org/formatdomain.html#cpu-allocation, #memory-allocation)."""
     if root.find("vcpu") is None:
         etree.SubElement(root, "vcpu").text = "1"
@@ -414,7 +414,7 @@ def _is_number(text: str, most: int) -> bool:
 
 
 def _texts(root: etree._Element, *paths: str) -> Iterator[str]:
-    """Texts of elements, and values of attributes, where they are said."""
+    """Return texts of elements, and values of attributes, as far as they exist."""
     for path in paths:
         tag, _, key = path.partition("/@")
         for element in root.iterfind(tag):

@@ -1,7 +1,7 @@
-"""Put a tuning into the administrator's own XML. Pure.
+"""Apply a tuning to the administrator's own XML. Pure.
 
-What a tuning means is said by the templates alone: labctl's own domain is rendered for its
-baseline and for the tuning, and what differs between the two is done to the foreign XML.
+Only the templates define a tuning: labctl's own domain is rendered for its baseline and for the
+tuning, and the difference is applied to the foreign XML.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ DATA_SERIAL = "labctl-data"
 """Serial of labctl's own disk, in the guest and in the templates."""
 
 _WHOLE = ("hugepages", "numa")
-"""Elements that a tuning replaces as a whole: what the domain has of them can't stay beside it."""
+"""Elements that a tuning replaces as a whole: the domain's own cannot stay beside the tuning's."""
 
 _FOR_ALL = ("vcpusched", "iothreadsched")
-"""Elements of <cputune> that may not overlap; a tuning's are for all vCPUs or iothreads."""
+"""Elements of <cputune> that may not overlap; a tuning's cover all vCPUs or iothreads."""
 
 _OF_A_MODEL = ("check", "match")
-"""Attributes of <cpu> that say how its model is meant."""
+"""Attributes of <cpu> that qualify its model."""
 
 _DIRECT = ("none", "directsync")
-"""Cache modes that don't go through the host's page cache."""
+"""Cache modes that bypass the host's page cache."""
 
 _OF_VIRTIO = {"iothread", "queues", "packed", "ats"}
 """Attributes of a disk's <driver> that only virtio-blk has."""
@@ -88,7 +88,7 @@ def problems(xml: str, plan: PinPlan, rt_runtime_us: int) -> list[PinProblem]:
 def compared(
     own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str
 ) -> str:
-    """Return the same XML unchecked: to be compared with another, never to be handed out."""
+    """Return the same XML unchecked: only for comparisons, never for libvirt or a user."""
     plain, rendered = (
         compared_xml(_request(own, t, plan, accelerator)) for t in (baseline, tuning)
     )
@@ -98,14 +98,14 @@ def compared(
 def is_changed(
     own: OwnDomain, tuning: Tuning, plan: PinPlan, baseline: Tuning, accelerator: str
 ) -> bool:
-    """Return whether the owner's domain is another one with the tuning than with baseline."""
+    """Return whether the tuning changes the owner's domain, compared with baseline."""
     plain, changed = (compared(own, t, plan, baseline, accelerator) for t in (baseline, tuning))
     return bool(changes(plain, changed))
 
 
 def _request(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) -> DomainRequest:
     """Return labctl's domain of the same size; its paths are the same for every tuning, so that
-    none of them gets into a difference."""
+    none of them appears in a difference."""
     place = Path("/nowhere")
     return DomainRequest(
         name="labctl",
@@ -128,19 +128,19 @@ def _request(own: OwnDomain, tuning: Tuning, plan: PinPlan, accelerator: str) ->
 
 
 def durability(xml: str) -> str:
-    """Return the durability of writes to the domain's disks, as Disk.durability names it; where
-    the disks differ, each one once."""
+    """Return the durability of writes to the domain's disks, in the words of Disk.durability; if
+    the disks differ, each value once."""
     disks = filter(is_written, parse(xml).iterfind("devices/disk"))
     kept = {Disk(cache=_driver_value(disk, "cache")).durability for disk in disks}
     return ", ".join(sorted(kept or {Disk().durability}))
 
 
 def with_data_disk(xml: str, tuning_xml: str) -> str:
-    """Return the domain, which has the tuning already, with labctl's data disk: fio reads and
-    writes it.
+    """Return the domain, which has the tuning already, with labctl's data disk, which fio reads and
+    writes.
 
-    It is as the tuning has it, but its cache mode and what goes with it are those of the domain's
-    first disk, so that fio measures the durability of the domain's own disks.
+    The disk is as in the tuning, but its cache mode and the settings that go with it are those of
+    the domain's first disk, so that fio measures the durability of the domain's own disks.
     """
     root, rendered = parse(xml), parse(tuning_xml)
     devices = root.find("devices")
@@ -165,7 +165,7 @@ def with_data_disk(xml: str, tuning_xml: str) -> str:
 
 def _cache_as_own(data: etree._Element, devices: etree._Element) -> None:
     written = filter(is_written, devices.iterfind("disk"))
-    # libvirt orders them by name; a domain by hand may have them in any order.
+    # libvirt orders them by name; a hand-written domain may have them in any order.
     first = min(written, key=lambda disk: str(disk.xpath("string(target/@dev)")), default=None)
     driver = data.find("driver")
     if first is None or driver is None:
@@ -183,7 +183,7 @@ def _driver_value(disk: etree._Element, key: str) -> str | None:
 
 
 def _forget_what_is_named(before: etree._Element, tuning: Tuning) -> None:
-    """Drop from labctl's baseline what the tuning asks for: the foreign domain may lack it."""
+    """Drop from labctl's baseline what the tuning requests: the foreign domain may lack it."""
     cpu = before.find("cpu")
     if cpu is not None and (tuning.cpu.mode is not None or tuning.cpu.model is not None):
         before.remove(cpu)
@@ -196,7 +196,7 @@ def _forget_what_is_named(before: etree._Element, tuning: Tuning) -> None:
 def _graft(
     parent: etree._Element, step: str, old: etree._Element | None, new: etree._Element | None
 ) -> None:
-    """Do to the child of `parent` at `step` what was done to `old` to become `new`."""
+    """Apply to the child of `parent` at `step` the change from `old` to `new`."""
     if _same(old, new):
         return
     own = children(parent).get(step)
@@ -249,16 +249,16 @@ def _become(own: etree._Element, new: etree._Element) -> None:
 
 
 def _make_room(own: etree._Element, old: etree._Element | None, new: etree._Element) -> None:
-    """Take away what belongs to what goes."""
+    """Remove what belongs to a removed element."""
     if own.tag == "cpu" and _model(new) not in (_model(old), _model(own)):
         for child in [c for c in own if c.tag not in ("topology", "numa", "cache")]:
             own.remove(child)
         for key in _OF_A_MODEL:
             own.attrib.pop(key, None)
     if own.tag == "driver" and new.find("iothreads") is not None:
-        own.attrib.pop("iothread", None)  # libvirt takes one of the two
+        own.attrib.pop("iothread", None)  # libvirt accepts only one of the two
     if own.tag == "hyperv" and own.get("mode") == "passthrough":
-        own.attrib.pop("mode")  # it takes no enlightenment by its name
+        own.attrib.pop("mode")  # it accepts no enlightenment by its name
     if own.tag == "memballoon" and new.get("model") == "none":
         for child in list(own):
             own.remove(child)
@@ -277,13 +277,12 @@ def _at_least(root: etree._Element, count: int) -> None:
         own.text = str(count)
         ids = root.find("iothreadids")
         if ids is not None:
-            root.remove(ids)  # they are numbered from 1 without it, too
+            root.remove(ids)  # without it they are numbered from 1, too
 
 
 def _append_words(root: etree._Element, tuning: Tuning) -> None:
-    """Append kernel words where the domain boots its kernel directly: else the guest's boot loader
-    has them.
-    """
+    """Append kernel words if the domain boots its kernel directly; otherwise the guest's boot
+    loader has them."""
     system = root.find("os")
     if not tuning.guest.command_line or system is None or system.find("kernel") is None:
         return
@@ -319,9 +318,9 @@ def _graft_disks(
     new: etree._Element | None,
     iothreads: int,
 ) -> None:
-    """Apply what the tuning says of the data disk's <driver> to each disk that the guest writes to;
-    `iothreads` take them in turn. Their format and bus stay: both are what the guest's system was
-    installed on."""
+    """Apply the tuning's data disk <driver> to each disk that the guest writes to; `iothreads`
+    serve them in turn. Their format and bus stay, because the guest's system was installed on
+    them."""
     if old is None or new is None:
         return
     before, after = old.find("driver"), new.find("driver")
@@ -346,7 +345,7 @@ def _graft_disks(
             else:
                 driver.set(key, str(next(turns)) if key == "iothread" else wanted)
         if driver.get("io") == "native" and driver.get("cache") not in _DIRECT:
-            del driver.attrib["io"]  # QEMU refuses it, and the tuning is about the cache
+            del driver.attrib["io"]  # QEMU refuses it, and the tuning defines the cache
         if is_virtio:
             _make_room(driver, before, after)
             _graft(driver, "iothreads", before.find("iothreads"), after.find("iothreads"))
@@ -355,8 +354,8 @@ def _graft_disks(
 def _graft_interfaces(
     devices: etree._Element, old: etree._Element | None, new: etree._Element | None
 ) -> None:
-    """Apply what the tuning says of the network card to each. Only QEMU's user network has to
-    become a tap device for vhost: the domain's own network stays what it is."""
+    """Apply the tuning's network card to each card. Only QEMU's user network has to become a tap
+    device for vhost: the domain's own network stays."""
     if old is None or new is None:
         return
     for own in devices.iterfind("interface"):
@@ -369,7 +368,7 @@ def _graft_interfaces(
 def _graft_controller(
     devices: etree._Element, old: etree._Element | None, new: etree._Element | None
 ) -> None:
-    """Apply what the tuning says of a controller to each of its kind that the domain has."""
+    """Apply the tuning's controller to each of its kind in the domain."""
     if new is None or _same(old, new):
         return
     for own in _of_its_kind(devices, new):

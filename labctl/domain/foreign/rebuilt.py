@@ -1,7 +1,7 @@
 """Rebuild XML from a table of known elements: the machinery of labctl's allow-list. Pure.
 
-Nothing is filtered out of what came from elsewhere: a new tree is made, element by element, of
-what the table names. What it doesn't name is not there, whatever libvirt makes of it in years.
+Foreign XML is not filtered: a new tree is made, element by element, from what the table names.
+Anything else is missing from it, whatever libvirt may support in the future.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_PATH: Final = 4096
 _MOST_SHOWN = 60
 
 Grammar = Callable[[str], str | None]
-"""Returns why a value is refused; None for one that is taken over."""
+"""Function from a value to why it is refused; None for one that is copied."""
 
 
 class Words(frozenset[str]):
@@ -33,7 +33,7 @@ class Words(frozenset[str]):
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Hold what of an element is taken over. `only`: the element is left out as a whole unless its
+    """Hold what is copied of an element. `only`: the element is left out as a whole unless its
     attributes have these values. `many`: whether there may be more than one in its parent."""
 
     attributes: Mapping[str, Grammar | Words] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Hold a rebuilt tree. `root`: its root element. `left_out`: a path of tags
-    (`devices/emulator`, `disk/@snapshot`) of each thing that the table doesn't know, once.
+    """Hold a rebuilt tree. `root`: its root element. `left_out`: the path of tags
+    (`devices/emulator`, `disk/@snapshot`) of each thing that the table does not know, once.
     `refused`: with its line, and why."""
 
     root: etree._Element
@@ -55,7 +55,7 @@ class Rebuilt:
 
 
 def rebuilt(root: etree._Element, table: Element) -> Rebuilt:
-    """Return a new tree of what `table` allows of this one."""
+    """Return a new tree of the parts that `table` allows."""
     left_out: dict[str, None] = {}
     refused: list[str] = []
     fresh = etree.Element(tag_of(root))
@@ -64,12 +64,12 @@ def rebuilt(root: etree._Element, table: Element) -> Rebuilt:
 
 
 def number(most: int, least: int = 0) -> Grammar:
-    """Return a decimal number from `least` to `most`."""
+    """Return a grammar of decimal numbers from `least` to `most`."""
 
     def why(value: str) -> str | None:
         if not re.fullmatch("-?[0-9]+", value):
             return "is not a number"
-        # Its length first: Python takes its time over millions of digits.
+        # Check its length first: Python takes long over millions of digits.
         if len(value) > len(str(most)) + 1 or not least <= int(value) <= most:
             return f"is not from {least} to {most}"
         return None
@@ -78,13 +78,13 @@ def number(most: int, least: int = 0) -> Grammar:
 
 
 def matching(pattern: str, what: str) -> Grammar:
-    """Return text of a form; `what` is its name in errors."""
+    """Return a grammar of text of a form; `what` is its name in errors."""
     compiled = re.compile(pattern)
     return lambda value: None if compiled.fullmatch(value) else f"is not a {what}"
 
 
 def path(value: str) -> str | None:
-    """Return an absolute path of a file."""
+    """Return a grammar of absolute paths of files."""
     if len(value.encode(errors="replace")) > MOST_PATH:
         return f"is longer than {MOST_PATH} bytes"
     if not value.startswith("/") or not value.isprintable() or ".." in value.split("/"):
@@ -93,7 +93,7 @@ def path(value: str) -> str | None:
 
 
 def one_of(paths: frozenset[str]) -> Grammar:
-    """Return one of labctl's own paths, or of those that it has looked at."""
+    """Return a grammar of labctl's own paths, and of those that it has checked."""
     return lambda value: (
         None if str(Path(value)) in paths else "is not a file that labctl has checked"
     )
@@ -134,7 +134,7 @@ def _known(
     left_out: dict[str, None],
     refused: list[str],
 ) -> Iterator[tuple[etree._Element, Element, str]]:
-    """Children that are taken over, with their part of the table and their name in it."""
+    """Children that are copied, with their part of the table and their name in it."""
     seen = set()
     for child in element.iterchildren(etree.Element):
         tag = str(child.tag)
@@ -157,11 +157,11 @@ def _shown(value: str) -> str:
     return repr(value) if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]!r}…"
 
 
-# Define the words, numbers and names in which the allow-list of domain XML is written. Pure.
+# Define the words, numbers and names in the allow-list of domain XML. Pure.
 
 
 MOST_VCPUS: Final = 1024
-"""Beyond any host that labctl knows; each vCPU has a CPU of its own in any case."""
+"""More than any host that labctl knows has CPUs; each vCPU has a CPU of its own in any case."""
 MOST_IOTHREADS: Final = 256
 MOST_MEMORY: Final = 1 << 46
 """Limit on one size, in bytes or in a larger unit of libvirt's: 64 TiB."""

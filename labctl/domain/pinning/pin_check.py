@@ -1,4 +1,4 @@
-"""Check what a tuning's pins and policies would do to this host: refuse what hangs it or the
+"""Check what a tuning's pins and policies would do to this host: refuse those that hang it or the
 guest."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from labctl.host.topology import Topology
 def check(
     tuning: Tuning, plan: PinPlan, topology: Topology, rt_runtime_us: int
 ) -> list[PinProblem]:
-    """Return what is wrong with `tuning` on this host, refusals first; [] when nothing is.
+    """Return the problems of `tuning` on this host, refusals first; [] if there are none.
 
     `rt_runtime_us` is /proc/sys/kernel/sched_rt_runtime_us (-1: real-time threads are not
     throttled; sched(7), "Limiting the CPU usage of real-time and deadline processes").
@@ -46,7 +46,7 @@ def threads_of(tuning: Tuning, plan: PinPlan) -> GuestThreads:
     """Return where the threads of a guest with that tuning may run, and under which policies."""
     pins = placement(tuning, plan)
     if tuning.kind is Kind.NATIVE:
-        # The workload runs on the vCPUs' CPUs, as many threads as it likes on each.
+        # The workload runs on the vCPUs' CPUs, with any number of threads on each.
         cpus = plan.vcpu_cpus if tuning.pin.vcpus is not None else plan.usable
         return GuestThreads(
             vcpus=[Thread(frozenset({cpu}), tuning.vcpu_sched) for cpu in sorted(cpus)]
@@ -65,8 +65,8 @@ def threads_of(tuning: Tuning, plan: PinPlan) -> GuestThreads:
 
 
 def plan_refusals(plan: PinPlan, rt_runtime_us: int) -> list[PinProblem]:
-    """Return why this plan's vCPUs can't have SCHED_FIFO where everything is pinned by it; [] where
-    they can."""
+    """Return why this plan's vCPUs cannot have SCHED_FIFO if everything is pinned by it; [] if they
+    can."""
     fifo = Sched(policy=Policy.FIFO, priority=1)
     threads = GuestThreads(
         vcpus=[Thread(frozenset({cpu}), fifo) for cpu in plan.vcpus],

@@ -12,8 +12,8 @@ from labctl.host.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class CoreGroup:
-    """Draw cores of one package, node, cache and kind. `cores`: of each that has a role, its number
-    and what runs on each of its CPUs; `free`: CPUs of the others."""
+    """Hold cores of one package, node, cache and kind. `cores`: of each that has a role, its number
+    and the threads on each of its CPUs; `free`: CPUs of the others."""
 
     title: str
     cores: tuple[tuple[int, Mapping[int, Sequence[str]]], ...]
@@ -21,7 +21,7 @@ class CoreGroup:
 
 
 def layout(plans: Sequence[PinPlan], topology: Topology) -> list[CoreGroup]:
-    """Return the host's cores with what runs on each, those without anything together."""
+    """Return the host's cores with the threads on each; cores without any are combined."""
     named = roles(plans)
     sharing: dict[int | None, list[int]] = {}
     for cpu in topology.cpus:
@@ -53,7 +53,7 @@ def layout(plans: Sequence[PinPlan], topology: Topology) -> list[CoreGroup]:
 
 
 def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, object]]:
-    """Return the layout as a run keeps it, for a report to draw."""
+    """Return the layout in the form that a run keeps, for a report to draw."""
     return [
         {
             "title": group.title,
@@ -68,8 +68,7 @@ def layout_json(plan: PinPlan, topology: Topology) -> list[dict[str, object]]:
 
 
 def picture(plans: Sequence[PinPlan], topology: Topology) -> str:
-    """Return the host's cores with what runs on each; cores without anything are one line per
-    group.
+    """Return the host's cores with the threads on each; cores without any are one line per group.
 
     >     package 0, node 0, L3 of CPUs 0-1
     >       core 0   [0: emulator, iothread 1, housekeeping]

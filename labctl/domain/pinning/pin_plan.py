@@ -14,17 +14,17 @@ from labctl.base.tuning import PLAN, Strategy, Tuning
 from labctl.domain.pinning.vcpus import guest_topology, untold, vcpu_cpus
 from labctl.host.topology import Topology
 
-# Choose the CPUs of guests' emulator threads and iothreads from what their vCPUs leave.
+# Choose the CPUs of guests' emulator threads and iothreads among those that the vCPUs leave.
 
 
 Helpers = tuple[CpuSet, tuple[CpuSet, ...], str]
-"""The CPUs of a guest's emulator threads and of each of its iothreads, and why."""
+"""CPUs of a guest's emulator threads and of each of its iothreads, and why."""
 
 
 def helper_cpus(
     topology: Topology, guests: Sequence[Sequence[int]], housekeeping: CpuSet, iothreads: int
 ) -> list[Helpers]:
-    """Return where each guest's helper threads run. `guests`: the CPUs of each one's vCPUs."""
+    """Return the CPUs of each guest's helper threads. `guests`: the CPUs of each one's vCPUs."""
     vcpus = frozenset(cpu for cpus in guests for cpu in cpus)
     free = [_free(topology, frozenset(cpus), vcpus, housekeeping) for cpus in guests]
     taken: set[int] = set()
@@ -38,7 +38,7 @@ def helper_cpus(
                 return cpu
         return None
 
-    # One guest takes what there is; several leave other nodes' CPUs to the guests of those.
+    # One guest takes any CPU; several leave other nodes' CPUs to the guests of those nodes.
     near = len(guests) > 1
     emulators = [own(guest, near=near) for guest in range(len(guests))]
     alone = [cpu is not None for cpu in emulators]
@@ -64,7 +64,7 @@ def helper_cpus(
 def _shared(
     topology: Topology, vcpus: Sequence[int], emulators: Sequence[int | None]
 ) -> int | None:
-    """Return the CPU on the guest's NUMA nodes that the fewest emulators have; None: none there."""
+    """Return the CPU on the guest's NUMA nodes with the fewest emulators; None if there is none."""
     nodes = {topology.cpu(cpu).node for cpu in vcpus}
     near = [cpu for cpu in emulators if cpu is not None and topology.cpu(cpu).node in nodes]
     return min(near, key=lambda cpu: (near.count(cpu), cpu), default=None)
@@ -110,7 +110,7 @@ def _free(topology: Topology, own: CpuSet, vcpus: CpuSet, housekeeping: CpuSet) 
 
 
 DEFAULT_VCPUS_AT_MOST = 4
-"""Enough to see lock holders preempted; few enough that trials don't take the host over."""
+"""Enough to see preempted lock holders; few enough that trials do not use the whole host."""
 
 
 HOUSEKEEPING = "housekeeping"
@@ -119,12 +119,12 @@ HOUSEKEEPING = "housekeeping"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinPlan:
-    """Say where a pinned guest's threads run.
+    """Hold the CPUs of a pinned guest's threads.
 
     `vcpus[n]` is the CPU of vCPU n and `vcpu_nodes[n]` that CPU's NUMA node, `iothreads[n]` the
     CPUs of iothread n + 1. `guest_topology` is the sockets, cores per socket and threads per core
-    that show the guest what its vCPUs share. `reasons` says why, `shares` what has to share a CPU
-    or a core: sentences.
+    that show the guest what its vCPUs share. `reasons` explains the choice, `shares` lists threads
+    that have to share a CPU or a core: sentences.
     """
 
     strategy: Strategy
@@ -139,15 +139,15 @@ class PinPlan:
     reasons: tuple[str, ...]
     shares: tuple[str, ...]
     host: HostCpus
-    """The CPUs that it was made for, with the kernel's default of real-time throttling."""
+    """CPUs that the plan was made for, with the kernel's default of real-time throttling."""
 
     @property
     def vcpu_cpus(self) -> CpuSet:
-        """Return the CPUs of all vCPUs together: what a native twin runs on."""
+        """Return the CPUs of all vCPUs together, on which a native twin runs."""
         return frozenset(self.vcpus)
 
     def roles(self) -> dict[int, list[str]]:
-        """Return CPU to what runs there, in words, for every CPU that has something."""
+        """Return CPU to its threads, in words, for every CPU with a role."""
         named: dict[int, list[str]] = {}
         for number, cpu in enumerate(self.vcpus):
             named.setdefault(cpu, []).append(f"vCPU {number}")
@@ -181,7 +181,7 @@ class PinPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Hold a tuning's pins with the plan filled in. None, or no entry, is a thread left free."""
+    """Hold a tuning's pins with the plan filled in. None, or no entry, leaves a thread free."""
 
     vcpus: Mapping[int, CpuSet]
     emulator: CpuSet | None
@@ -189,7 +189,8 @@ class Placement:
 
 
 def placement(tuning: Tuning, plan: PinPlan) -> Placement:
-    """Return what `tuning` pins where. Raises UsageError when the plan has too few iothreads."""
+    """Return the CPUs that `tuning` pins threads to. Raises UsageError if the plan has too few
+    iothreads."""
     if tuning.iothreads > len(plan.iothreads):
         raise UsageError(
             f"tuning '{tuning.name}' has {tuning.iothreads} iothreads and the pin plan places "
@@ -207,8 +208,8 @@ def placement(tuning: Tuning, plan: PinPlan) -> Placement:
 
 
 def vhost_cpus(tuning: Tuning, plan: PinPlan) -> CpuSet | None:
-    """Return the CPUs that `tuning` pins the kernel's vhost workers to; None leaves them. No XML of
-    libvirt's says it."""
+    """Return the CPUs that `tuning` pins the kernel's vhost workers to; None leaves them. libvirt's
+    XML has no setting for it."""
     pin = tuning.pin.vhost
     return plan.emulator if pin == PLAN else _explicit(pin)
 
@@ -226,9 +227,9 @@ def _explicit(pin: str | CpuSet | None) -> CpuSet | None:
 
 
 def default_vcpus(topology: Topology) -> int:
-    """Return how many vCPUs a guest gets by default: 1 on a host with two CPUs, else what a
-    housekeeping core and, from four cores on, a CPU for the guest's own helper threads leave; on a
-    host with isolated CPUs no more than these."""
+    """Return the default number of a guest's vCPUs: 1 on a host with two CPUs, else those left by a
+    housekeeping core and, from four cores on, a CPU for the guest's own helper threads; on a host
+    with isolated CPUs no more than these."""
     cores = topology.cores(topology.pinnable)
     spare = len(cores[0]) if len(cores) > 1 else 1
     helpers = 1 if len(cores) >= 4 else 0
@@ -237,8 +238,8 @@ def default_vcpus(topology: Topology) -> int:
 
 
 def default_sizes(topology: Topology, guests: int) -> list[int]:
-    """Return vCPUs for each of so many guests: as many as leave the host its housekeeping core and
-    each guest a CPU for its helper threads, one at least."""
+    """Return the vCPUs of each of so many guests: as many as leave the host its housekeeping core
+    and each guest a CPU for its helper threads, at least one."""
     if guests == 1:
         return [default_vcpus(topology)]
     cores = topology.cores(topology.pinnable)
@@ -251,10 +252,10 @@ def pin_plan(
 ) -> PinPlan:
     """Return the pin plan for a guest of `vcpus` vCPUs and `iothreads` iothreads.
 
-    Housekeeping keeps the first core (the kernel's own work gathers on CPU 0), the strategy
-    chooses the vCPUs' CPUs among the others, and the guest's helper threads get CPUs of their own
-    where some are left. Raises UsageError when there are more vCPUs than CPUs, or none, and where
-    the strategy can't be had.
+    Housekeeping keeps the first core (the kernel's own work gathers on CPU 0), the strategy chooses
+    the vCPUs' CPUs among the others, and the guest's helper threads get CPUs of their own if some
+    are left. Raises UsageError if there are more vCPUs than CPUs, or none, and if the strategy is
+    impossible.
     """
     return pin_plans(topology, [vcpus], iothreads, strategy)[0]
 
@@ -267,11 +268,11 @@ def pin_plans(
 ) -> tuple[PinPlan, ...]:
     """Return a pin plan for each of several guests of `sizes` vCPUs, with `iothreads` each.
 
-    No two vCPUs share a CPU. The largest guest chooses first, so that small ones fill what it
-    leaves, and each goes to one NUMA node with a CPU for its helper threads where one has room.
-    Helper threads get what the vCPUs leave on that node: an emulator CPU for each guest before a
-    CPU for any iothread. Housekeeping is the same for all. Raises UsageError when there are more
-    vCPUs than CPUs, or none, and where the strategy can't be had.
+    No two vCPUs share a CPU. The largest guest chooses first, so that small ones fill the gaps, and
+    each goes to one NUMA node with a CPU for its helper threads if one has room. Helper threads get
+    the CPUs that the vCPUs leave on that node: an emulator CPU for each guest before a CPU for any
+    iothread. Housekeeping is the same for all. Raises UsageError if there are more vCPUs than CPUs,
+    or none, and if the strategy is impossible.
     """
     if not sizes or min(sizes) < 1 or iothreads < 0:
         raise UsageError(f"a guest cannot have {_listed(sizes)} vCPUs and {iothreads} iothreads")
@@ -328,7 +329,7 @@ def pin_plans(
 
 def _home(left: Topology, vcpus: int, housekeeping: CpuSet, settled: Mapping[int, int]) -> Topology:
     """Return the first NUMA node that has room for the guest and a CPU for its helper threads,
-    beside one for each guest that has `settled` there; all that is `left` where no node has."""
+    beside one for each guest that has `settled` there; all CPUs that are `left` if no node has."""
     for node in sorted(left.memory_nodes):
         here = frozenset(cpu for cpu in left.pinnable if left.cpu(cpu).node == node)
         if len(here - housekeeping) - settled.get(node, 0) > vcpus:
@@ -341,7 +342,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _check_room(topology: Topology, sizes: Sequence[int]) -> None:
-    """Raise UsageError when the guests have more vCPUs than labctl may pin to."""
+    """Raise UsageError if the guests have more vCPUs than labctl may pin to."""
     room = len(topology.pinnable)
     if sum(sizes) <= room:
         return
@@ -371,16 +372,16 @@ def _same(
 
 
 def same_placement(a: PinPlan, b: PinPlan) -> bool:
-    """Return whether two plans put every thread on the same CPUs, whatever their strategies are
-    called.
+    """Return whether two plans put every thread on the same CPUs, whatever the names of their
+    strategies.
 
-    Tunings that differ by such plans alone are one tuning.
+    Tunings that differ only by such plans are one tuning.
     """
     return (a.vcpus, a.emulator, a.iothreads) == (b.vcpus, b.emulator, b.iothreads)
 
 
 def _cpus_for_us(topology: Topology) -> str:
-    """'the host has CPUs 0-7', with what keeps some of them from us."""
+    """Return 'the host has CPUs 0-7', with the reason why some are not available to labctl."""
     said = f"the host has CPUs {format_cpus(topology.present)}"
     if topology.pinnable == topology.present:
         return said
@@ -391,7 +392,7 @@ def _cpus_for_us(topology: Topology) -> str:
 
 
 def _housekeeping(topology: Topology, vcpus: int) -> tuple[CpuSet, str]:
-    # Nothing is scheduled onto an isolated CPU, so that housekeeping has no use for it.
+    # Nothing is scheduled onto an isolated CPU, so housekeeping cannot use it.
     shared = topology.usable - topology.isolated or topology.usable
     cores = topology.cores(shared)
     first, every = min(shared), len(topology.pinnable)
@@ -428,8 +429,8 @@ def _limits(topology: Topology) -> tuple[str, ...]:
 
 
 def roles(plans: Sequence[PinPlan]) -> dict[int, list[str]]:
-    """Return CPU to what runs there, in words, for every CPU on which a guest or housekeeping has
-    something; with several guests each word names its own."""
+    """Return CPU to its threads, in words, for every CPU of a guest or of housekeeping; with
+    several guests each word names its own."""
     if len(plans) == 1:
         return plans[0].roles()
     named: dict[int, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Choose the vCPUs' CPUs by strategy, and what the guest should see of them."""
+"""Choose the vCPUs' CPUs by strategy, and the topology that the guest sees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labctl.host.topology import EFFICIENT, LOW_POWER, Cpu, Topology
 _SLOWNESS = {EFFICIENT: 1, LOW_POWER: 2}
 
 _THREADS_PER_CORE = (8, 4, 2)
-"""Guest cores have a power of two of threads (QEMU's pseries insists on it)."""
+"""Guest cores have a power of two of threads (QEMU's pseries requires it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class _Core:
 
     threads: tuple[int, ...]
     cpu: Cpu
-    """One of its CPUs, which stands for the core."""
+    """One of its CPUs, which identifies the core."""
     whole: bool
-    """True if none of its threads is kept from vCPUs."""
+    """True if all of its threads are available to vCPUs."""
     memory: bool
     """True if its node has memory."""
 
     def cut(self, threads: int) -> _Core:
-        """Return the same with its first threads alone."""
+        """Return the core with only its first threads."""
         if threads >= len(self.threads):
             return self
         return replace(self, threads=self.threads[:threads])
@@ -42,7 +42,7 @@ class _Core:
 
     @property
     def place(self) -> tuple[int, int, int, int, bool, int]:
-        """Cores in this order are neighbours."""
+        """Sort key: cores in this order are neighbours."""
         cpu = self.cpu
         return (
             self.slowness,
@@ -69,9 +69,9 @@ class _Core:
 
 
 _Level = Callable[[_Core], Hashable]
-"""Cores for which this is equal are together."""
+"""Function of a core: cores with an equal result belong together."""
 
-# Cores of two kinds mix last of all: a vCPU's speed would depend on its number.
+# Kinds of cores are mixed last: a vCPU's speed would depend on its number.
 _TOGETHER: tuple[_Level, ...] = (
     lambda core: (core.cpu.kind, core.cache),
     lambda core: (core.cpu.kind, core.part),
@@ -89,8 +89,8 @@ def vcpu_cpus(
 ) -> tuple[list[int], tuple[str, ...]]:
     """Return the CPUs of vCPU 0, 1, …, all different, and the reasons for them.
 
-    `housekeeping` is taken only if every CPU has to be. Raises UsageError where the strategy
-    can't be had.
+    `housekeeping` is used only if every CPU is needed. Raises UsageError if the strategy is
+    impossible.
     """
     cores, why = _free_cores(topology, vcpus, housekeeping)
     chosen, reasons = _STRATEGIES[strategy](cores, vcpus)
@@ -103,7 +103,7 @@ def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int,
     """Return sockets, cores per socket and threads per core for vCPUs that run on `chosen`.
 
     QEMU counts the threads of a core first, then the cores of a socket (-smp in qemu(1)). So vCPUs
-    are threads of one core only where each core of the host has as many of them, and in a row;
+    are threads of one core only if each core of the host has the same number of them, in a row;
     sockets likewise.
     """
     cores = {cpu: min(core) for core in topology.cores(frozenset(chosen)) for cpu in core}
@@ -115,8 +115,8 @@ def guest_topology(topology: Topology, chosen: Sequence[int]) -> tuple[int, int,
 
 
 def untold(topology: Topology, chosen: Sequence[int]) -> tuple[str, ...]:
-    """Return a sentence for vCPUs that share a core of the host where the guest has to be told
-    that each has a core of its own: its cores must have equal numbers of threads."""
+    """Return a sentence for vCPUs that share a core of the host although the guest's topology shows
+    each with a core of its own: its cores must have equal numbers of threads."""
     if guest_topology(topology, chosen)[2] > 1:
         return ()
     number = {cpu: vcpu for vcpu, cpu in enumerate(chosen)}
@@ -142,7 +142,7 @@ def _row_length(keys: Sequence[Hashable]) -> int | None:
 def _free_cores(
     topology: Topology, vcpus: int, housekeeping: CpuSet
 ) -> tuple[list[_Core], tuple[str, ...]]:
-    """Return the cores that vCPUs may have: isolated ones where these will do, else any."""
+    """Return the cores that vCPUs may have: isolated ones if these suffice, else any."""
     isolated = topology.isolated - housekeeping
     free, why = topology.usable - topology.isolated - housekeeping, ""
     if isolated and vcpus <= len(isolated):
@@ -273,7 +273,7 @@ _STRATEGIES: dict[Strategy, Callable[[list[_Core], int], _Choice]] = {
 def _with_room(cores: list[_Core], vcpus: int, levels: Iterable[_Level]) -> list[list[_Core]]:
     """Return the groups of cores with room for all vCPUs, of the first level that has such groups.
 
-    Cores far from memory count only where those near it will not do.
+    Cores far from memory count only if those near it do not suffice.
     """
     near = [core for core in cores if core.memory]
     for among in [near, cores] if len(near) < len(cores) else [cores]:
@@ -300,7 +300,8 @@ def _preference(group: list[_Core]) -> tuple[int, int]:
 
 
 def _filled(cores: list[_Core], vcpus: int) -> list[_Core]:
-    """Core after core, the packages, nodes and caches with most room first: the fewest of them."""
+    """Fill core after core, the packages, nodes and caches with most room first, to use the
+    fewest."""
     room: Counter[Hashable] = Counter()
     for core in cores:
         for key in ("package", core.cpu.package), ("part", core.part), ("cache", core.cache):
@@ -325,7 +326,8 @@ def _filled(cores: list[_Core], vcpus: int) -> list[_Core]:
 
 
 def _spread_out(cores: list[_Core], vcpus: int) -> list[_Core]:
-    """Return one thread of each core before a second of any, packages, nodes and caches in turn."""
+    """Return one thread of each core before a second of any; packages, nodes and caches take
+    turns."""
     turns: list[_Core] = sorted(
         _in_turn(cores, (lambda core: core.cpu.package, lambda core: core.part, lambda c: c.cache)),
         key=lambda core: not core.whole,
@@ -344,7 +346,7 @@ def _in_turn(cores: list[_Core], levels: Sequence[_Level]) -> list[_Core]:
 
 
 def _with_threads(cores: Iterable[_Core], threads: int) -> list[_Core]:
-    """Return the cores with so many free threads at least, cut down to them."""
+    """Return the cores with at least so many free threads, reduced to these."""
     return [core.cut(threads) for core in cores if len(core.threads) >= threads]
 
 
@@ -361,7 +363,7 @@ def _no_memory(chosen: list[_Core]) -> str:
 
 
 def _counts(chosen: list[_Core]) -> str:
-    """Return how many cores, caches and nodes the vCPUs have, in words."""
+    """Return how many cores, caches and nodes the vCPUs use, in words."""
     counts = [_number(len(chosen), "core")]
     if all(core.cpu.l3 is not None for core in chosen):
         counts.append(_number(len({core.cache for core in chosen}), "last-level cache"))
