@@ -1,1 +1,1 @@
-"""Measure many hosts, keep what they measured, and read it back."""
+"""Measure many hosts, store their results, and read them back."""

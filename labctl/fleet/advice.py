@@ -1,4 +1,4 @@
-"""Show on a terminal what a fleet advises: the answer, its price, other hosts, the steps."""
+"""Show a fleet's advice on a terminal: the answer, its cost, other hosts, the steps."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from labctl.rollout.rollout_steps import RolloutSteps, rollout_steps
 from labctl.rollout.text import print_rollout
 from labctl.store.run_folder import LoadedRun, RunFolder
 
-# Advise a fleet: which hosts take which tuning, what that costs, and with which steps.
+# Advise a fleet: which hosts take which tuning, its cost, and the steps.
 #
-# What hosts may take is the fleet's answer (`analysis/hosts/judge.py`); how they take it is in
-# each host's own run, whose trials are not read again. Hosts of equal steps share one list.
+# The fleet's answer (`analysis/hosts/judge.py`) says which hosts may take it. The steps are in each
+# host's own run, whose trials are not read again. Hosts with equal steps share one list.
 
 
 @dataclass(frozen=True, slots=True)
 class HostSteps:
-    """Hold what rolling a tuning out takes on a host. `takes`: CPUs and memory, in sentences;
-    `risks`: None where the run has none recorded."""
+    """Hold the requirements of a roll-out on a host. `takes`: CPUs and memory, in sentences;
+    `risks`: None if the run has none recorded."""
 
     rollout: RolloutSteps
     takes: tuple[str, ...]
@@ -48,9 +48,9 @@ class HostSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAdvice:
-    """Advise to roll a tuning out. `worse`: what got worse over the hosts that take it;
-    `look_first`: hosts to look at before, with the reason; `rollouts`: steps with the hosts that
-    they are for; `unread`: hosts whose run can't be read, with the reason."""
+    """Advise to roll a tuning out. `worse`: regressions over the hosts that take it; `look_first`:
+    hosts to check before, with the reason; `rollouts`: steps with their hosts; `unread`: hosts
+    whose run cannot be read, with the reason."""
 
     taken: TakenBy
     worse: tuple[WorsePlace, ...]
@@ -70,11 +70,11 @@ def advise_fleet(
     tuning: str,
     tell: Callable[[str], None] = lambda host: None,
 ) -> FleetAdvice:
-    """Return what it takes to roll a tuning out on the hosts that may take it; `tell` gets each of
-    them before its run is read.
+    """Return the roll-out of a tuning on the hosts that may take it; `tell` gets each of them
+    before its run is read.
 
-    Raises UsageError where the fleet names the tuning as none can be named, BrokenError where its
-    tables can't be read. A host whose run can't be read is named.
+    Raises UsageError if the fleet's name of the tuning is impossible, BrokenError if its tables
+    cannot be read. A host whose run cannot be read is named.
     """
     check_name(fleet.name, tuning)
     taken = hosts_that_may(judged, tuning)
@@ -99,7 +99,7 @@ def advise_fleet(
 def _steps(fleet: FleetFolder, host: str, tuning: str) -> HostSteps:
     folder = fleet.run(host)
     with folder.unpacked("xml") as unpacked:
-        # An archive has the name of its file; the state has the run's own.
+        # An archive's name is its file's; the state has the run's own.
         run = replace(_without_trials(folder), name=fleet.state(host).run or folder.name)
         check_study(fleet, run.plan)
         view = View(run, judge(run))
@@ -111,15 +111,15 @@ def _steps(fleet: FleetFolder, host: str, tuning: str) -> HostSteps:
 
 
 def _without_trials(folder: RunFolder) -> LoadedRun:
-    """Return what a run recorded of its host and its tunings: the fleet has its effects."""
+    """Return a run's record of its host and its tunings: the fleet has its effects."""
     return LoadedRun(folder.name, folder.read_run(), folder.read_plan(), (), ())
 
 
-# Write what a fleet advises for programs. docs/fleet.md documents its keys.
+# Write a fleet's advice for programs. docs/fleet.md documents its keys.
 
 
 SCHEMA = 1
-"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+"""Version of the format: raised when a key is removed or changes its meaning; not for new keys."""
 
 
 def fleet_advice_json(
@@ -130,8 +130,8 @@ def fleet_advice_json(
     advice: FleetAdvice | None,
     next_command: str | None,
 ) -> dict[str, object]:
-    """Return plain JSON values. `tuning`: what was asked for or is advised first; `advice`: None
-    where no host may take it."""
+    """Return plain JSON values. `tuning`: the requested one or the first advised; `advice`: None if
+    no host may take it."""
     answers = [of for of in judged.answers if tuning in (None, of.tuning)]
     return {
         "schema": SCHEMA,
@@ -185,17 +185,17 @@ def _named(rows: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
 
 
 _MOST_REASONS = 40
-"""Rows of a table: hosts with the same reason share one. JSON has all."""
+"""Maximum rows of a table: hosts with the same reason share one. JSON has all."""
 _MOST_NAMES = 5
-"""Hosts that are named of those with the same reason, or with the same steps."""
+"""Maximum names of hosts with the same reason, or with the same steps."""
 _MOST_STEPS = 3
-"""Lists of steps that are shown; JSON has all."""
+"""Maximum lists of steps that are shown; JSON has all."""
 
 
 def print_fleet_advice(
     console: Console, judged: FleetJudgement, advice: FleetAdvice, next_command: str
 ) -> None:
-    """Print what to roll out on which hosts; `next_command`: what does it."""
+    """Print the tuning to roll out and its hosts; `next_command`: the command that does it."""
     taken = advice.taken
     console.print(text(headline(judged, advice), style="bold"))
     for part in (
@@ -231,14 +231,15 @@ def print_nothing(console: Console, judged: FleetJudgement, tuning: str | None) 
 
 
 def why_nothing(tuning: str | None) -> str:
-    """Return the first sentence where no host may take a tuning, or any."""
+    """Return the first sentence if no host may take a tuning, or any."""
     if tuning is None:
         return "Roll out nothing: no host may take any of the tunings."
     return f"Do not roll out '{tuning}': no host may take it."
 
 
 def headline(judged: FleetJudgement, advice: FleetAdvice) -> str:
-    """Return what to roll out on how many hosts, and what a host does that was not measured."""
+    """Return the tuning to roll out and on how many hosts, and advice for a host that was not
+    measured."""
     taken = advice.taken
     hosts = f"{len(taken.hosts)} of {counted(judged.hosts, 'host')}"
     lead = f"Roll out '{taken.tuning}' on {hosts}"

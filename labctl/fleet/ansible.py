@@ -1,7 +1,7 @@
-"""Run Ansible as a process: which hosts an inventory has, and a playbook with its events.
+"""Run Ansible as a process: the hosts of an inventory, and a playbook with its events.
 
-Nothing of Ansible is imported: its code is under the GPL, and ansible-runner, which is not, starts
-it as another program.
+Nothing of Ansible is imported, because its code is under the GPL; ansible-runner, which is not,
+starts it as another program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.paths import shipped_data
 from labctl.base.process import Deadline, ending_signals_call
 
-# Lend a folder for what ansible-runner writes: events, and an environment with its secrets.
+# Provide a temporary folder for ansible-runner's files: events, and an environment with secrets.
 
 
 _PREFIX: Final = "labctl-fleet-"
@@ -40,8 +40,8 @@ _YOUNG_S: Final = 60.0
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Yield a folder that only this user can look into, and that is removed at the end. Those of
-    labctls that were killed are removed before: nobody holds their locks."""
+    """Yield a folder that only this user can read, and that is removed at the end. Folders of
+    killed labctls, whose locks nobody holds, are removed first."""
     _remove_left()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as made:
         descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
@@ -75,18 +75,18 @@ def collections() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Return what Ansible's programs get beside the caller's environment."""
+    """Return the variables that Ansible's programs get beside the caller's environment."""
     found = {
         "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(
             filter(None, (str(collections()), os.environ.get("ANSIBLE_COLLECTIONS_PATH")))
         ),
-        # ansible-runner turns it off where nobody has set it: a host with another key than the
-        # known one would then be measured, and tuned.
+        # ansible-runner turns it off by default: a host with another key than the known one would
+        # then be measured, and tuned.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_FORCE_COLOR": "0",
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
-        # The main loop would poll each millisecond.
+        # By default the main loop polls each millisecond.
         "ANSIBLE_INTERNAL_POLL_INTERVAL": "0.1",
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
     }
@@ -96,7 +96,7 @@ def environment() -> dict[str, str]:
 
 
 def _present_config() -> str | None:
-    """Return the present folder's ansible.cfg, as Ansible itself would take it: ansible-runner
+    """Return the current folder's ansible.cfg, as Ansible itself would use it: ansible-runner
     starts it in another folder."""
     path = Path("ansible.cfg")
     if "ANSIBLE_CONFIG" in os.environ or not path.is_file():
@@ -107,8 +107,8 @@ def _present_config() -> str | None:
 
 
 def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
-    """Return the hosts of inventories in their order. Raises UsageError where there are none, and
-    HostError where ansible-core isn't there."""
+    """Return the hosts of inventories in their order. Raises UsageError if there are none, and
+    HostError if ansible-core is missing."""
     for one in inventory:
         # With a comma it is a list of hosts.
         if "," not in one and not Path(one).exists():
@@ -141,7 +141,7 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
 
 
 def in_full(inventory: str) -> str:
-    """Return an inventory with its whole path where it is a file: Ansible runs elsewhere."""
+    """Return an inventory with its full path if it is a file: Ansible runs in another folder."""
     return str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
 
 
@@ -151,7 +151,7 @@ def _inventories(inventory: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Hold how a playbook ended: its status, and its last lines where that is a failure."""
+    """Result of a playbook: its status, and its last lines if it failed."""
 
     status: int
     said: str
@@ -167,10 +167,10 @@ def play(
     handler: Callable[[Mapping[str, object]], None],
     check: bool = False,
 ) -> Ended:
-    """Run a playbook of the collection to its end; `handler` gets each event as it comes.
+    """Run a playbook of the collection to its end; `handler` gets each event as it arrives.
 
-    ansible-runner writes the environment and each event into files: they lie in a folder of this
-    user alone, and are removed. Raises HostError where it isn't installed, and what the handler
+    ansible-runner writes the environment and each event into files, which lie in a folder of this
+    user alone and are removed. Raises HostError if it is not installed, and what the handler
     raised, after the playbook was ended.
     """
     try:
@@ -186,12 +186,12 @@ def play(
         if not raised:
             try:
                 handler(event)
-            except BaseException as error:  # runner would lose it in its own thread of events
+            except BaseException as error:  # runner would lose it in its own event thread
                 raised.append(error)
         return False
 
-    # Each worker of Ansible's has a session of its own: runner ends the first process alone, and
-    # they would wait for hosts for hours.
+    # Each worker of Ansible's has a session of its own: runner ends only the first process, and the
+    # workers would wait for hosts for hours.
     running: list[psutil.Process] = []
 
     def is_cancelled() -> bool:
@@ -201,7 +201,7 @@ def play(
             running.extend(psutil.Process().children(recursive=True))
         return True
 
-    # ansible-playbook has a session of its own, so that no signal of ours ends it.
+    # ansible-playbook has a session of its own, so that our signals do not end it.
     with private_folder() as made, ending_signals_call(lambda number, frame: ended.set()):
         limited = made / "hosts.limit"
         limited.write_text("".join(f"{host}\n" for host in limit))
@@ -226,7 +226,7 @@ def play(
             left.kill()
     if raised:
         raise raised[0]
-    # A signal while the last task ended cancels nothing any more, and still is one.
+    # A signal during the end of the last task cancels nothing, but still counts.
     if ended.is_set() or runner.status == "canceled":
         raise KeyboardInterrupt
     if runner.rc is None:
@@ -242,7 +242,7 @@ _SIZE = re.compile(r"([1-9][0-9]*)(%?)")
 
 def batches_of(hosts: Sequence[str], serial: str) -> tuple[tuple[str, ...], ...]:
     """Return the hosts in batches of the sizes that `serial` lists ("1,10%"): numbers of hosts, or
-    shares of all of them, of which the last holds for the rest. Raises UsageError."""
+    shares of all of them; the last size applies to the rest. Raises UsageError."""
     sizes = [_size(word.strip(), len(hosts)) for word in serial.split(",")]
     found: list[tuple[str, ...]] = []
     begin = 0

@@ -1,4 +1,4 @@
-"""Read a fleet's folder to pool its runs: what was planned, and how far each host came."""
+"""Read a fleet's folder to pool its runs: the plan, and each host's progress."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from labctl.store.run_places import find_run
 
 @dataclass(frozen=True, slots=True)
 class FleetFolder:
-    """Read a fleet's folder. Nothing in it is changed but `data`."""
+    """Read a fleet's folder. Only `data` is written."""
 
     path: Path
     record: FleetSweep
 
     @classmethod
     def open(cls, path: Path) -> FleetFolder:
-        """Return the fleet at a path. Raises UsageError where there is none."""
+        """Return the fleet at a path. Raises UsageError if there is none."""
         return cls(path, read_fleet(path))
 
     @classmethod
     def find(cls, results: Path, name: str) -> FleetFolder:
-        """Return the fleet of that name in `results`, or at that path, which has a '/' in it.
-        Raises UsageError."""
+        """Return the fleet of that name in `results`, or at that path (a name with a '/'). Raises
+        UsageError."""
         return cls.open(fleet_path(results, name))
 
     @property
@@ -60,7 +60,7 @@ class FleetFolder:
         yield from (host for host in found if host not in planned)
 
     def state(self, host: str) -> HostState:
-        """Return how far a host came; what can't be read is a failure with that reason."""
+        """Return a host's progress; an unreadable state is a failure with that reason."""
         path = self._state(host)
         if not path.is_file():
             why = "no news"
@@ -72,8 +72,8 @@ class FleetFolder:
         return HostState(host=host, status=str(of.status), reason=of.reason, run=of.run)
 
     def digest(self, host: str) -> str:
-        """Return what identifies the run of a host that is done: the digest that was verified when
-        it was fetched, else the SHA-256 of its archive."""
+        """Return the digest of a finished host's run: the one verified when it was fetched, else
+        the SHA-256 of its archive."""
         if known := read_state(self._state(host)).digest:
             return known
         try:
@@ -86,7 +86,7 @@ class FleetFolder:
             ) from error
 
     def run(self, host: str) -> RunFolder:
-        """Return a host's run, in its archive. Raises BrokenError where there is none."""
+        """Return a host's run, in its archive. Raises BrokenError if there is none."""
         if not self._archive(host).is_file():
             raise BrokenError(
                 f"its {RUN} is missing", hint="'labctl fleet sweep --resume' fetches it again."
@@ -101,5 +101,5 @@ class FleetFolder:
 
 
 def _is_plain(host: str) -> bool:
-    """Return whether a host's name is a folder's own name, which leads nowhere else."""
+    """Return whether a host's name is a plain folder name, which leads nowhere else."""
     return host not in ("", ".", "..") and "/" not in host and "\0" not in host

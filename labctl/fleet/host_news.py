@@ -1,4 +1,4 @@
-"""Read what ansible-runner tells of a host: an event becomes a typed piece of news. Pure."""
+"""Convert ansible-runner's events into typed news of a host. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labctl.base.json import parse_json
 from labctl.base.wording import printable
 
 MOST_SAID: Final = 600
-"""Characters of a host's reason: what it printed may be anything."""
+"""Characters of a host's reason: its output may be anything."""
 
 
 class What(StrEnum):
@@ -24,17 +24,17 @@ class What(StrEnum):
     FAILED = "failed"
     UNREACHABLE = "unreachable"
     STOPPED = "stopped"
-    """The guard stopped its batch before anything was done on it."""
+    """The guard stopped its batch before anything was changed on it."""
     CHANGED = "changed"
-    """Settings or virtual machines of it were changed, and a timer undoes that."""
+    """Its settings or virtual machines were changed, and a timer will undo that."""
     KEPT = "kept"
-    """It was told to keep them."""
+    """It was told to keep the changes."""
     UNDONE = "undone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNews:
-    """Hold news of one host. `run`, `done`, `planned`, `digest`: of its progress.json, where the
+    """Hold news of one host. `run`, `done`, `planned`, `digest`: from its progress.json, if the
     task read it."""
 
     host: str
@@ -57,7 +57,7 @@ _KINDS = {
 
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
-"""Name of a host's run: it becomes a path, and a variable for Ansible, which takes braces for a
+"""Name of a host's run: it becomes a path, and a variable for Ansible, which treats braces as a
 template."""
 
 _GUARD = "Stop where an earlier batch did not pass"
@@ -72,7 +72,7 @@ _LAST = {
     ("", "Keep it"): What.KEPT,
     ("", "Put back what is not kept"): What.UNDONE,
 }
-"""Tasks of roles, by the role's name, and of playbooks, and what it means that they went well."""
+"""Tasks of roles, by the role's name, and of playbooks, and what their success means."""
 
 _LACKING = {
     "needs_reboot": "in force after a reboot of the host",
@@ -80,11 +80,12 @@ _LACKING = {
     "in_guest": "left to do inside the guest",
     "refused": "refused by the kernel",
 }
-"""Keys of what `labctl advise --apply --json` prints, each a list of what isn't in force yet."""
+"""Keys in the output of `labctl advise --apply --json`, each a list of settings not in force
+yet."""
 
 
 def news_of(event: Mapping[str, object]) -> HostNews | None:
-    """Return what an event says of a host; None where it says nothing that is kept."""
+    """Return an event's news of a host; None if it has none to keep."""
     kind = _KINDS.get(str(event.get("event")))
     data = event.get("event_data")
     if kind is None or not isinstance(data, Mapping) or not isinstance(data.get("host"), str):
@@ -113,7 +114,7 @@ def news_of(event: Mapping[str, object]) -> HostNews | None:
 
 
 def _lacking(result: Mapping[str, object]) -> str:
-    """Return what isn't in force though it was applied; "" where all is."""
+    """Return the applied settings that are not in force; "" if all are."""
     said = printed_json(result)
     found = [
         f"{words}: {', '.join(map(str, names))}"
@@ -124,7 +125,7 @@ def _lacking(result: Mapping[str, object]) -> str:
 
 
 def printed_json(result: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the JSON object that a task's command printed; an empty one where it is none."""
+    """Return the JSON object that a task's command printed; an empty one if it printed none."""
     text = str(result.get("stdout", ""))
     try:
         said = parse_json(text[text.find("{") : text.rfind("}") + 1])
@@ -134,7 +135,7 @@ def printed_json(result: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _progress(host: str, task: str, result: Mapping[str, object]) -> HostNews | None:
-    """Return what the host's progress.json says, where that is what the task printed."""
+    """Return the content of the host's progress.json, if the task printed it."""
     said = printed_json(result)
     run = said.get("run")
     if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
@@ -155,8 +156,8 @@ def _count(value: Any) -> int | None:
 
 
 def _reason(result: Mapping[str, object]) -> str:
-    """Return why a task failed: what it printed as an error, else what Ansible says of it."""
-    # labctl prints what it has found, its status 1, on standard output.
+    """Return why a task failed: the error that it printed, else Ansible's message."""
+    # With status 1 labctl prints its findings on standard output.
     keys = ["stderr", "msg", "module_stderr", "stdout"]
     said = [result.get(key) for key in (reversed(keys) if result.get("rc") == 1 else keys)]
     texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]

@@ -1,7 +1,7 @@
-"""Bring a tuning to the hosts of a fleet, batch by batch, and keep how each of them stands.
+"""Roll a tuning out to the hosts of a fleet, batch by batch, and record each host's state.
 
 The playbook decides: a batch is measured again and gated, then changed as a whole or not at all.
-Here its events become what is known of each host.
+This module converts its events into states of hosts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from labctl.rollout.advice import check_name
 from labctl.store.jsonfile import write_json
 from labctl.store.records.tolerant import Record, Text, Whole
 
-# Write a roll-out's folder: what was planned, and how each host stands.
+# Write a roll-out's folder: the plan, and each host's state.
 #
 # fleet-ID/rollouts/ID/rollout.json             the tuning, the seed, the batches of hosts
-# fleet-ID/rollouts/ID/hosts/NAME/state.json    how the host stands
-# fleet-ID/rollouts/ID/hosts/NAME/run.tar.xz    the run that measured the tuning once more
+# fleet-ID/rollouts/ID/hosts/NAME/state.json    the host's state
+# fleet-ID/rollouts/ID/hosts/NAME/run.tar.xz    the run that measured the tuning again
 
 
 SCHEMA: Final = 1
@@ -38,7 +38,7 @@ ROLLOUT: Final = "rollout.json"
 
 
 class Stand(StrEnum):
-    """Say how a host stands in a roll-out."""
+    """State of a host in a roll-out."""
 
     WAITING = "waiting"
     MEASURING = "measuring"
@@ -47,7 +47,8 @@ class Stand(StrEnum):
     NOT_CHANGED = "not changed"
     UNDONE = "undone"
     UNKNOWN = "unknown"
-    """It can't be reached: what is changed on it nobody knows, until its timer has undone it."""
+    """The host is unreachable: whether its changes are in force is unknown until its timer has
+    undone them."""
     NOT_TOUCHED = "not touched"
 
 
@@ -60,8 +61,8 @@ class HostStand(Record):
 
 
 class Rollout(Record):
-    """Hold rollout.json. `runs`: host to its run in the fleet's sweep; `left_out`: hosts that
-    don't get the tuning, with the reason."""
+    """Hold rollout.json. `runs`: host to its run in the fleet's sweep; `left_out`: hosts that do
+    not get the tuning, with the reason."""
 
     fleet: Text
     tuning: Text
@@ -83,7 +84,7 @@ class Rollout(Record):
 
 @dataclass(slots=True)
 class RolloutFolder:
-    """Keep how the hosts of a roll-out stand, in memory and on the disk."""
+    """Keep the states of a roll-out's hosts, in memory and on disk."""
 
     path: Path
     record: Rollout
@@ -91,7 +92,7 @@ class RolloutFolder:
 
     @classmethod
     def create(cls, path: Path, record: Rollout) -> RolloutFolder:
-        """Return a new folder with every host waiting. Raises HostError where it can't be made."""
+        """Return a new folder with every host waiting. Raises HostError if it cannot be made."""
         try:
             path.mkdir(mode=0o700, parents=True)
         except OSError as error:
@@ -104,7 +105,7 @@ class RolloutFolder:
         return made
 
     def change(self, host: str, **changes: Any) -> HostStand:
-        """Change how a host stands; returns that."""
+        """Change a host's state; return it."""
         before = self.stands[host]
         after = before.model_copy(update=changes)
         if after != before:
@@ -122,8 +123,8 @@ class RolloutFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFor:
-    """Hold what the user asks for. `limit`: Ansible's pattern of hosts; `serial`: sizes of the
-    batches; `restore_after`: a time, in words; `seed` None: one is drawn."""
+    """Hold the user's request. `limit`: Ansible's pattern of hosts; `serial`: sizes of the batches;
+    `restore_after`: a time, in words; `seed` None: one is drawn."""
 
     tuning: str
     limit: str | None
@@ -135,8 +136,8 @@ class AskedFor:
 
 
 def planned_rollout(fleet: FleetFolder, inventory: Sequence[str], asked: AskedFor) -> Rollout:
-    """Return the plan for the hosts that may take the tuning. Raises UsageError where there is
-    none, HostError where Ansible isn't there."""
+    """Return the plan for the hosts that may take the tuning. Raises UsageError if there is none,
+    HostError if Ansible is missing."""
     check_name(fleet.name, asked.tuning)
     found = taken(fleet)
     may = hosts_that_may(judge_fleet(found.rows, found.states), asked.tuning)
@@ -186,14 +187,14 @@ _ASKED: Final = "Ask what would change"
 _SHOWN: Final = "Show the settings as they will be"
 
 Watching = Callable[[str, HostStand, HostNews], None]
-"""Function that hears of each host's news, with how the host stands then."""
+"""Function that gets each host's news, with the host's state then."""
 
 
 def roll_out(folder: RolloutFolder, how: HowToReach, hosts_runs: str, watching: Watching) -> None:
-    """Carry the roll-out out. `hosts_runs`: the folder on each host with its run of the fleet.
+    """Run the roll-out. `hosts_runs`: the folder on each host with its run of the fleet.
 
-    Ctrl-C ends Ansible; what isn't kept by then, the hosts' timers undo. Raises BrokenError where
-    Ansible ended before it came to any host.
+    Ctrl-C ends Ansible; the hosts' timers undo changes that are not kept by then. Raises
+    BrokenError if Ansible ended before it reached any host.
     """
     heard = _Heard(folder, watching)
     ended = play(
@@ -210,8 +211,8 @@ def roll_out(folder: RolloutFolder, how: HowToReach, hosts_runs: str, watching: 
 
 
 def foreseen(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[str, str]:
-    """Return what would change on each host that could say: lines of settings as they are, after a
-    '-', and as they would be, after a '+'. Changes nothing. Why others couldn't, the folder has."""
+    """Return the changes on each host that could report them: present lines of settings after a
+    '-', and new ones after a '+'. Changes nothing. The folder says why others could not."""
     shown: dict[str, str] = {}
 
     def hear(event: Mapping[str, object]) -> None:
@@ -282,17 +283,17 @@ def _variables(folder: RolloutFolder, how: HowToReach, hosts_runs: str) -> dict[
 
 
 class _Heard:
-    """Keep how the hosts stand with what the playbook tells of them."""
+    """Update the hosts' states from the playbook's events."""
 
     def __init__(self, folder: RolloutFolder, watching: Watching) -> None:
         self._folder = folder
         self._watching = watching
         self._changing: set[str] = set()
-        """Hosts on which something may be changed and isn't kept."""
+        """Hosts on which something may have been changed and is not kept."""
         self.begun: set[str] = set()
 
     def event(self, event: Mapping[str, object]) -> None:
-        """Take an event of ansible-runner."""
+        """Process an event of ansible-runner."""
         news = news_of(event)
         if news is None or news.host not in self._folder.stands:
             return
@@ -332,7 +333,7 @@ class _Heard:
                 return {}
 
     def close(self, why: str) -> None:
-        """Say how hosts stand that Ansible was not done with."""
+        """Set the states of hosts that Ansible did not finish."""
         fine = (Stand.KEPT, Stand.WAITING)
         stopped = any(one.stand not in fine for one in self._folder.stands.values())
         for host, one in self._folder.stands.items():
@@ -353,7 +354,7 @@ class _Heard:
 
 
 def _bare(reason: str) -> str:
-    """Return a reason without what the state says already."""
+    """Return a reason without the part that the state says already."""
     for known in ("not changed: ", "undone on this host: ", "not touched: "):
         reason = reason.removeprefix(known)
     return reason

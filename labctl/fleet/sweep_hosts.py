@@ -1,4 +1,4 @@
-"""Have every host of a fleet measure the same study, and keep how far each came."""
+"""Have every host of a fleet measure the same study, and record each host's progress."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from labctl.store.jsonfile import newer, read_json, write_json
 from labctl.store.records.as_made import whole
 from labctl.store.records.tolerant import Record, Text, Whole
 
-# Write a fleet's folder: what was planned, and how far each host came.
+# Write a fleet's folder: the plan, and each host's progress.
 #
 # fleet-ID/fleet.json                  the study, the seed, the batches of hosts
-# fleet-ID/hosts/NAME/state.json       how far the host came
+# fleet-ID/hosts/NAME/state.json       the host's progress
 # fleet-ID/hosts/NAME/run.tar.xz       its run, as 'labctl run export' packs one
-# fleet-ID/data/                       what of it is pooled (labctl/fleet/table.py)
+# fleet-ID/data/                       its pooled part (labctl/fleet/table.py)
 #
-# What pools runs reads it as well (labctl/fleet/fleet_folder.py), by the records of this module.
+# labctl/fleet/fleet_folder.py reads it to pool runs, by the records of this module.
 
 
 SCHEMA: Final = 1
@@ -44,7 +44,7 @@ class Status(StrEnum):
 
 class StateRecord(Record):
     """Hold a host's state.json. `batch`: the number of its batch, from 1; `digest`: of its run's
-    content, as its host had it."""
+    content, as computed on the host."""
 
     status: Status = Status.WAITING
     reason: Text = ""
@@ -54,7 +54,7 @@ class StateRecord(Record):
 
 
 class FleetSweep(Record):
-    """Hold fleet.json: what was asked for, so that it can be gone on with."""
+    """Hold fleet.json: the request, so that it can be resumed."""
 
     study: Text
     study_digest: Text
@@ -63,7 +63,7 @@ class FleetSweep(Record):
     started: Text
     command: tuple[Text, ...]
     options: tuple[Text, ...] = ()
-    """More words of `labctl sweep`."""
+    """Further options of `labctl sweep`."""
     inventory: tuple[Text, ...]
     serial: Text
     policy: Text | None = None
@@ -77,7 +77,7 @@ class FleetSweep(Record):
 
 
 def check_names(hosts: Sequence[str]) -> None:
-    """Raise UsageError for a host whose name can't be a folder's."""
+    """Raise UsageError for a host whose name cannot be a folder's."""
     for host in hosts:
         if not _NAME.fullmatch(host):
             raise UsageError(
@@ -88,14 +88,14 @@ def check_names(hosts: Sequence[str]) -> None:
 
 
 def fleet_path(results: Path, name: str) -> Path:
-    """Return the folder of the fleet of that name in `results`, or that path, which has a '/' in
-    it."""
+    """Return the folder of the fleet of that name in `results`, or that path (a name with a
+    '/')."""
     return Path(name) if "/" in name else results / name
 
 
 def read_fleet(path: Path) -> FleetSweep:
-    """Return what a fleet's folder was asked for. Raises UsageError where there is none or a newer
-    labctl wrote it, BrokenError where its fleet.json isn't whole."""
+    """Return the request of a fleet's folder. Raises UsageError if there is none or a newer labctl
+    wrote it, BrokenError if its fleet.json is damaged."""
     if not (path / FLEET).is_file():
         raise UsageError(
             f"{path} is not the folder of a fleet: it has no {FLEET}",
@@ -105,7 +105,7 @@ def read_fleet(path: Path) -> FleetSweep:
 
 
 def read_state(path: Path) -> StateRecord:
-    """Return a host's state.json. Raises BrokenError where it isn't whole."""
+    """Return a host's state.json. Raises BrokenError if it is damaged."""
     return _read(StateRecord, path, "Remove it, and its host is checked again.")
 
 
@@ -121,14 +121,14 @@ def _read(kind: type[R], path: Path, hint: str) -> R:
 
 @dataclass(frozen=True, slots=True)
 class SweepFolder:
-    """Write the folder of a fleet's sweep, and read it to go on with it."""
+    """Write the folder of a fleet's sweep, and read it to resume."""
 
     path: Path
     record: FleetSweep
 
     @classmethod
     def create(cls, path: Path, record: FleetSweep) -> SweepFolder:
-        """Return a new folder with every host waiting. Raises HostError where it can't be made."""
+        """Return a new folder with every host waiting. Raises HostError if it cannot be made."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=0o700)
@@ -147,7 +147,7 @@ class SweepFolder:
     @classmethod
     def find(cls, results: Path, name: str) -> SweepFolder:
         """Return the fleet of that name in `results`, or at that path. Raises UsageError, and
-        BrokenError for a fleet.json that isn't whole."""
+        BrokenError for a damaged fleet.json."""
         path = fleet_path(results, name)
         record = read_fleet(path)
         check_names(record.hosts)
@@ -158,11 +158,11 @@ class SweepFolder:
         return self.path / "hosts" / name
 
     def state(self, host: str) -> StateRecord:
-        """Return how far a host came. Raises BrokenError where that can't be read."""
+        """Return a host's progress. Raises BrokenError if it cannot be read."""
         return read_state(self.host(host) / STATE)
 
     def write_state(self, host: str, state: StateRecord) -> None:
-        """Write how far a host came; whole or not at all."""
+        """Write a host's progress; completely or not at all."""
         content = {"schema": SCHEMA, **state.model_dump(mode="json")}
         write_json(self.host(host) / STATE, content, below=self.path)
 
@@ -178,12 +178,13 @@ class SweepFolder:
 PLAYBOOK = "labctl.lab.sweep"
 
 Watching = Callable[[str, StateRecord, HostNews], None]
-"""Function that hears of each host's news, with the host's state as it is then."""
+"""Function that gets each host's news, with the host's state then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToReach:
-    """Say how hosts are reached, which may differ each time. `variables`: more of the roles'."""
+    """Hold how to reach the hosts, which may differ each time. `variables`: further ones of the
+    roles'."""
 
     inventory: Sequence[str]
     forks: int
@@ -191,11 +192,11 @@ class HowToReach:
 
 
 def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watching) -> None:
-    """Carry the sweep out on every host that isn't done, batch by batch.
+    """Run the sweep on every host that is not done, batch by batch.
 
-    Ansible ends a play where all hosts of a batch are lost. The rest goes on in another, unless
-    the gate doesn't let it: then the hosts that are left are 'not touched'. Ctrl-C stops no host.
-    Raises BrokenError where Ansible ended before it came to any host.
+    Ansible ends a play if all hosts of a batch are lost. The rest continues in another, unless the
+    gate forbids it: then the remaining hosts are 'not touched'. Ctrl-C stops no host. Raises
+    BrokenError if Ansible ended before it reached any host.
     """
     left = _not_done(fleet)
     while left:
@@ -220,8 +221,8 @@ def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watch
 
 
 def _why_stopped(fleet: SweepFolder, *, is_first: bool) -> str:
-    """Return why the gate lets no other host begin; "" where it does. As the guard of the role
-    labctl_gate, which sees the hosts of its own play alone."""
+    """Return why the gate lets no other host begin; "" if it does. It decides as the guard of the
+    role labctl_gate, which sees only the hosts of its own play."""
     if fleet.record.policy is None:
         return ""
     if broken := _gated(fleet, passed=False):
@@ -278,7 +279,7 @@ def _variables(
 
 
 class _Heard:
-    """Keep the hosts' states with what a playbook tells of them."""
+    """Update the hosts' states from a playbook's events."""
 
     def __init__(self, fleet: SweepFolder, watching: Watching) -> None:
         self._fleet = fleet
@@ -290,7 +291,7 @@ class _Heard:
         self.stopped = ""
 
     def event(self, event: Mapping[str, object]) -> None:
-        """Take an event of ansible-runner."""
+        """Process an event of ansible-runner."""
         news = news_of(event)
         if news is None or news.host not in self._hosts:
             return

@@ -1,12 +1,12 @@
-"""Keep what hosts measured as two Parquet tables by day, and read them back a part at a time.
+"""Keep hosts' results as two Parquet tables by day, and read them back a part at a time.
 
-    data/effects/day=2026-11-24/host-NAME.parquet   a row per comparison, and per baseline level
-    data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
-    data/samples/day=2026-11-24/...                 a row per reading of every attempt
+data/effects/day=2026-11-24/host-NAME.parquet   a row per comparison, and per baseline level
+data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
+data/samples/day=2026-11-24/...                 a row per reading of every attempt
 
-A host's file is written by the first report after its run arrived, whole or not at all. `compact`
-merges a day's files into one and removes them. Each file names its hosts and the digests of their
-runs: of a host that is in two files, as after a crash while merging, one is read.
+A host's file is written by the first report after its run arrived, completely or not at all.
+`compact` merges a day's files into one and removes them. Each file names its hosts and the digests
+of their runs; of a host in two files, for example after a crash while merging, one is read.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from labctl.store.run_folder import LoadedRun
 EFFECTS: Final = "effects"
 SAMPLES: Final = "samples"
 SCHEMA: Final = 1
-"""Version of both tables' layout. Raised when a column goes or changes its meaning."""
+"""Version of both tables' layout, raised when a column is removed or changes its meaning."""
 
 COMPACTED: Final = "hosts.parquet"
 _HOSTS_KEY: Final = b"labctl.fleet.hosts"
 _SCHEMA_KEY: Final = b"labctl.fleet.schema"
 _ROWS_AT_ONCE: Final = 1 << 17
-"""Rows of a row group: what reading one host of a merged day takes."""
+"""Rows of a row group: the amount to read for one host of a merged day."""
 _TEXT: Final = pa.dictionary(pa.int32(), pa.string())
-"""Texts in memory: references into a list of them. Files hold plain texts."""
+"""Type of texts in memory: references into a list. Files hold plain texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def pieces(data: Path, table: str) -> list[Piece]:
 
 
 def landed(found: Sequence[Piece], digests: Mapping[str, str]) -> dict[str, Piece]:
-    """Return for each host one file that holds the run with that digest: a merged one, if any."""
+    """Return for each host one file that holds the run with that digest, preferably a merged
+    one."""
     chosen: dict[str, Piece] = {}
     for piece in sorted(found, key=lambda piece: not piece.is_compacted):
         for host, digest in piece.hosts.items():
@@ -104,7 +105,7 @@ def landed(found: Sequence[Piece], digests: Mapping[str, str]) -> dict[str, Piec
 
 def read(chosen: Mapping[str, Piece], columns: Sequence[str], where: Any = None) -> Iterator[Any]:
     """Yield record batches of these hosts, with only these columns and the rows for which the
-    pyarrow expression `where` holds. Row groups without such rows are passed over."""
+    pyarrow expression `where` holds. Row groups without such rows are skipped."""
     by_path: dict[Path, list[str]] = {}
     for host, piece in chosen.items():
         by_path.setdefault(piece.path, []).append(host)
@@ -176,11 +177,11 @@ def _table(path: Path) -> Any:
 
 
 def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
-    # The first file's columns alone would be taken: what it lacks would be lost of all.
+    # Otherwise the first file's columns would apply, and others' additional columns would be lost.
     schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
     source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
     there = [name for name in columns if name in source.schema.names]
-    # Batches that are read ahead take memory, and gain nothing here.
+    # Read-ahead takes memory, and gains nothing here.
     yield from source.to_batches(
         columns=there, filter=where, batch_readahead=2, fragment_readahead=2
     )
@@ -202,7 +203,7 @@ def _piece(path: Path) -> Piece:
 
 @contextmanager
 def _writing(path: Path, schema: Any, hosts: Mapping[str, str]) -> Iterator[Any]:
-    """Yield a Parquet writer whose file is there whole at the end, or not at all."""
+    """Yield a Parquet writer whose file exists completely at the end, or not at all."""
     about = {
         _HOSTS_KEY: json.dumps(dict(hosts)),
         _SCHEMA_KEY: str(SCHEMA),
@@ -217,7 +218,7 @@ def _writing(path: Path, schema: Any, hosts: Mapping[str, str]) -> Iterator[Any]
 
 
 def _common(schemas: Sequence[Any]) -> Any:
-    """Return one schema for files of which some have columns that others lack."""
+    """Return one schema for files whose columns differ."""
     whole = pa.unify_schemas(schemas)
     return pa.schema([(one.name, _in_memory(one.type)) for one in whole])
 
@@ -235,7 +236,7 @@ def _encoded(rows: Any) -> Any:
 
 
 def _fitted(rows: Any, schema: Any) -> Any:
-    """Return the rows with the columns of a schema; those that they lack are null."""
+    """Return the rows with the columns of a schema; missing ones are null."""
     columns = [
         rows[one.name].cast(one.type)
         if one.name in rows.schema.names
@@ -245,7 +246,7 @@ def _fitted(rows: Any, schema: Any) -> Any:
     return pa.table(columns, schema=schema)
 
 
-# Take hosts' runs into the fleet's tables with the next report, and read the effects back.
+# Add hosts' runs to the fleet's tables with the next report, and read the effects back.
 
 
 _TYPES = {
@@ -257,7 +258,7 @@ _TYPES = {
     "boots": pa.int64(),
     "blocks": pa.int64(),
 }
-"""Types of the columns of effects that are no text."""
+"""Types of the columns of effects that are not text."""
 _OF_RUN = ("run", "started", "study_digest")
 _FACTS = tuple(one.name for one in fields(HostFacts))
 _EFFECT = tuple(one.name for one in fields(HostEffect))
@@ -265,17 +266,17 @@ _EFFECT = tuple(one.name for one in fields(HostEffect))
 
 @dataclass(slots=True)
 class Taken:
-    """Hold what of a fleet can be pooled: the rows, and how far each host came."""
+    """Hold what can be pooled of a fleet: the rows, and each host's progress."""
 
     rows: list[HostRow] = field(default_factory=list)
     states: list[HostState] = field(default_factory=list)
 
 
 def take_in(fleet: FleetFolder, host: str) -> None:
-    """Take in a host's run. Raises LabctlError where it can't be read, or is of another study."""
+    """Add a host's run. Raises LabctlError if it cannot be read, or is of another study."""
     run = fleet.run(host).load()
     check_study(fleet, run.plan)
-    # An archive has the name of its file; the state has the run's own.
+    # An archive's name is its file's; the state has the run's own.
     write_run(fleet, host, replace(run, name=fleet.state(host).run or run.name))
 
 
@@ -290,13 +291,13 @@ def write_run(fleet: FleetFolder, host: str, run: LoadedRun) -> None:
     """Judge a run, and write its effects and samples as those of a host."""
     day, digest = _day(run), fleet.digest(host)
     write_host(fleet.data, SAMPLES, day, host, digest, samples_table(run))
-    # Last, since it is what says that the host has been taken in.
+    # Last, because it marks the host as added.
     write_host(fleet.data, EFFECTS, day, host, digest, _effects_table(run))
 
 
 def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -> Taken:
     """Return the primary effects and levels of all hosts that are done. Runs that have arrived
-    since are taken in first; `tell` gets each of those hosts."""
+    since are added first; `tell` gets each of those hosts."""
     states, digests = _present(fleet)
     known = landed(pieces(fleet.data, EFFECTS), digests)
     for place, state in enumerate(states):
@@ -316,7 +317,7 @@ def taken(fleet: FleetFolder, tell: Callable[[str], None] = lambda host: None) -
 
 
 def exploratory(fleet: FleetFolder, tuning: str, hosts: Collection[str]) -> list[HostRow]:
-    """Return the effects of a tuning beside the primary ones, of some hosts that were taken in."""
+    """Return a tuning's effects other than the primary ones, for some hosts that were added."""
     digests = {host: fleet.digest(host) for host in hosts}
     known = landed(pieces(fleet.data, EFFECTS), digests)
     where = (pc.field("role") == str(Role.EXPLORATORY)) & (pc.field("tuning") == tuning)
@@ -330,7 +331,7 @@ def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
 
 
 def _present(fleet: FleetFolder) -> tuple[list[HostState], dict[str, str]]:
-    """Return how far each host came, and the digests of the runs of those that are done."""
+    """Return each host's progress, and the digests of the runs of those that are done."""
     states, digests = [], {}
     for host in fleet.hosts():
         state = fleet.state(host)
@@ -348,7 +349,7 @@ def _unread(state: HostState, error: LabctlError) -> HostState:
 
 
 def _day(run: LoadedRun) -> str:
-    """Return the day on which a run began, in UTC; "unknown" of one that doesn't say."""
+    """Return the day on which a run began, in UTC; "unknown" if it has no start time."""
     try:
         began = datetime.fromisoformat(run.run.started_at or "")
         return began.astimezone(UTC).date().isoformat()
@@ -378,7 +379,7 @@ def _read(known: Mapping[str, Piece], where: Any) -> Iterator[HostRow]:
 def _rows(batch: Any) -> Iterator[HostRow]:
     """Yield a batch's rows; hosts of equal facts share them."""
     known: dict[tuple[str, ...], HostFacts] = {}
-    # A column that a later version adds is absent from what earlier ones wrote.
+    # A column that a later version adds is missing from earlier files.
     there = frozenset(batch.schema.names)
     columns = [
         batch.column(name).to_pylist() if name in there else [None] * len(batch)

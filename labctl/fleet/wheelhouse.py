@@ -1,4 +1,5 @@
-"""Make one file of all that labctl needs of Python, for hosts without a network or a compiler."""
+"""Make one file of all Python packages that labctl needs, for hosts without a network or a
+compiler."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ REQUIREMENTS: Final = "requirements.txt"
 PYTHONS: Final = ("3.11", "3.13")
 """Releases of Python in Debian 12 and 13."""
 _BUILT: Final = "libvirt-python"
-"""Published as source alone: built for the Python that runs this. Hosts with another one have the
-distribution's own (python3-libvirt)."""
+"""Packages published only as source: built for the Python that runs this. Hosts with another Python
+use the distribution's own (python3-libvirt)."""
 _LONGEST_S: Final = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def pinned(root: str = "labctl") -> dict[str, str]:
-    """Return the packages that one needs, and those need, with the versions that are installed
-    here: what this labctl was tested with is what hosts get. Extras are left out."""
+    """Return the packages that a package needs, recursively, with the versions installed here:
+    hosts get the versions that this labctl was tested with. Extras are left out."""
     found: dict[str, str] = {}
     todo = [root]
     while todo:
@@ -51,16 +52,16 @@ def pinned(root: str = "labctl") -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """Return the one form of a package's name."""
+    """Return the canonical form of a package's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def make_wheelhouse(target: Path) -> int:
     """Write the wheelhouse, a tar file of wheels for each of PYTHONS and the one that runs this,
-    with their SHA-256; returns how many there are.
+    with their SHA-256; return how many there are.
 
-    libvirt-python is built here, against this distribution's headers, for this Python alone.
-    Raises UsageError where labctl isn't a checkout's, ProcessError where pip fails.
+    libvirt-python is built here, against this distribution's headers, for this Python alone. Raises
+    UsageError if labctl does not run from a checkout, ProcessError if pip fails.
     """
     checkout = shipped_data()
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -91,7 +92,7 @@ def make_wheelhouse(target: Path) -> int:
 
 
 def _requirements(wheels: Iterable[Path], own: str) -> str:
-    """Return the lines for pip, one a package with the digests of all its wheels."""
+    """Return the lines for pip, one per package with the digests of all its wheels."""
     digests: dict[tuple[str, str], list[str]] = {}
     for wheel in wheels:
         name, version, *_ = wheel.name.split("-")
@@ -106,7 +107,7 @@ def _requirements(wheels: Iterable[Path], own: str) -> str:
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who made the file and when: the same wheels make the same wheelhouse."""
+    """Leave out who made the file and when, so that the same wheels make the same wheelhouse."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o644

@@ -21,8 +21,7 @@ EMPTYING_S = 2.0  # for a cgroup to let go of killed processes, or of its real-t
 
 class Cgroup:
     """Limit a command by a cgroup of its own, at the top of each hierarchy that has one of its
-    controllers: there it competes with all that runs in the groups beside it, whose weight is 100.
-    """
+    controllers. There it competes with the groups beside it, whose weight is 100."""
 
     def __init__(self, wanted: dict[str, Any], realtime: bool) -> None:
         asks = {
@@ -31,7 +30,7 @@ class Cgroup:
             "cpuset": wanted.get("cpus"),
         }
         found = {name: hierarchy(name) for name, asked in asks.items() if asked}
-        # One group of v2 is for all controllers, so it would be out of the one that limits us.
+        # A v2 group covers all controllers, so it would leave the group that limits us.
         beside = [root for version, root in found.values() if version == 2]
         if beside and "memory" not in found and own_memory(beside[0], 2, "memory.max") < ALL:
             found["memory"] = hierarchy("memory")
@@ -58,7 +57,7 @@ class Cgroup:
                 self.enabled.append((passed_on, name))
         folder = self.folders[name]
         if folder in self.made or folder in self.renewed:
-            return  # one of v2 is for all controllers
+            return  # a v2 group covers all controllers
         if os.path.isdir(folder):
             # Its maker removes it; a new one holds no pages and has counted nothing yet.
             remove_cgroup(folder)
@@ -74,7 +73,8 @@ class Cgroup:
             self.set("cpu", "cpu.weight", weight or 100)
             self.set("cpu", "cpu.max", "%s %d" % (quota_us or "max", PERIOD_US))
         elif "cpu" in self.version:
-            # As the kernel makes shares of a weight (kernel/sched/core.c, cpu_weight_write_u64).
+            # As the kernel derives shares from a weight (kernel/sched/core.c,
+            # cpu_weight_write_u64).
             self.set("cpu", "cpu.shares", max(2, (weight or 100) * 1024 // 100))
             self.set("cpu", "cpu.cfs_period_us", PERIOD_US)
             self.set("cpu", "cpu.cfs_quota_us", quota_us or -1)
@@ -117,7 +117,7 @@ class Cgroup:
             write_value(folder + "/cgroup.procs", "0")
 
     def in_force(self, member: str) -> dict[str, Any]:
-        """Return each file's value as it was set and as it is found, and how the command fared."""
+        """Return each file's value as set and as read back, and how the command fared."""
         events = {1: "/memory.oom_control", 2: "/memory.events"}[self.version.get("memory", 2)]
         kills = re.search(
             r"^oom_kill (\d+)$", read_text(self.folders.get("memory", "") + events) or "", re.M
@@ -133,7 +133,8 @@ class Cgroup:
         }
 
     def remove(self) -> None:
-        """Remove what is ours and end what is in it. A folder that labctl has made, it removes."""
+        """Remove our groups and end the processes in them. labctl removes the folders that it
+        made."""
         while self.made:
             remove_cgroup(self.made[-1])
             self.made.pop()
@@ -144,11 +145,11 @@ class Cgroup:
 
 
 def hierarchy(controller: str) -> tuple[int, str]:
-    """Return by which version's rules the kernel has a controller, and where it is mounted; it is
-    mounted here where it isn't (cgroups(7), "/proc files")."""
+    """Return the controller's cgroup version in this kernel, and its mount point; it is mounted
+    here if needed (cgroups(7), "/proc files")."""
     rows = [line.split() for line in (read_text("/proc/cgroups") or "").splitlines()[1:]]
     on = {name: number for name, number, _, enabled in rows if enabled == "1"}
-    # Number 0 is v2's, and newer kernels leave out those that v1 doesn't have. Those of one v1
+    # Number 0 is v2's, and newer kernels leave out controllers that v1 lacks. Those of one v1
     # hierarchy are mounted together or not at all.
     is_v2 = on.get(controller, "0") == "0"
     together = [name for name in on if on[name] == on.get(controller)]
@@ -164,7 +165,7 @@ def hierarchy(controller: str) -> tuple[int, str]:
 
 
 def cgroup_mount(kind: str, controller: str) -> str | None:
-    """Return where the root of a hierarchy is mounted (proc_pid_mountinfo(5))."""
+    """Return the mount point of a hierarchy's root (proc_pid_mountinfo(5))."""
     for line in (read_text("/proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, (found, _, options) = left.split(), right.split(None, 2)
@@ -175,7 +176,7 @@ def cgroup_mount(kind: str, controller: str) -> str | None:
 
 
 def own_memory(root: str, version: int, name: str) -> int:
-    """Return the limit of the group that this program is in, which the new one is not below."""
+    """Return the memory limit of this program's group; the new group's is not below it."""
     wanted = "" if version == 2 else "memory"
     for line in (read_text("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""Start a program that is placed and waits for its go."""
+"""Start a program that is placed and waits for its start signal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def start_child(
         os.sched_setscheduler(0, POLICIES[policy], parameter)
         become(request)
         if request.get("keeps_orphans"):
-            # A server's are its own, and not what a command has left behind.
+            # A server's orphans are its own, not those of a command.
             adopt_orphans()
         os.close(ready_read)
         os.close(ready_write)

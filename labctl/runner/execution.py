@@ -20,7 +20,7 @@ from labctl.runner.steps import make_folder, run_step
 
 def execute(connection: Connection, request: dict[str, Any]) -> None:
     folder = folder_of(request)
-    # Commands of labctl's own may leave something running, as a recorder.
+    # Commands of labctl's own may leave something running, for example a recorder.
     kept = None if request.get("work") is None else children()
     cgroup: Cgroup | None = None
     try:
@@ -30,7 +30,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
             run_step("setup", argv, request, folder)
         pid, go = start_child(request, folder, cgroup=cgroup)
         threads_before = [placed(pid, pid)]
-        # Before it ends: v1 shows where it was of no process that has.
+        # Read before it ends: v1 shows no cgroup of an ended process.
         member = read_text("/proc/%d/cgroup" % pid) or ""
         before = counters()
         ticks_before = servers_ticks()
@@ -45,13 +45,13 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         started = time.monotonic_ns()
         os.write(go, b"g")
         os.close(go)
-        # Left a zombie, which still shows its policy and affinity.
+        # Not reaped yet: a zombie still shows its policy and affinity.
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         ended = time.monotonic_ns()
         connection.send(request, event="exited")
         signal.setitimer(signal.ITIMER_REAL, 0)
         after = counters()
-        # What the command left running is in nobody's rusage.
+        # No rusage contains processes that the command left running.
         left = set() if kept is None else children() - kept - {pid}
         ticks = servers_ticks() - ticks_before + ticks_of(left)
         threads_after = threads_of_session(pid)
@@ -68,7 +68,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         for argv in request.get("after", ()) if status == 0 else ():
             run_step("after", argv, request, folder)
         if cgroup is not None:
-            cgroup.remove()  # before the answer, after which this program may be ended
+            cgroup.remove()  # before the answer, after which this program may be killed
         connection.send(
             request,
             event="result",
@@ -99,7 +99,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
 
 
 def folder_of(request: dict[str, Any]) -> str:
-    """Return the empty folder of a command: a name of its own, or the one that is asked for."""
+    """Return the empty folder of a command: a new name, or the requested one."""
     if request.get("work") is None:
         return tempfile.mkdtemp(prefix="labctl-", dir=request.get("folder") or None)
     if not SERVERS:

@@ -1,4 +1,4 @@
-"""Make and mount the file systems that servers and commands find filled."""
+"""Make and mount the file systems that servers and commands use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOUNTED: list[str] = []
 
 
 def make_file_system(wanted: dict[str, Any]) -> None:
-    """Make a file system, have it filled, and mount it with nothing of it in memory."""
+    """Make a file system, have it filled, and mount it with an empty cache."""
     device, at = wanted["device"], wanted["at"]
     run_step("making a file system", [*NEW_FILE_SYSTEM, device], {}, "/", PREPARE_S)
     os.makedirs(at, exist_ok=True)
@@ -28,14 +28,15 @@ def make_file_system(wanted: dict[str, Any]) -> None:
         os.chown(at, *ids_of(wanted["user"]))
     for argv in wanted["prepare"]:
         run_step("prepare", argv, wanted, at, PREPARE_S)
-    # A mount namespace made meanwhile holds the file system, and unmounting then flushes nothing.
+    # A mount namespace made meanwhile keeps the file system mounted, and unmounting flushes
+    # nothing.
     run_step("flushing", ["sync", "--file-system", at], {}, "/")
     unmount(at)
     mount(device, at)
 
 
 def mount(device: str, at: str) -> None:
-    # A file gets a loop device, which goes with the mount (mount(8)).
+    # A file gets a loop device, which is removed on unmounting (mount(8)).
     run_step("mounting", ["mount", device, at], {}, "/")
     MOUNTED.append(at)
 

@@ -1,4 +1,4 @@
-"""Collect what commands wrote, up to limits."""
+"""Collect the output of commands, up to limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tail_of(path: str, most: int) -> bytes:
 
 
 def left_in(folder: str, patterns: list[str]) -> dict[str, str]:
-    """Return what a command wrote: its output, and the files that these names and globs cover."""
+    """Return a command's results: its output, and the files that match these names and globs."""
     names = [".stdout", ".stderr"]
     for name in sorted(os.listdir(folder)):
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
@@ -43,7 +43,7 @@ def left_in(folder: str, patterns: list[str]) -> dict[str, str]:
 
 
 def at_limit(folder: str, largest: int | None) -> str | None:
-    """Return which file has grown as large as it may, so that the command was kept from more."""
+    """Return the file that has reached its size limit, so that the command could write no more."""
     if largest is None:
         return None
     for name in sorted(os.listdir(folder)):

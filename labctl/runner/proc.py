@@ -1,4 +1,4 @@
-"""Read what the kernel says of processes and threads: proc(5)."""
+"""Read the kernel's data on processes and threads: proc(5)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def placed(pid: int, tid: int) -> dict[str, Any] | None:
 
 
 def threads_of_session(leader: int) -> list[dict[str, Any]]:
-    """Return the threads of a command that still exist: its own, and those of what it has
-    started.
-    """
+    """Return the threads of a command that still exist: its own, and its descendants'."""
     found = [placed(leader, leader)]
     for name in os.listdir("/proc"):
         stat = read_text("/proc/%s/stat" % name) if name.isdigit() else None
@@ -79,8 +77,8 @@ def tree_of(root: int, parent_of: dict[int, int]) -> set[int]:
 
 
 def ticks_of(roots: set[int]) -> int:
-    """Return clock ticks of CPU time of these processes, their descendants, and what all of them
-    have waited for (proc_pid_stat(5), fields 14 to 17)."""
+    """Return clock ticks of CPU time of these processes, their descendants, and all reaped children
+    (proc_pid_stat(5), fields 14 to 17)."""
     if not roots:
         return 0
     parent_of = parents()

@@ -1,5 +1,5 @@
-"""Tell what running a program takes: its file, loader, libraries and interpreters, with their
-hashes."""
+"""Find the files that a program needs to run: its file, loader, libraries and interpreters, with
+their hashes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DEEPEST = 4
 
 
 def hash_programs(paths: list[str]) -> dict[str, Any]:
-    """Return each program's files with their SHA-256, read as a command that runs it now would have
-    them; or the problem that kept us from it."""
+    """Return each program's files with their SHA-256, as a command that runs it now would read
+    them; or the problem that prevented it."""
     digests: dict[str, str] = {}
     programs: dict[str, Any] = {}
     for path in paths:
@@ -35,8 +35,8 @@ def hash_programs(paths: list[str]) -> dict[str, Any]:
 
 
 def files_of(path: str, depth: int = 0) -> tuple[list[str], bool]:
-    """Return the files that running a program takes, and whether a script is among them: what a
-    script starts itself nobody can tell."""
+    """Return the files that a program needs to run, and whether a script is among them: the
+    programs that a script starts are unknown."""
     with open(path, "rb") as file:
         line = file.readline(LONGEST_LINE)
     if line[:2] != b"#!":
@@ -79,11 +79,11 @@ def loader_of(path: str) -> str | None:
 
 
 def libraries_of(path: str, loader: str) -> list[str]:
-    """Return what the loader maps for a program before its first instruction.
+    """Return the files that the loader maps for a program before its first instruction.
 
-    The loader is asked, not imitated: its cache, preloads and the CPU's capabilities decide too. It
-    is given the file that a link leads to: beside that one the program's own libraries lie ($ORIGIN
-    in ld.so(8)).
+    The loader itself reports them: they depend on its cache, preloads and the CPU's capabilities.
+    It gets the target of a link, because the program's own libraries lie beside that ($ORIGIN in
+    ld.so(8)).
     """
     done = subprocess.run(
         [loader, "--list", os.path.realpath(path)],
@@ -97,7 +97,7 @@ def libraries_of(path: str, loader: str) -> list[str]:
     for line in lines:
         target = line.strip().partition(" => ")[2] or line.strip()
         target = target.rpartition(" (0x")[0] or target
-        if target.startswith("/"):  # the kernel's own, linux-vdso.so.1, is no file
+        if target.startswith("/"):  # the kernel's own, linux-vdso.so.1, is not a file
             found.append(target)
         elif target == "not found":
             raise ValueError("the loader of %s printed: %s" % (path, line.strip()))

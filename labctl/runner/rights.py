@@ -1,4 +1,4 @@
-"""Make a child the user, with the rights and the limits, that a command is to have."""
+"""Give a child its command's user, privileges and limits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CAPABILITIES = {
     "sys_nice": 23,
     "perfmon": 38,
 }
-# Of programs that come with an environment of their own: what every machine can grant, whatever the
-# shell was that started labctl natively, and whatever systemd gives its services in a guest.
+# Limits of programs with an environment of their own: values that every machine can grant, whatever
+# shell started labctl natively, and whatever systemd gives its services in a guest.
 LIMITS = {
     resource.RLIMIT_CORE: (0, 0),
     resource.RLIMIT_MEMLOCK: (8 << 20, 8 << 20),
@@ -39,7 +39,7 @@ LIMITS = {
 
 
 def become(request: dict[str, Any]) -> None:
-    """Give up all rights but those named (capabilities(7), "Effect of user ID changes")."""
+    """Drop all capabilities but the named ones (capabilities(7), "Effect of user ID changes")."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, capabilities = request.get("user"), request.get("capabilities", [])
     # Python ignores these two, and an ignored signal stays so for the program.

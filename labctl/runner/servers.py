@@ -77,7 +77,7 @@ def wait_ready(server: Served, folder: str) -> None:
     until = time.monotonic() + limit_s
     while not is_ready(server, folder):
         if server.has_ended():
-            # A server that has detached itself can't be told from others, placed or ended.
+            # A server that has detached cannot be told from others, placed or ended.
             how = ", as a program does that goes to the background" if server.status == 0 else ""
             raise OSError("%s ended at once%s; it printed: %s" % (server.name, how, server.said()))
         if time.monotonic() > until:
@@ -105,8 +105,8 @@ def is_ready(server: Served, folder: str) -> bool:
 
 
 def has_socket(pid: int, kind: str, port: int) -> bool:
-    """Return whether a process of the server's own waits at the port: another's would serve as
-    well and not be what is measured."""
+    """Return whether a process of the server's own waits at the port: another's would work as well,
+    but would not be the one to measure."""
     inodes = set()
     for table in (kind, kind + "6"):
         for row in (read_text("/proc/%d/net/%s" % (pid, table)) or "").splitlines()[1:]:
@@ -124,7 +124,7 @@ def has_socket(pid: int, kind: str, port: int) -> bool:
 
 
 def stop_servers() -> list[dict[str, Any]]:
-    """End the servers, the last one first; return what they said and how they ended."""
+    """End the servers, the last one first; return their output and how they ended."""
     ended = []
     while SERVERS:
         server = SERVERS.pop()
@@ -160,14 +160,14 @@ def servers_ticks() -> int:
 
 
 def children() -> set[int]:
-    """Return this program's children but for its servers. What a command leaves in a session of its
-    own becomes one (`adopt_orphans`)."""
+    """Return this program's children except its servers. A process that a command leaves in a
+    session of its own becomes one (`adopt_orphans`)."""
     own = {pid for pid, parent in parents().items() if parent == os.getpid()}
     return own - {server.pid for server in SERVERS}
 
 
 def end_orphans(kept: set[int]) -> None:
-    """End what commands left behind, but for processes that were there before."""
+    """End processes that commands left behind, except those that existed before."""
     for _ in range(100):
         left = children() - kept
         if not left:
@@ -181,7 +181,8 @@ def end_orphans(kept: set[int]) -> None:
 
 
 def reap_orphans() -> None:
-    """Reap what was left behind on purpose, as a recorder is, and has ended since."""
+    """Reap processes that were left running on purpose, for example a recorder, and have ended
+    since."""
     for pid in children():
         try:
             os.waitpid(pid, os.WNOHANG)

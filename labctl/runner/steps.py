@@ -1,4 +1,4 @@
-"""Run commands that aren't measured, before and after those that are."""
+"""Run commands that are not measured, before and after those that are."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ LAST_LINE = 300
 def run_step(
     what: str, argv: list[str], request: dict[str, Any], folder: str, limit_s: float = STEP_S
 ) -> None:
-    """Run a command that isn't measured to its end."""
+    """Run a command that is not measured to its end."""
     environment = environment_of(request)
     installed(argv[0], environment)
-    # No pipe: what the step leaves running would keep it open, and a flood would fill our memory.
+    # No pipe: processes that the step leaves running would keep it open, and a flood would fill our
+    # memory.
     with tempfile.TemporaryFile() as output:
         done = subprocess.run(
             argv,
