@@ -1,2 +1,2 @@
-"""Provide what every other package stands on: errors, subprocesses, CPU sets, units, deadlines,
+"""Provide the foundations of every other package: errors, subprocesses, CPU sets, units, deadlines,
 events."""

@@ -38,15 +38,15 @@ from labctl.base.runner_messages import (
 from labctl.base.tuning import Sched
 
 _LINE_LIMIT = 64 * 1024 * 1024
-"""A guest is not trusted: an answer larger than this is refused rather than buffered."""
+"""Limit on one answer: a guest is not trusted, and a larger one is refused rather than buffered."""
 _LONGER = "Reduce its work, or allow more time: 'limit_s' in 'trial', or --timeout."
 _MOST_SHOWN = 400
 """Bytes of a killed command's output in an error."""
 _LAST_LINES = 3
 _STEP_S = 60.0
-"""Limit of the runner for a command before or after the measured one."""
+"""The runner's timeout for a command before or after the measured one."""
 _PREPARE_S = 300.0
-"""Its limit for one that fills a file system."""
+"""The runner's timeout for a command that fills a file system."""
 
 
 class ChannelClosed(BrokenError):
@@ -59,7 +59,8 @@ class RefusedError(BrokenError):
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """Hold the machine's CLOCK_MONOTONIC, read between two moments of this host's (nanoseconds)."""
+    """Hold the machine's CLOCK_MONOTONIC, read between two times of this host's clock
+    (nanoseconds)."""
 
     asked_ns: int
     machine_ns: int
@@ -99,7 +100,7 @@ class Channel:
             yield cls(connection, name, how_ended)
 
     def wait_ready(self, deadline: Deadline) -> ClockReading:
-        """Return once the runner answers; whatever an earlier talk left behind is skipped."""
+        """Return once the runner answers; leftovers of an earlier exchange are skipped."""
         nonce = secrets.token_hex(8)
         asked_ns = time.monotonic_ns()
         request = self._send("ping", nonce=nonce)
@@ -114,7 +115,7 @@ class Channel:
                     raise garbage(self.name, message) from error
 
     def read(self, paths: Sequence[str], deadline: Deadline) -> dict[str, str | None]:
-        """Return the texts of files on the machine; None for one that can't be read."""
+        """Return the texts of files on the machine; None for one that cannot be read."""
         texts = self._ask("read", deadline, paths=list(paths)).get("texts")
         found = {path: texts.get(path) for path in paths} if isinstance(texts, dict) else None
         if found is None or not all(isinstance(text, str | None) for text in found.values()):
@@ -122,8 +123,8 @@ class Channel:
         return found
 
     def hashes(self, paths: Sequence[str], deadline: Deadline) -> dict[str, HashedProgram]:
-        """Return what each of these programs runs, and what the runner itself does, by their
-        paths."""
+        """Return the files of each of these programs and of the runner itself, with hashes, by
+        their paths."""
         programs: Any = self._ask("hash", deadline, paths=list(paths)).get("programs")
         try:
             found = {str(path): hashed(told) for path, told in programs.items()}
@@ -153,7 +154,7 @@ class Channel:
         cpus: CpuSet | None = None,
         sched: Sched | None = None,
     ) -> CommandResult:
-        """Run a command of at most `seconds` to its end, with nothing measured around it."""
+        """Run a command of at most `seconds` to its end, without measuring it."""
         with self.prepared(command, seconds=seconds, cpus=cpus, sched=sched) as execution:
             execution.go()
             execution.wait_exited()
@@ -200,7 +201,7 @@ class Channel:
             yield execution
         except LabctlError:
             if not execution.is_started:
-                # Else the runner would wait for its 'go' and answer nothing else.
+                # Otherwise the runner would wait for its 'go' and answer nothing else.
                 tell("stop")
             raise
 
@@ -212,11 +213,11 @@ class Channel:
         cpus: CpuSet | None = None,
         sched: Sched | None = None,
     ) -> Iterator[Serving]:
-        """Run servers beside the commands inside of the block, placed as these are, on the file
-        system that is made for them.
+        """Run servers beside the commands inside the block, placed as these are, on the file system
+        that is made for them.
 
-        Raises BrokenError with what a server said when it isn't ready in time. None are started
-        where there are none.
+        Raises BrokenError with a server's output if it is not ready in time. Without servers it
+        starts none.
         """
         serving = Serving()
         if not beside:
@@ -238,18 +239,18 @@ class Channel:
         except Exception:
             serving.ended = self._stopped(servers)
             raise
-        # Not where the run is interrupted: the machine is about to be ended with all of them, and
-        # a runner in the midst of a command would answer late or never.
+        # Not if the run is interrupted: the machine is about to be ended with all of them, and a
+        # runner busy with a command would answer late or never.
         serving.ended = self._stopped(servers)
 
     def _stopped(self, servers: Sequence[Server]) -> Sequence[EndedServer]:
-        """End the servers; return how each ended, [] where the machine doesn't tell."""
+        """End the servers; return how each ended, [] if the machine does not report it."""
         grace_s = sum(server.grace_s for server in servers)
         deadline = Deadline.after(grace_s + 30, f"{self.name}: ending servers")
         try:
             told = self._ask("stop_servers", deadline)
         except BrokenError:
-            # The machine is gone, or hangs: what the trial says of that matters more.
+            # The machine is gone, or hangs: the trial's own error matters more.
             told = {"servers": []}
         return ended(self.name, told.get("servers"), len(servers))
 
@@ -301,7 +302,7 @@ class Channel:
         try:
             message = parse_json(line)
             if b"\\ud" in line.lower():
-                # Half of a surrogate pair can be said in JSON, but no file could hold it.
+                # JSON can contain half of a surrogate pair, but no file could hold it.
                 json.dumps(message, ensure_ascii=False).encode()
         except ValueError:
             return {}
@@ -337,7 +338,7 @@ def _said_last(files: Mapping[str, bytes]) -> str:
 class Execution:
     """Control one command on a machine: `go`, `wait_exited`, `result`, in this order.
 
-    `tell` sends its runner a word about this command; `answer` waits for an event of it.
+    `tell` sends a message about this command to its runner; `answer` waits for an event of it.
     """
 
     def __init__(
@@ -364,15 +365,15 @@ class Execution:
         self._tell("go")
 
     def wait_exited(self, within_s: float | None = None) -> None:
-        """Wait until the command has ended; the machine is sent nothing meanwhile. `within_s`: for
-        a command that was told to stop. Raises DeadlineError."""
-        # The runner kills the command after `seconds`; more means that the machine hangs.
+        """Wait until the command has ended; nothing is sent to the machine meanwhile. `within_s`:
+        for a command that was told to stop. Raises DeadlineError."""
+        # The runner kills the command after `seconds`; a longer time means that the machine hangs.
         limit_s = self._seconds + 30 if within_s is None else within_s
         self._answer("exited", Deadline.after(limit_s, self._name))
 
     def result(self) -> CommandResult:
-        """Return the outcome; raises BrokenError for a command that was killed for taking too
-        long."""
+        """Return the result; raises BrokenError for a command that was killed because of its
+        timeout."""
         after_s = _STEP_S * len(self._command.after)
         deadline = Deadline.after(60 + after_s, f"{self._machine}: sending results")
         message = self._answer("result", deadline)
@@ -419,7 +420,7 @@ class Execution:
         return f"{self._machine}: '{self._command.label or self._command.argv[0]}'"
 
     def _is_asked_for(self, name: str) -> bool:
-        """Only what was asked for: the names become those of files here."""
+        """Accept only requested names, because they become names of files here."""
         if name in (".stdout", ".stderr"):
             return True
         return "/" not in name and any(

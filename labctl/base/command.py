@@ -1,4 +1,4 @@
-"""Describe a command for a machine (native or guest), and its outcome."""
+"""Describe a command for a machine (native or guest), and its result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ User = int | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandCgroup:
-    """Limit a command by a cgroup of its own; None doesn't. `weight`: against the 100 of all else
-    that runs there. `quota_percent`: of one CPU. `memory_mib`: no more than the runner itself
-    has."""
+    """Limit a command by a cgroup of its own; None means no limit. `weight`: against the 100 of
+    everything else on the machine. `quota_percent`: of one CPU. `memory_mib`: no more than the
+    runner itself has."""
 
     weight: int | None = None
     quota_percent: int | None = None
@@ -37,17 +37,17 @@ class CommandCgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Describe an argv that means the same on both sides. `files`: what it writes that is brought
-    back, names or globs relative to the working directory, which is empty and the command's own.
+    """Describe an argv that means the same on both sides. `files`: its results to bring back, names
+    or globs relative to the working directory, which is empty and the command's own.
 
-    `environment`: the whole of it; None for the machine's own with `env` added. `user`: its number,
-    also as a group, or a name that the machine knows, with `capabilities` (as capabilities(7) has
-    them, without CAP_) and no others; None for root. `scratch_mib`: no file that it writes may grow
-    larger. `open_files`: how many it may have open; None for what any machine grants. `setup`,
-    `after`: commands that run in its folder before and after it, outside of the measured window.
-    `timeout_s`: when it is killed; None leaves that to the caller. `label`: what
-    messages call it, where its argv begins with a loop of labctl's; else its program. `sched`: its
-    own policy; None for its machine's. `cgroup`: a cgroup of its own.
+    `environment`: the complete one; None for the machine's own with `env` added. `user`: a number,
+    also of the group, or a name that the machine knows, with exactly these `capabilities` (as in
+    capabilities(7), without CAP_); None for root. `scratch_mib`: size limit of each file that it
+    writes. `open_files`: how many it may have open; None for the number that any machine grants.
+    `setup`, `after`: commands that run in its folder before and after it, outside the measured
+    window. `timeout_s`: time until it is killed; None leaves that to the caller. `label`: its name
+    in messages if its argv begins with a loop of labctl's; else its program. `sched`: its own
+    policy; None for its machine's. `cgroup`: a cgroup of its own.
     """
 
     argv: Argv
@@ -68,8 +68,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Say when a server is ready. `kind`: "tcp", "udp" (`value`: the port), "unix" (a path), "log"
-    (a regular expression that its output matches) or "command" (an argv that ends with 0)."""
+    """Define when a server is ready. `kind`: "tcp", "udp" (`value`: the port), "unix" (a path),
+    "log" (a regular expression that its output matches) or "command" (an argv that ends with 0)."""
 
     kind: str
     value: int | str | Argv
@@ -80,7 +80,7 @@ class Ready:
 class Server:
     """Describe a program that lives from before a trial's warm-up to after its measured window, on
     the measured machine itself. `stop`: the signal that ends it, "TERM", "INT" or "QUIT".
-    `scratch_mib`: no file that it writes, its output neither, may grow larger."""
+    `scratch_mib`: size limit of each file that it writes, and of its output."""
 
     argv: Argv
     ready: Ready
@@ -96,8 +96,8 @@ class Server:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
     """Describe an ext4 file system that is made on a data disk for one trial: `device`, a block
-    device or a file, is mounted at `at` and belongs to `user`. `prepare`: what fills it; afterwards
-    it is mounted anew, so that the trial begins with nothing of it in memory."""
+    device or a file, is mounted at `at` and belongs to `user`. `prepare`: commands that fill it;
+    afterwards it is mounted again, so that the trial begins with an empty cache."""
 
     device: str
     at: str
@@ -108,10 +108,10 @@ class FileSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """Hold what one command did on its machine.
+    """Result of one command on its machine.
 
-    `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait.
-    `counts` holds what that machine's kernel counted meanwhile, as the runner read it before and
+    `duration_s` is CLOCK_MONOTONIC of that machine from before the fork to after the wait. `counts`
+    holds the counts of that machine's kernel during the command, as the runner read them before and
     after: see `labctl/runner/execution.py`.
     """
 

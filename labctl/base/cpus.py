@@ -8,7 +8,7 @@ from typing import Final
 CpuSet = frozenset[int]
 
 MOST_CPUS: Final = 16384
-"""CPU numbers end below it: libvirt's own limit, and twice the kernel's largest (NR_CPUS)."""
+"""Upper bound of CPU numbers: libvirt's own limit, and twice the kernel's largest (NR_CPUS)."""
 
 _MOST_SHOWN = 60
 
@@ -32,14 +32,14 @@ def parse_cpus(text: str) -> CpuSet:
         ranges.append((low, high))
     cpus: set[int] = set()
     following = 0
-    for low, high in sorted(ranges):  # so that no CPU is counted for each range that it is in
+    for low, high in sorted(ranges):  # sorted, so that overlapping ranges do not count a CPU twice
         cpus.update(range(max(low, following), high + 1))
         following = max(following, high + 1)
     return frozenset(cpus)
 
 
 def _number(digits: str) -> int:
-    # Their number first: Python takes its time over millions of them.
+    # Check the length first: Python takes long over millions of digits.
     if len(digits) > len(str(MOST_CPUS)) or int(digits) >= MOST_CPUS:
         raise ValueError(
             f"not a CPU list: CPU {_shown(digits)} is above the limit of {MOST_CPUS - 1}"

@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
 class LabctlError(Exception):
     """Serve as the base of all expected failures.
 
-    `message` names what was asked and what was found; `hint` says what to do about it.
+    `message` names what was requested and what was found; `hint` is the remedy.
     """
 
     exit_code = ExitCode.BROKE
@@ -40,7 +40,7 @@ class UsageError(LabctlError):
 
 
 class HostError(LabctlError):
-    """Report that the host can't do it (no QEMU, no permission, no memory, no space)."""
+    """Report that the host cannot do it (no QEMU, no permission, no memory, no space)."""
 
     exit_code = ExitCode.HOST
 
@@ -59,22 +59,23 @@ class BusyError(HostError):
     """Report that another labctl holds a lock or file that this one needs."""
 
 
-# Name the nearest of the names that are allowed, for the hint of an error.
+# Find the nearest of the allowed names, for the hint of an error.
 
 
 _MANY = 30
 """More choices than an error should list."""
 
 _PARTS = re.compile(r"[-_+.{}]")
-"""Between the parts of a name."""
+"""Separators of a name's parts."""
 
 _LONG = 200
-"""No name is nearest to a longer one: comparing takes the square of it."""
+"""Longest name to compare: comparing takes quadratic time."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return 'Did you mean …?' and what is allowed, as one remedy; of many choices the nearest."""
-    import difflib  # commands that find nothing wrong go without
+    """Return 'Did you mean …?' and the allowed names, as one remedy; of many choices only the
+    nearest."""
+    import difflib  # commands that find nothing wrong do not load it
 
     choices = sorted(set(allowed))
     if not choices:
@@ -91,7 +92,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 
 def _by_part(name: str, choices: Sequence[str]) -> list[str]:
-    """Return choices of which one part is nearly `name`: 'latency_p95' for 'p95',
+    """Return choices with one part that is nearly `name`: 'latency_p95' for 'p95',
     'governor-performance' for 'governer'."""
     import difflib
 

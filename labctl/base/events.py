@@ -1,4 +1,4 @@
-"""Define what the engine tells whoever watches. The engine never prints; a listener does."""
+"""Define the engine's events. The engine never prints; a listener does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress(Event):
-    """Say where the run is. Never sent while a trial is being measured.
+    """Report the run's progress. Never sent while a trial is being measured.
 
     `at_most`: a rule may end it before `planned` trials are done."""
 
@@ -42,7 +42,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Event):
-    """Report that the run waits for a quiet host, for `left_s` seconds at most."""
+    """Report that the run waits for an idle host, for `left_s` seconds at most."""
 
     text: str
     left_s: float
@@ -57,7 +57,7 @@ class TrialEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBegun(Event):
-    """Report that the run's folder is there, and the file in it that says how far the run is."""
+    """Report that the run's folder exists, and the file in it with the run's progress."""
 
     folder: Path
     progress: Path

@@ -1,4 +1,4 @@
-"""List the facts of a host or a guest, a row each, and compare versions."""
+"""List the facts of a host or a guest, one row each, and compare versions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-# List the facts of a host or a guest, a row each: its key in run.json, its name for people, and
+# List the facts of a host or a guest, one row each: its key in run.json, its name for people, and
 # which verdicts of a run no longer hold once it has changed.
 #
-# The order is that of importance: what every figure is made by comes first.
+# They are ordered by importance: facts that affect every figure come first.
 
 
 class Rests(StrEnum):
-    """Hold what a tuning changes, and so what its verdicts rest on beside what all rest on."""
+    """Name a part of a tuning's changes, on which its verdicts depend."""
 
     PLACEMENT = "placement"
     """Pins: which CPUs its threads have."""
@@ -47,7 +47,7 @@ class Fact:
 
 
 FACTS = (
-    # What every figure is made by.
+    # The basis of every figure.
     Fact("accelerator", "accelerator", EVERYTHING),
     Fact("kernel_release", "kernel", EVERYTHING),
     Fact("kernel_version", "kernel build", EVERYTHING),
@@ -65,7 +65,7 @@ FACTS = (
     Fact("numa_nodes", "NUMA nodes", EVERYTHING),
     Fact("smt", "SMT", EVERYTHING),
     Fact("hypervisor_vendor", "hypervisor below", EVERYTHING),
-    # What every figure passes through.
+    # Settings that affect every figure.
     Fact("mitigations", "mitigations", EVERYTHING),
     Fact("clocksource", "clock source", EVERYTHING),
     Fact("fair_scheduler", "scheduler"),
@@ -75,7 +75,7 @@ FACTS = (
     Fact("sched_ext", "scheduler extension", EVERYTHING),
     Fact("tuned_profile", "tuned's profile", EVERYTHING),
     Fact("other_guests", "other guests", EVERYTHING),
-    # How fast CPUs are and how they are shared.
+    # Speed and sharing of CPUs.
     Fact("governor", "governor", _ON_CPUS),
     Fact("frequency_driver", "frequency driver", _ON_CPUS),
     Fact("turbo", "turbo", _ON_CPUS),
@@ -103,7 +103,7 @@ FACTS = (
     Fact("os", "distribution"),
     Fact("perf", "perf"),
 )
-"""Those that void nothing (the host's perf, its distribution) are recorded and compared."""
+"""Facts that void nothing (the host's perf, its distribution) are recorded and compared."""
 
 FACT_NAMES: Mapping[str, str] = {fact.key: fact.name for fact in FACTS}
 
@@ -114,7 +114,8 @@ FACT_NAMES: Mapping[str, str] = {fact.key: fact.name for fact in FACTS}
 def is_older(found: str, wanted: str) -> bool:
     """Return whether version `found` is below `wanted`: "9.0.0" is not below "9.0".
 
-    What follows the dotted numbers is the distribution's and doesn't count ("6.1.0-56-cloud").
+    The text after the dotted numbers is the distribution's and does not count
+    ("6.1.0-56-cloud").
     """
     ours, theirs = _numbers(found), _numbers(wanted)
     length = max(len(ours), len(theirs))
@@ -122,12 +123,11 @@ def is_older(found: str, wanted: str) -> bool:
 
 
 def upstream_release(release: str, version: str, signature: str = "") -> str:
-    """Return the kernel.org release that a kernel is made of; `release` where nothing else is
-    known.
+    """Return the kernel.org release that a kernel is based on; `release` if nothing else is known.
 
-    `release`, `version`: as uname(2) has them. Debian numbers all of a series "6.1.0-N" and has
-    "... Debian 6.1.176-1 (2026-11-01)" for a version. `signature`: what Ubuntu's has in
-    /proc/version_signature, "Ubuntu 5.15.0-91.101-generic 5.15.131".
+    `release`, `version`: from uname(2). Debian numbers all of a series "6.1.0-N" and has "...
+    Debian 6.1.176-1 (2026-11-01)" as version. `signature`: Ubuntu's /proc/version_signature,
+    "Ubuntu 5.15.0-91.101-generic 5.15.131".
     """
     found = re.search(r"\bDebian (\d+\.\d+\.\d+)", version) or re.match(
         r"Ubuntu \S+ (\d+\.\d+\.\d+)\s*$", signature
@@ -145,20 +145,20 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in leading.group().split(".")] if leading else []
 
 
-# Say on which hardware labctl's figures have been checked. The one place that does.
+# State on which hardware labctl's figures have been checked. This is the only place.
 
 
 KVM_BUNDLES: tuple[str, ...] = ()
 """Bundles of `labctl selftest` from hosts where KVM works, by the name of their folder in
-`tests/fixtures/selftest/`. A name is added with the folder and the tests that parse what is in it;
+`tests/fixtures/selftest/`. A name is added with the folder and the tests that parse its files;
 until then figures under KVM are unverified on hardware, and reports and docs say so."""
 
 PMU_BUNDLES: tuple[str, ...] = ()
-"""The same of hosts whose PMU counts natively and in guests. A bundle may be in both."""
+"""Likewise bundles of hosts whose PMU counts natively and in guests. A bundle may be in both."""
 
 
 def kvm_caveat() -> str | None:
-    """Return what to say of every figure under KVM; None once a bundle from hardware shows KVM."""
+    """Return the caveat on every figure under KVM; None once a bundle from hardware shows KVM."""
     if KVM_BUNDLES:
         return None
     return (
@@ -168,7 +168,7 @@ def kvm_caveat() -> str | None:
 
 
 def pmu_caveat() -> str | None:
-    """Return what to say of every hardware counter; None once a bundle shows a PMU."""
+    """Return the caveat on every hardware counter; None once a bundle shows a PMU."""
     if PMU_BUNDLES:
         return None
     return (

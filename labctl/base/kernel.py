@@ -1,4 +1,4 @@
-"""Read and hold what the kernel offers: clock discipline, latency QoS, tracefs, command line."""
+"""Read and hold kernel settings: clock discipline, latency QoS, tracefs, command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import HostError
 
-# Read how this machine's clock is steered at the moment: what the kernel says to adjtimex(2).
+# Read how this machine's clock is being adjusted: the kernel's answer to adjtimex(2).
 
 
 # include/uapi/linux/timex.h
@@ -44,16 +44,17 @@ class _Timex(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockDiscipline:
-    """Hold the clock's discipline. `ppm`: how much faster than by its hardware the clock is set to
-    run. `pending_ns`: what the kernel is still about to add to it, or to take from it, besides: up
-    to 500 ppm faster."""
+    """Hold the clock's discipline. `ppm`: how much faster than its hardware the clock is set to
+    run. `pending_ns`: the correction that the kernel will still add or subtract: up to 500 ppm
+    faster."""
 
     ppm: float
     pending_ns: int
 
 
 def clock_discipline() -> ClockDiscipline | None:
-    """Return None where the machine doesn't tell (a container may forbid the question)."""
+    """Return the discipline, None if the machine does not report it (a container may forbid the
+    call)."""
     discipline, slew = _asked(0), _asked(_ADJ_OFFSET_SS_READ)
     if discipline is None or slew is None:
         return None
@@ -72,27 +73,27 @@ def _asked(modes: int) -> _Timex | None:
 
 # Hold the host's latency QoS: a limit on how long an idle CPU may take to wake up.
 #
-# Whoever has /dev/cpu_dma_latency open has a request in the kernel's list, and the least of them
-# is in force (Documentation/admin-guide/pm/cpuidle.rst, "Power Management Quality of Service for
-# CPUs"; kernel/power/qos.c). A request ends with its descriptor, however its process ends: nothing
-# is to be put back, and the undo journal knows nothing of it.
+# Every process with /dev/cpu_dma_latency open has a request in the kernel's list, and the lowest is
+# in force (Documentation/admin-guide/pm/cpuidle.rst, "Power Management Quality of Service for
+# CPUs"; kernel/power/qos.c). A request ends with its descriptor, however its process ends, so
+# nothing needs restoring, and it is not in the undo journal.
 
 
 DEVICE = "dev/cpu_dma_latency"
-"""Below the root."""
+"""Path below the root."""
 
 NO_LIMIT_US = 2_000_000_000
 """Limit while no process requests less: PM_QOS_CPU_LATENCY_DEFAULT_VALUE of
 include/linux/pm_qos.h."""
 
 _VALUE = struct.Struct("=i")
-"""The device takes and gives an s32 in microseconds."""
+"""Format of the device: an s32 in microseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Hold a setting that is in force while something of labctl's is there: its old and its
-    present value. `why_over` tells what ended it; None while it lasts."""
+    """Hold a setting that labctl keeps in force: its old and its present value. `why_over` returns
+    what ended it; None while it lasts."""
 
     name: str
     before: str
@@ -103,7 +104,7 @@ class Held:
 def limit_us(root: Path = Path("/")) -> int:
     """Return the limit in force, whoever set it; NO_LIMIT_US without one. Raises OSError.
 
-    Reading changes nothing: the request that comes with the descriptor asks for NO_LIMIT_US.
+    Reading changes nothing: the request that comes with the descriptor is NO_LIMIT_US.
     """
     descriptor = os.open(root / DEVICE, os.O_RDONLY)
     try:
@@ -128,8 +129,8 @@ def in_words(us: int) -> str:
 def limited(us: int, root: Path = Path("/")) -> Iterator[Held]:
     """Limit the wake-up latency of idle CPUs to `us` microseconds inside the block.
 
-    Raises HostError when the device can't be opened, or when another limit is read back: somebody
-    else asks for less.
+    Raises HostError if the device cannot be opened, or if another limit is read back because
+    another process requests less.
     """
     path = root / DEVICE
     try:
@@ -151,7 +152,7 @@ def limited(us: int, root: Path = Path("/")) -> Iterator[Held]:
 
 
 def _read(descriptor: int) -> int:
-    # pread: the kernel moves the position with each read, and reads nothing beyond the first.
+    # pread: the kernel advances the position with each read, and returns nothing beyond the first.
     data = os.pread(descriptor, _VALUE.size, 0)
     if len(data) != _VALUE.size:
         raise OSError(0, f"expected {_VALUE.size} bytes, got {len(data)}")
@@ -159,14 +160,14 @@ def _read(descriptor: int) -> int:
     return int(us)
 
 
-# Find the kernel's tracepoints for a program, whether or not the host has tracefs mounted.
+# Give a program the kernel's tracepoints, whether or not the host has tracefs mounted.
 
 
 TRACEFS = "/sys/kernel/tracing"
 
 LOCKED_DOWN = 'grep -qsF "[confidentiality]" /sys/kernel/security/lockdown'
-"""Succeeds in a shell where the kernel gives no tracepoints away (kernel_lockdown(7)). tracefs is
-empty there, and on Linux 6.12 nothing comes back from unmounting it."""
+"""Shell test that succeeds if the kernel hides its tracepoints (kernel_lockdown(7)). tracefs is
+empty there, and on Linux 6.12 unmounting it never returns."""
 
 _MOUNTED = f"""
 [ -d {TRACEFS}/events ] || {{ ! {LOCKED_DOWN} && mount -t tracefs tracefs {TRACEFS}; }} || exit
@@ -177,8 +178,8 @@ exec "$@"
 def with_tracefs(argv: Sequence[str]) -> tuple[str, ...]:
     """Return the command in a mount namespace of its own, where tracefs is at TRACEFS.
 
-    The mount ends with the command, and is invisible to others. The process stays the one that is
-    started: it can be signalled by its id.
+    The mount ends with the command, and is invisible to others. The started process stays the
+    command's: it can be signalled by its id.
     """
     return (
         *("unshare", "--mount", "--propagation", "private"),
@@ -186,18 +187,18 @@ def with_tracefs(argv: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-# Write out the words of a kernel's command line that tunings request by name.
+# Expand the words of a kernel's command line that tunings request by name.
 
 
 COMMAND_LINE = Path("/proc/cmdline")
 
 
 def in_full(words: Iterable[str], isolated: CpuSet) -> list[str]:
-    """Return `words` as a kernel gets them: those that want CPUs get `isolated`.
+    """Return `words` as a kernel gets them: those that need CPUs get `isolated`.
 
-    Documentation/admin-guide/kernel-parameters.txt: isolcpus= with `managed_irq` keeps the queues
-    of devices off as well, `domain` is what it does by itself; nohz_full= without rcu_nocbs= would
-    leave the kernel's deferred work on those CPUs.
+    Documentation/admin-guide/kernel-parameters.txt: isolcpus= with `managed_irq` also keeps
+    devices' queues off, and `domain` is its default; nohz_full= without rcu_nocbs= would leave the
+    kernel's deferred work on those CPUs.
     """
     cpus = format_cpus(isolated)
     given = {
@@ -208,13 +209,13 @@ def in_full(words: Iterable[str], isolated: CpuSet) -> list[str]:
 
 
 def is_booted_with(word: str, line: Iterable[str]) -> bool:
-    """Return whether a kernel was booted with a word: `isolcpus` is there with whatever value,
-    `isolcpus=1-3` only as it stands."""
+    """Return whether a kernel was booted with a word: `isolcpus` matches any value, `isolcpus=1-3`
+    only that one."""
     return any(w == word or ("=" not in word and w.startswith(f"{word}=")) for w in line)
 
 
 def booted_with(path: Path = COMMAND_LINE) -> list[str]:
-    """Return the words that the running kernel was booted with; [] where it is unknown."""
+    """Return the words that the running kernel was booted with; [] if they are unknown."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Hold a limit on a metric: what a value may be at most, or must be at least."""
+"""Hold a limit on a metric: the maximum or minimum of a value."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Bound(StrEnum):
 
     @property
     def is_upper(self) -> bool:
-        """Return whether smaller values are inside."""
+        """Return whether smaller values are within the limit."""
         return self in (Bound.BELOW, Bound.AT_MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """Hold what a metric is held to. `value`: in labctl's own `unit`."""
+    """Hold a metric's limit. `value`: in labctl's own `unit`."""
 
     metric: str
     bound: Bound
@@ -43,7 +43,7 @@ class Limit:
                 return value >= self.value
 
     def worst(self, values: Iterable[float]) -> float:
-        """Return the value that breaks the limit first. Raises ValueError for no values."""
+        """Return the value that breaks the limit first. Raises ValueError without values."""
         return max(values) if self.bound.is_upper else min(values)
 
     def __str__(self) -> str:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Final
 
-# Define a link that is narrowed for a trial: its rate, its queue and its delay, in what tc(8) and
-# the relay take.
+# Define a link that is narrowed for a trial: its rate, its queue and its delay, in the units of
+# tc(8) and the relay.
 #
 # See docs/decisions/network-link.md.
 
@@ -28,9 +28,8 @@ _MEGA = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """Describe the narrow part of a path. `rate_mbit`: Mb/s, 0 for no limit. `queue_bdp`: room of
-    its queue, in bandwidth-delay products. `delay_ms`: what it adds to a round trip.
-    """
+    """Describe the bottleneck of a path. `rate_mbit`: Mb/s, 0 for no limit. `queue_bdp`: room of
+    its queue, in bandwidth-delay products. `delay_ms`: its addition to a round trip."""
 
     rate_mbit: float
     queue_bdp: float
@@ -48,27 +47,27 @@ class Bottleneck:
     @property
     def bdp_bytes(self) -> float:
         """Return the bandwidth-delay product: rate × delay / 8. The round trip of an idle path is
-        `delay_ms` and the little that the machines themselves take."""
+        `delay_ms` plus the small time of the machines themselves."""
         return self.rate_bit * self.delay_ms / 1000 / _BITS
 
     @property
     def limit_bytes(self) -> int:
-        """Return the room of the queue: `queue_bdp` × BDP, and two full frames at least."""
+        """Return the room of the queue: `queue_bdp` × BDP, and at least two full frames."""
         return max(round(self.queue_bdp * self.bdp_bytes), _FEWEST_FRAMES * _FRAME)
 
     @property
     def burst_bytes(self) -> int:
-        """Return what may pass at once after a pause: 2 ms at the rate, and two full frames at
-        least. A timer that fires up to 2 ms late then costs no throughput."""
+        """Return the burst that may pass after a pause: 2 ms at the rate, and at least two full
+        frames. A timer that fires up to 2 ms late then costs no throughput."""
         return max(round(self.rate_bit * _BURST_S / _BITS), _FEWEST_FRAMES * _FRAME)
 
     def to_json(self) -> dict[str, float]:
-        """Return it with what was worked out, for a trial's folder."""
+        """Return it with the derived values, for a trial's folder."""
         worked_out = {"limit_bytes": self.limit_bytes, "burst_bytes": self.burst_bytes}
         return {**asdict(self), **(worked_out if self.is_limited else {})}
 
 
-# Work out how two flows share a link, and how soon one of them settles.
+# Compute how two flows share a link, and how soon one of them settles.
 
 
 SETTLED = 0.1
@@ -76,7 +75,7 @@ SETTLED = 0.1
 
 
 def jain_index(rates: Sequence[float]) -> float | None:
-    """Return Jain's index of fairness, (Σ x)² / (n Σ x²), from 1/n to 1; None where nothing flows.
+    """Return Jain's index of fairness, (Σ x)² / (n Σ x²), from 1/n to 1; None if nothing flows.
 
     R. Jain, D. Chiu, W. Hawe: A Quantitative Measure of Fairness and Discrimination for Resource
     Allocation in Shared Computer Systems, DEC-TR-301, 1984.
@@ -86,8 +85,8 @@ def jain_index(rates: Sequence[float]) -> float | None:
 
 
 def bitrate_difference(ours: float, others: float, capacity: float) -> float:
-    """Return the normalised difference of two bitrates: 1 where ours has the whole capacity, -1
-    where the other has."""
+    """Return the normalised difference of two bitrates: 1 if ours has the whole capacity, -1 if the
+    other has."""
     return (ours - others) / capacity
 
 
@@ -97,10 +96,10 @@ def steady(rates: Sequence[float]) -> float:
 
 
 def settling_s(rates: Sequence[float], bin_s: float) -> float | None:
-    """Return when the first bin ends whose rate is within a tenth of the phase's steady value, in
-    seconds from the phase's begin; None where nothing flows.
+    """Return the end of the first bin whose rate is within a tenth of the phase's steady value, in
+    seconds from the phase's begin; None if nothing flows.
 
-    A definition of labctl's own: studies of streams define it each in their way.
+    The definition is labctl's own: studies of streams each have a different one.
     """
     aim = steady(rates)
     for number, rate in enumerate(rates, start=1):

@@ -25,18 +25,18 @@ NOT_AVAILABLE = "n/a"
 NOT_ESTIMABLE = "not estimable"
 
 _WIDEST = 1000.0
-"""An interval whose ends are further apart than this factor says nothing."""
+"""Factor between the ends of an interval above which it says nothing."""
 _LARGEST = 1e6
-"""A ratio beyond this, or its inverse, is no change that anybody has measured."""
+"""Limit on a ratio: one beyond it, or its inverse, was never measured as a change."""
 _LEAST_PERCENT, _MOST_PERCENT = 0.01, 2.0
-"""Ratios from here to there are percentages: beyond +100 % "×2.73" is read right at a glance, and
-"+173 %" is not."""
+"""Range of ratios shown as percentages: beyond +100 % "×2.73" is understood at a glance, and "+173
+%" is not."""
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _OF_TIMES = tuple(pair for pair in _PREFIXES if pair[0] <= 1)
 _RATES = tuple(pair for pair in _PREFIXES if pair[0] >= 1)
 _COUNTS = ((1e6, " million"), (1.0, ""))
-"""Numbers of things in full, as far as they are read at a glance: "5,450 events/s"."""
+"""Counts printed in full, as far as they are readable at a glance: "5,450 events/s"."""
 _ALONE = ((1.0, ""),)
 
 _UNITS_OF: dict[Unit, tuple[tuple[float, str], ...]] = {
@@ -69,8 +69,8 @@ _SCALE_AND_SYMBOL: dict[Unit, tuple[float, str]] = {
 
 
 class Shown(NamedTuple):
-    """Hold an estimate and its interval as text, both in one form. `interval`: "" where there is
-    none, and where nothing could be estimated."""
+    """Hold an estimate and its interval as text, both in one form. `interval`: "" if there is none,
+    or nothing could be estimated."""
 
     estimate: str
     interval: str
@@ -99,12 +99,12 @@ def changes(estimate: float | None, low: float | None = None, high: float | None
 
 
 def change(ratio: float | None) -> str:
-    """Return a ratio that has no interval as a change; None or no number is "n/a"."""
+    """Return a ratio without an interval as a change; None or NaN is "n/a"."""
     return changes(ratio).estimate
 
 
 def ticks(ratios: Sequence[float]) -> list[str]:
-    """Return round ratios as changes of one form, without zeros after a point: those of an axis."""
+    """Return round ratios as changes of one form, without trailing zeros, for an axis."""
     if _are_percentages(ratios):
         return [f"{_percent(ratio)} %".replace("-", MINUS).replace(".0 ", " ") for ratio in ratios]
     return [f"{TIMES}{ratio:g}" for ratio in ratios]
@@ -120,15 +120,15 @@ def differences(estimate: float | None, low: float | None, high: float | None, u
 
 
 def difference(value: float | None, unit: Unit) -> str:
-    """Return a difference that has no interval."""
+    """Return a difference without an interval."""
     return differences(value, None, None, unit).estimate
 
 
 def quantities(
     estimate: float | None, low: float | None, high: float | None, unit: Unit, metric: str = ""
 ) -> Shown:
-    """Return a value with three significant digits and its interval, with one unit for all:
-    "597 µs" with "590 to 610 µs". Of rates `metric` says of what: "5,450 events/s"."""
+    """Return a value with three significant digits and its interval, with one unit for all: "597
+    µs" with "590 to 610 µs". For rates, `metric` names the events: "5,450 events/s"."""
     shown = _in_one_unit(estimate, low, high, unit, signed=False)
     if not metric or unit is not Unit.PER_SECOND:
         return shown
@@ -138,12 +138,12 @@ def quantities(
 
 
 def quantity(value: float | None, unit: Unit, metric: str = "") -> str:
-    """Return a value that has no interval: 0.00123 s is "1.23 ms", 5453/s is "5,450/s"."""
+    """Return a value without an interval: 0.00123 s is "1.23 ms", 5453/s is "5,450/s"."""
     return quantities(value, None, None, unit, metric).estimate
 
 
 def shares(estimate: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a share that was lost, with its interval: "3.1 % (2.0 to 4.2 %)". Below 0: gained."""
+    """Return a lost share with its interval: "3.1 % (2.0 to 4.2 %)". Below 0: gained."""
     values = [estimate] if low is None or high is None else [estimate, low, high]
     if not all(-1 <= value <= 1 for value in values):
         return NOT_ESTIMABLE
@@ -152,7 +152,7 @@ def shares(estimate: float, low: float | None = None, high: float | None = None)
 
 def size(fraction: float) -> str:
     """Return a threshold or the smallest effect as a share, without sign: 0.05 is "5 %", 0.0731 is
-    "7.3 %". Beyond 100 % it is a factor, as a change has it: 1.73 is "×2.73"."""
+    "7.3 %". Beyond 100 % it is a factor, as for a change: 1.73 is "×2.73"."""
     if fraction > 1:
         return change(1 + fraction)
     return f"{100 * fraction:.2g} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
@@ -178,8 +178,8 @@ def _are_percentages(ratios: Sequence[float]) -> bool:
 
 
 def _joined(texts: Sequence[str], before: str = "", after: str = "") -> Shown:
-    """Return an estimate and, where there are three texts, its interval; what both ends have before
-    or after them only once."""
+    """Return an estimate and, if there are three texts, its interval; a prefix or suffix common to
+    both ends appears once."""
     estimate, *ends = (text.replace("-", MINUS) for text in texts)
     interval = f"{before}{ends[0]}{TO}{ends[1]}{after}" if ends else ""
     return Shown(f"{before}{estimate}{after}", interval)
@@ -187,7 +187,7 @@ def _joined(texts: Sequence[str], before: str = "", after: str = "") -> Shown:
 
 def _percent(ratio: float) -> str:
     percent = 100 * (ratio - 1)
-    # What is left of a value has as many digits as the change of one: 99.0 and 98.1 differ by half.
+    # The rest of a value has as many digits as its change: 99.0 and 98.1 differ by half.
     is_fine = round(abs(percent), 1) < 10 or round(100 * ratio, 1) < 10
     text = f"{percent:+.1f}" if is_fine else f"{percent:+.0f}"
     return "±0" if text.lstrip("+-") == "0.0" else text
@@ -195,7 +195,7 @@ def _percent(ratio: float) -> str:
 
 def _plain(value: float) -> str:
     """Return a factor, or a number of CPUs: two decimals around 1, so that both ends of an interval
-    have as many."""
+    have the same number."""
     if 0.0995 <= abs(value) < 9.995:
         return f"{value:.2f}".replace("-", MINUS)
     return significant(value, 3 if abs(value) > 1 else 2)
@@ -219,7 +219,7 @@ def _in_one_unit(
     factor, prefix = _prefix(largest, _UNITS_OF.get(unit, _ALONE))
     scaled = [value * scale / factor for value in values]
     write = _plain if unit is Unit.CPUS else significant
-    # A prefix in words, and a symbol that is no rate, stand apart from the number.
+    # A prefix in words, and a symbol that is not a rate, are separated from the number.
     tail = f"{prefix}{symbol}" if symbol.startswith("/") else f" {prefix.strip()}{symbol}".rstrip()
     texts = [_signed(value, write(value)) if signed else write(value) for value in scaled]
     return _joined(texts, after=tail)

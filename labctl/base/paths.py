@@ -1,4 +1,4 @@
-"""Know where files lie, and the names of labctl's guests. The only module that does."""
+"""Define where files lie, and the names of labctl's guests. No other module does."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Final
 from labctl.base.errors import UsageError
 from labctl.base.trust import doubt
 
-# Know where files lie. The only module that does.
+# Define where files lie. No other module does.
 #
 # Data folders (`domains templates guest-images benchmarks`): a lab folder shadows a file of the
 # same name that labctl brings; a checkout uses its own folders; an installed wheel carries them in
-# `labctl/data`. A lab folder is one that was named, or the present folder where its marker says
-# so; either way one that only the caller and root can write to.
+# `labctl/data`. A lab folder is one that was named, or the current folder if it has the marker; in
+# either case only the caller and root may be able to write to it.
 
 
 DATA_FOLDERS = ("domains", "templates", "guest-images", "benchmarks")
@@ -28,7 +28,7 @@ MARKER = ".labctl-lab"
 """The file that makes a folder a lab folder; `labctl init` writes it."""
 
 OWN_TEMPLATES = ("report", "advice")
-"""Folders of templates/ that no lab folder shadows: what becomes a page or a script for root."""
+"""Folders of templates/ that no lab folder shadows: they become a page, or a script for root."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CHECKOUT = _PACKAGE.parent
@@ -53,7 +53,7 @@ def recorded_runs() -> dict[str, Path]:
 @dataclass(frozen=True, slots=True)
 class Lab:
     """Hold the lab's place. `folder`: the user's own lab folder, if there is one. `ignored`: why
-    the current folder is none although it has the marker."""
+    the current folder is not used although it has the marker."""
 
     folder: Path | None = None
     ignored: str | None = None
@@ -71,10 +71,10 @@ def naming_lab(folder: Path | None) -> Iterator[None]:
 
 
 def lab() -> Lab:
-    """Return the lab folder: --lab, else $LABCTL_LAB, else the present folder where it has the
-    marker or is the checkout that labctl runs from.
+    """Return the lab folder: --lab, else $LABCTL_LAB, else the current folder if it has the marker
+    or is the checkout that labctl runs from.
 
-    Raises UsageError for one that is named and can't be believed.
+    Raises UsageError for one that is named and cannot be trusted.
     """
     if _named is not None:
         return Lab(_believed(_named, f"--lab {_named}"))
@@ -83,9 +83,9 @@ def lab() -> Lab:
     try:
         present = Path.cwd()
     except OSError:
-        return Lab()  # it is gone
+        return Lab()  # the folder was removed
     if present == shipped_data():
-        return Lab(present)  # as trusted as the code that came from there
+        return Lab(present)  # as trusted as the code from there
     if not os.path.lexists(present / MARKER):
         return Lab()
     if why := lab_doubt(present):
@@ -109,8 +109,8 @@ def _believed(folder: Path, what: str) -> Path:
 
 
 def lab_doubt(folder: Path) -> str | None:
-    """Return why others than the caller and root can change what labctl reads of a lab folder; None
-    where they can't."""
+    """Return why others than the caller and root can change the files that labctl reads in a lab
+    folder; None if they cannot."""
     marker = folder / MARKER
     if why := doubt(folder) or (doubt(marker) if os.path.lexists(marker) else None):
         return why
@@ -120,7 +120,7 @@ def lab_doubt(folder: Path) -> str | None:
 
 
 def data_folders(kind: str) -> list[Path]:
-    """Return the folders of `kind` (one of DATA_FOLDERS) that exist, the one that shadows first.
+    """Return the folders of `kind` (one of DATA_FOLDERS) that exist, the shadowing one first.
 
     Raises UsageError as `lab` does.
     """
@@ -134,26 +134,24 @@ def data_folders(kind: str) -> list[Path]:
 
 
 def data_files(kind: str, suffix: str = ".yaml") -> dict[str, Path]:
-    """Name (without suffix) to path of every file of `kind`, shadowed ones left out."""
+    """Return name (without suffix) to path of every file of `kind`, without shadowed ones."""
     files: dict[str, Path] = {}
     for folder in data_folders(kind):
         for name in os.listdir(folder):
-            # What editors leave beside a file begins with a dot.
+            # Editors' backup files begin with a dot.
             if name.endswith(suffix) and not name.startswith("."):
                 files.setdefault(name.removesuffix(suffix), folder / name)
     return dict(sorted(files.items()))
 
 
 def is_shadowing(path: Path) -> bool:
-    """Return whether a data file stands in for one of labctl's own."""
+    """Return whether a data file shadows one of labctl's own."""
     shipped = shipped_data() / path.parent.name / path.name
     return path != shipped and shipped.is_file()
 
 
 def shadowing() -> list[Path]:
-    """Return the lab folder's files that stand in for labctl's own of the same name, relative to
-    it.
-    """
+    """Return the lab folder's files that shadow labctl's own of the same name, relative to it."""
     shadows: list[Path] = []
     for kind in DATA_FOLDERS:
         *own, shipped = data_folders(kind)
@@ -165,19 +163,19 @@ def shadowing() -> list[Path]:
 
 
 def results_folder(state: StatePaths) -> Path:
-    """Return where runs are kept: $LABCTL_RESULTS, else `results/` of the lab folder or of the
+    """Return the folder of runs: $LABCTL_RESULTS, else `results/` of the lab folder or of the
     checkout that labctl is called in, else `results/` of the state folder.
 
-    A folder that wasn't named belongs to the caller or root, with all that leads to it, and not
-    everybody can write to it: where it is a link or a folder of another user's, that user decides
-    which runs are the caller's. Raises UsageError for one that doesn't, and as `lab` does.
+    A folder that was not named must belong to the caller or root, with all folders above it, and
+    must not be writable by everyone: if it is a link or another user's folder, that user decides
+    which runs are the caller's. Raises UsageError for one that does not, and as `lab` does.
     """
     if configured := os.environ.get("LABCTL_RESULTS"):
         return Path(configured).resolve()
     own = lab().folder
     folder = (own or state.root) / "results"
     # The checkout is as trusted as the code. Groups of one user are common, and labctl makes the
-    # folder as the caller's umask says.
+    # folder with the caller's umask.
     if own == shipped_data() or not os.path.lexists(folder):
         return folder
     if why := doubt(folder, group=False):
@@ -190,8 +188,8 @@ def results_folder(state: StatePaths) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StatePaths:
-    """Name where labctl keeps what it builds and what it must undo: outside the repository. Runs as
-    well, where there is no lab folder."""
+    """Name the places of labctl's builds and of its undo data: outside the repository. Also of
+    runs, without a lab folder."""
 
     root: Path
 
@@ -211,7 +209,7 @@ class StatePaths:
 
     @property
     def downloads(self) -> Path:
-        """Return the folder of verified files that images are made from."""
+        """Return the folder of verified files for making images."""
         return self.root / "downloads"
 
     @property
@@ -223,7 +221,7 @@ class StatePaths:
 
     @property
     def work(self) -> Path:
-        """Return what runs need while they run: overlays, save files, sockets."""
+        """Return the folder of a run's temporary files: overlays, save files, sockets."""
         return self.root / "running"
 
     @property
@@ -240,7 +238,7 @@ class StatePaths:
 
     @property
     def hugetlbfs(self) -> Path:
-        """Return where labctl mounts file systems of huge pages for its guests."""
+        """Return the folder in which labctl mounts huge pages for its guests."""
         return self.root / "hugetlbfs"
 
     @property
@@ -249,25 +247,26 @@ class StatePaths:
 
     @property
     def restore_checks(self) -> Path:
-        """Return what runs have shown of restored guests: hours of measuring, so not in the
+        """Return the file of runs' results about restored guests: hours of measuring, so not in the
         cache."""
         return self.root / "restore-checks.json"
 
     @property
     def collecting_costs(self) -> Path:
-        """Return what collecting was measured to cost here."""
+        """Return the file of the measured cost of collecting."""
         return self.root / "collecting-costs.json"
 
     @property
     def exit_prices(self) -> Path:
-        """Return what VM exits cost on this host."""
+        """Return the file of the cost of VM exits on this host."""
         return self.root / "exit-prices.json"
 
 
 def host_lock() -> Path:
-    """Return the file whose lock lets one run at a time on this host.
+    """Return the file whose lock allows one run at a time on this host.
 
-    In a folder of the caller's own: whoever can open a file can lock it (flock(2)).
+    It is in a folder of the caller's own, because anyone who can open a file can lock it
+    (flock(2)).
     """
     if os.geteuid() == 0:
         return Path("/run/labctl/host.lock")
@@ -276,8 +275,8 @@ def host_lock() -> Path:
     return StatePaths.default().root / "locks" / "host.lock"
 
 
-# Name the places on a measured machine, the same natively and in a guest: a command must not tell
-# its side by its arguments.
+# Name the places on a measured machine, the same natively and in a guest: a command's arguments
+# must not reveal its side.
 
 
 WORK: Final = "/tmp/labctl"  # a tmpfs of the machine's own, and the folder is ours
@@ -296,8 +295,8 @@ DATA_DISK_BYTES: Final = 256 << 20
 """Size of each data disk; natively it is a file."""
 
 NOBODY: Final = 64_917
-"""User and group of programs that need no privilege: in the range that Debian reserves for
-packages, which get theirs on demand (Debian policy, 9.2.2)."""
+"""User and group of programs that need no privilege, from the range that Debian reserves for
+packages, which get ids on demand (Debian policy, 9.2.2)."""
 
 
 def brought_folder(workload: str) -> str:
@@ -305,12 +304,13 @@ def brought_folder(workload: str) -> str:
     return f"{BROUGHT}/{workload}"
 
 
-# Name labctl's own guests, so that they are known again whoever finds them.
+# Name labctl's own guests, so that any labctl recognizes them.
 
 
 MEASURED_SEATS = 2
-"""A host has one run at a time. Two of its measured guests may boot at once, and what is saved of
-either is restored under its own name; the seats after these are neighbours'."""
+"""Seats of measured guests. A host has one run at a time. Two of its measured guests may boot at
+once, and the saved state of either is restored under its own name; further seats are
+neighbours'."""
 
 MOST_NEIGHBOURS = 1000
 
@@ -319,7 +319,7 @@ OWN_NAME = re.compile(r"labctl-(guest|guest-2|noisy-\d{1,4})")
 
 
 def guest_name(seat: int) -> str:
-    """Return the name of the domain that sits there, from 0."""
+    """Return the domain name of a seat, from 0."""
     if seat < MEASURED_SEATS:
         return f"labctl-guest-{seat + 1}" if seat else "labctl-guest"
     return f"labctl-noisy-{seat - MEASURED_SEATS + 1}"
@@ -331,7 +331,7 @@ def neighbour_seat(number: int) -> int:
 
 
 def guest_uuid(work: Path, seat: int) -> str:
-    """Return the UUID of the guest that sits there, of a run in that folder."""
+    """Return the UUID of the guest in a seat, for a run in that folder."""
     which = f":{seat + 1}" if seat else ""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"labctl:{work}{which}"))
 

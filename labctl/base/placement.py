@@ -1,4 +1,5 @@
-"""Check where a guest's threads may run and under which policies, and read where they do."""
+"""Check where a guest's threads may run and under which policies, and read their actual
+placement."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from labctl.base.errors import UsageError
 from labctl.base.tuning import Policy, Sched
 from labctl.base.xmldiff import parse
 
-# Check where a guest's threads may run and under which policies: find what would hang the guest,
-# starve its host, or keep libvirt from starting it. Pure.
+# Check where a guest's threads may run and under which policies: find settings that would hang the
+# guest, starve its host, or keep libvirt from starting it. Pure.
 #
-# The rules hold for a tuning with its pin plan (`domain/pinning/pin_check.py`) and for finished
+# The rules apply to a tuning with its pin plan (`domain/pinning/pin_check.py`) and to finished
 # domain XML, whoever wrote it: every configuration that labctl makes passes through them.
 
 
@@ -33,9 +34,8 @@ RT_RUNTIME_US = 950_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinProblem:
-    """Describe a problem with pins. `refused`: it would hang guest or host, or is impossible; else
-    it only changes the answer.
-    """
+    """Describe a problem with pins. `refused`: it would hang guest or host, or is impossible;
+    otherwise it only affects results."""
 
     text: str
     hint: str
@@ -88,8 +88,8 @@ class GuestThreads:
 
 
 def refuse(name: str, problems: Iterable[PinProblem]) -> None:
-    """Raise UsageError with every refusal among `problems`; nothing when there is none. `name`: the
-    tuning's."""
+    """Raise UsageError with every refusal among `problems`; do nothing if there is none. `name`:
+    the tuning's."""
     refusals = [problem for problem in problems if problem.refused]
     if refusals:
         raise UsageError(
@@ -101,12 +101,12 @@ def refuse(name: str, problems: Iterable[PinProblem]) -> None:
 def xml_problems(
     xml: str, host: HostCpus, *, below: str | None = None, vcpus: int | None = None
 ) -> list[PinProblem]:
-    """Return what is wrong with a domain's pins, policies and NUMA nodes on a host, refusals first;
-    [] when nothing is.
+    """Return the problems of a domain's pins, policies and NUMA nodes on a host, refusals first; []
+    if there are none.
 
-    `below`: the domain into which those of `xml` are put: what `xml` says nothing of is as there.
-    `vcpus`: how many the domain has, where `xml` doesn't say it. Raises UsageError for XML or a CPU
-    list that can't be read.
+    `below`: the domain that `xml` is applied to; it defines what `xml` does not. `vcpus`: the
+    domain's number, if `xml` does not define it. Raises UsageError for XML or a CPU list that
+    cannot be read.
     """
     roots = [parse(xml), *([parse(below)] if below else [])]
     found = [
@@ -125,8 +125,8 @@ def named_cpus(xml: str) -> CpuSet:
 
 
 def _threads(roots: Sequence[etree._Element], host: HostCpus, vcpus: int | None) -> GuestThreads:
-    """Return the threads of a domain as <cputune> has them, in the first of `roots` that says it. A
-    <vcpu cpuset=…> holds for every thread without a pin of its own
+    """Return the threads of a domain by <cputune>, from the first of `roots` that defines each. A
+    <vcpu cpuset=…> applies to every thread without a pin of its own
     (https://libvirt.org/formatdomain.html#cpu-allocation)."""
     common = roots[-1].find("vcpu")
     cpuset = common.get("cpuset") if common is not None else None
@@ -160,7 +160,7 @@ def _threads(roots: Sequence[etree._Element], host: HostCpus, vcpus: int | None)
 
 
 _MOST_THREADS = 4096
-"""vCPUs or iothreads of a domain: more than QEMU takes."""
+"""Limit on vCPUs or iothreads of a domain: more than QEMU supports."""
 
 
 def _number(text: str | None, default: int) -> int:
@@ -187,7 +187,8 @@ def _sched(element: etree._Element) -> Sched | None:
 
 
 def absent_cpus(wrong: CpuSet, host: HostCpus) -> tuple[CpuSet, str]:
-    """Return those of `wrong`, CPUs that can't be pinned to, that share one reason, and it."""
+    """Return those of `wrong`, CPUs that cannot be pinned to, that share one reason, and the
+    reason."""
     absent = wrong - host.present
     offline = (wrong & host.present) - host.online
     if absent:
@@ -198,7 +199,7 @@ def absent_cpus(wrong: CpuSet, host: HostCpus) -> tuple[CpuSet, str]:
 
 
 def _absent(roots: Sequence[etree._Element], host: HostCpus) -> Iterator[PinProblem]:
-    """Pins on CPUs that the host doesn't have: libvirt would start no guest."""
+    """Find pins on CPUs that the host does not have: libvirt would start no guest."""
     pins: dict[str, str | None] = {}
     for root in roots:
         for element in root.iterfind("vcpu"):
@@ -235,7 +236,7 @@ def _absent_nodes(root: etree._Element, host: HostCpus) -> Iterator[PinProblem]:
 
 
 def realtime_problems(threads: GuestThreads, host: HostCpus) -> list[PinProblem]:
-    """Return what threads under real-time policies would do to the guest and its host."""
+    """Return the effects of threads under real-time policies on the guest and its host."""
     realtime = [thread for thread in threads.all if thread.realtime]
     if not realtime:
         return []
@@ -262,10 +263,10 @@ def _policy(thread: Thread) -> str:
 
 
 def _crowded(vcpus: Sequence[Thread]) -> list[PinProblem]:
-    """More real-time vCPUs confined to some CPUs than there are CPUs.
+    """Find more real-time vCPUs confined to some CPUs than there are CPUs.
 
-    One that spins for a lock never lets the other, which holds it, run: FIFO hangs the guest, RR
-    lets it crawl.
+    One that spins for a lock never lets the lock's holder run: FIFO hangs the guest, RR makes it
+    crawl.
     """
     sets = [thread.cpus for thread in vcpus]
     for cpus in dict.fromkeys([*sets, frozenset().union(*sets)]):
@@ -288,8 +289,8 @@ def _crowded(vcpus: Sequence[Thread]) -> list[PinProblem]:
 def _starved_housekeeping(
     name: str, realtime: Sequence[Thread], host: HostCpus
 ) -> list[PinProblem]:
-    """Real-time threads that can take every CPU of housekeeping's, or every CPU onto which the
-    kernel could move what they keep from running: no isolated one."""
+    """Find real-time threads that can take every housekeeping CPU, or every CPU that the kernel
+    could move their victims to, which excludes isolated ones."""
     where = [thread.cpus for thread in realtime]
     confined = [cpus for cpus in where if cpus <= host.housekeeping]
     shared = host.usable - host.isolated or host.usable
@@ -347,7 +348,7 @@ def _can_fill(cpus: CpuSet, where: Sequence[CpuSet]) -> bool:
 def _starved_helpers(
     threads: GuestThreads, vcpus: Sequence[Thread], host: HostCpus
 ) -> list[PinProblem]:
-    """Emulator threads and iothreads that can run only where a real-time vCPU does: while it
+    """Find emulator threads and iothreads that can run only where a real-time vCPU does: while it
     spins, no timer, no disk and no QMP command of this guest is served."""
     if threads.emulator is None:
         return []
@@ -403,8 +404,7 @@ def _throttled(name: str, host: HostCpus) -> list[PinProblem]:
     ]
 
 
-# Read where a thread may run, and under which policy: what the kernel says of it, in /proc; and
-# read and set its time slice.
+# Read from /proc where a thread may run, and under which policy; and read and set its time slice.
 
 
 # include/uapi/linux/sched.h
@@ -440,8 +440,8 @@ def name_of(stat: str) -> str:
 
 
 def parse_placed(stat: str, status: str) -> Placed | None:
-    """Parse the texts of a thread's `stat` and `status`; None where they are cut off because the
-    thread ended meanwhile. Raises ValueError for what no kernel writes."""
+    """Parse the texts of a thread's `stat` and `status`; None if they are cut off because the
+    thread ended meanwhile. Raises ValueError for text that no kernel writes."""
     # The command may hold parentheses: the last one closes it.
     fields = stat.rpartition(")")[2].split()
     cpus = [line for line in status.splitlines() if line.startswith("Cpus_allowed_list:")]
@@ -457,7 +457,7 @@ def parse_placed(stat: str, status: str) -> Placed | None:
 
 
 def read_placed(folder: Path) -> tuple[str, Placed] | None:
-    """Name and place of the thread whose folder in /proc that is; None when it has ended."""
+    """Return name and placement of the thread with that folder in /proc; None if it has ended."""
     try:
         stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
         status = (folder / "status").read_text(encoding="utf-8", errors="replace")
@@ -473,13 +473,14 @@ def said(policy: str, priority: int) -> str:
 
 
 def slice_ns(tid: int) -> int:
-    """Return a thread's time slice in ns, 0 where the kernel tells none: under a real-time policy,
-    and before Linux 6.12. Raises OSError for a thread that has ended."""
+    """Return a thread's time slice in ns, 0 if the kernel does not report it: under a real-time
+    policy, and before Linux 6.12. Raises OSError for a thread that has ended."""
     return int(_attributes(tid)[_RUNTIME])
 
 
 def known_slice_ns(tid: int) -> int | None:
-    """Return a thread's time slice in ns; None where the kernel tells none, or it has ended."""
+    """Return a thread's time slice in ns; None if the kernel does not report it, or it has
+    ended."""
     try:
         return slice_ns(tid) or None
     except OSError:
@@ -487,7 +488,7 @@ def known_slice_ns(tid: int) -> int | None:
 
 
 def set_slice(tid: int, wanted_ns: int) -> None:
-    """Set a thread's time slice, which what it starts inherits; the kernel takes 0.1 to 100 ms
+    """Set a thread's time slice, which its children inherit; the kernel accepts 0.1 to 100 ms
     (kernel/sched/syscalls.c, __setparam_fair). Raises OSError for a thread that has ended."""
     attributes = _attributes(tid)
     attributes[_RUNTIME] = wanted_ns
@@ -502,7 +503,7 @@ def _attributes(tid: int) -> list[int]:
 
 
 def _call(number: int, *arguments: object) -> None:
-    # glibc has functions for these since 2.41 alone.
+    # glibc has functions for these only since 2.41.
     if _LIBC.syscall(number, *arguments) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))

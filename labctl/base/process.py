@@ -1,4 +1,5 @@
-"""Run subprocesses with deadlines: argv lists, a failure explained once. The only door to them."""
+"""Run subprocesses with deadlines: argv lists, a failure explained once. Nothing else starts
+any."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import IO, Final
 from labctl.base import interpreter
 from labctl.base.errors import BrokenError, DeadlineError, HostError
 
-# Share one point in time among nested waits, instead of timeouts that each wait shrinks.
+# Share one deadline among nested waits, instead of timeouts that each wait shortens.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Deadline:
         return DeadlineError(f"{self.what} was not done within {self.seconds:g} s")
 
 
-# Run subprocesses: argv lists, explicit deadlines, a failure explained once. The only door to
-# them.
+# Run subprocesses: argv lists, explicit deadlines, a failure explained once. Nothing else starts
+# any.
 
 
 PROC = Path("/proc")
@@ -58,8 +59,8 @@ PROC = Path("/proc")
 def dies_with_labctl() -> tuple[str, ...]:
     """Return the prefix of a command that must end when labctl is killed.
 
-    The signal is asked for in the child (PR_SET_PDEATHSIG(2const)), so a labctl that was killed
-    before that sends none: the child then has another parent, and ends by itself.
+    The child requests the signal itself (PR_SET_PDEATHSIG(2const)). If labctl was killed before
+    that, no signal comes: the child then has another parent, and ends by itself.
     """
     still_there = '[ "$PPID" = "$0" ] && exec "$@"'
     return ("setpriv", "--pdeathsig", "KILL", "sh", "-c", still_there, str(os.getpid()))
@@ -97,11 +98,11 @@ def run(
     stdin: str | None = None,
     hint: str | None = None,
 ) -> Completed:
-    """Run a command to its end and return what it printed.
+    """Run a command to its end and return its output.
 
-    `env` is added to the present environment. Raises HostError when the program is not there,
-    DeadlineError (after killing its process group) when it takes too long, ProcessError when
-    `check` and its status is not 0.
+    `env` is added to the present environment. Raises HostError if the program is missing,
+    DeadlineError (after killing its process group) if it takes too long, ProcessError if `check`
+    and its status is not 0.
     """
     started = time.monotonic()
     with running(
@@ -180,7 +181,7 @@ def running(
 def end_process_group(
     process: subprocess.Popen[bytes], stop_signal: signal.Signals, grace_s: float
 ) -> None:
-    """Ask the group to end, wait `grace_s` seconds, then kill it. Nothing when it has ended."""
+    """Ask the group to end, wait `grace_s` seconds, then kill it. Does nothing if it has ended."""
     if process.poll() is None:
         _signal_group(process.pid, stop_signal)
         try:
@@ -188,7 +189,7 @@ def end_process_group(
         except subprocess.TimeoutExpired:
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
-    # Children of a leader that ended by itself would outlive it otherwise.
+    # Children of a leader that ended by itself would otherwise outlive it.
     _signal_group(process.pid, signal.SIGKILL)
 
 
@@ -204,29 +205,29 @@ def thread_ids(pid: int, proc_root: Path = PROC) -> list[int]:
     try:
         return sorted(int(name) for name in os.listdir(proc_root / str(pid) / "task"))
     except (FileNotFoundError, ProcessLookupError):
-        return []  # the second: it ended between being found and being looked into
+        return []  # ESRCH: it ended between being found and being read
 
 
 def written_by(output: IO[bytes], most: int = 1 << 20) -> bytes:
-    """Return the begin of what a running program wrote to a file, in bytes, `most` at most. The
-    place in the file, which the program has in common with it, is not moved."""
+    """Return the first `most` bytes that a running program wrote to a file. The file position,
+    which the program shares, is not moved."""
     return os.pread(output.fileno(), most, 0)
 
 
-# End a run at SIGTERM and SIGHUP as at Ctrl-C: through every context manager on the way out.
+# End a run at SIGTERM and SIGHUP as at Ctrl-C: through every context manager.
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _WAY_OUT_S = 30.0
 """Time for cleaning up. Limited, because an interrupt that arrives in a callback of C code is lost,
-and another must count."""
+and another must work."""
 
 
 @contextmanager
 def ending_signals_call(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP call `handler`. One that was ignored before (nohup) stays
-    ignored."""
+    """Have SIGINT, SIGTERM and SIGHUP call `handler`. A signal that was ignored before (nohup)
+    stays ignored."""
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
@@ -239,7 +240,7 @@ def ending_signals_call(handler: Callable[[int, FrameType | None], None]) -> Ite
 @contextmanager
 def ending_signals_interrupt() -> Iterator[None]:
     """Make SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt in the main thread. A second one soon
-    after does not cut the cleanup short. A signal that was ignored before (nohup) stays ignored."""
+    after does not interrupt the cleanup. A signal that was ignored before (nohup) stays ignored."""
     interrupted_at = float("-inf")
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -255,7 +256,7 @@ def ending_signals_interrupt() -> Iterator[None]:
 
 @contextmanager
 def cleaning_up() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM from cutting the cleanup short."""
+    """Keep Ctrl-C and SIGTERM from interrupting the cleanup."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
     try:
         yield
@@ -264,16 +265,16 @@ def cleaning_up() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# Say what a failed program said.
+# Quote a failed program's last output.
 
 
 MARK: Final = "\x1e"
-"""Begin of the lines that labctl's own loop prints between two runs (`workloads.loops`)."""
+"""Beginning of the lines that labctl's own loop prints between two runs (`workloads.loops`)."""
 
 
 def last_words(output: bytes, lines: int = 1) -> str:
-    """Return the last lines of a program's output, in one; none of labctl's own."""
-    # Not splitlines(), which takes the mark for the end of a line.
+    """Return the last lines of a program's output, as one; lines of labctl's own are left out."""
+    # Not splitlines(), which treats the mark as a line end.
     found = re.split(r"[\r\n]+", output.decode(errors="replace"))
     said = [line.strip() for line in found if line.strip() and line[0] != MARK]
     return "; ".join(said[-lines:])

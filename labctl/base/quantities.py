@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pydantic_core.core_schema import CoreSchema
 
 _LONGEST = 100
-"""Characters of a quantity."""
+"""Maximum characters of a quantity."""
 _QUANTITY = re.compile(
     r"\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?)\s*(?P<unit>\S*)\s*", re.ASCII
 )
 
 
 def _parts(text: str) -> tuple[float | None, str]:
-    """Return the number and the unit of a text; None where it isn't one."""
+    """Return the number and the unit of a text; None if it is not a quantity."""
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     return (float(found["number"]), found["unit"]) if found else (None, "")
 
@@ -87,19 +87,19 @@ _SAME = {
     **dict.fromkeys(("Gbps", "Gbits/sec"), "Gbit/s"),
     **dict.fromkeys(("percent", "pct"), "%"),
 }
-"""Other words for units of SCALES."""
+"""Synonyms for units of SCALES."""
 
 
 def known_scale(word: str) -> Scale:
-    """Return what one of labctl's units is; raises ValueError that names the nearest."""
+    """Return the scale of a unit of labctl's; raises ValueError that names the nearest."""
     if found := SCALES.get(_SAME.get(word, word)):
         return found
     raise ValueError(f"unknown unit '{word[:40]}'. {nearest(word, SCALES)}")
 
 
 def scale_of(word: str) -> Scale:
-    """Return what a declared unit is: one of labctl's, else one of the program's own, which is
-    never converted. Raises ValueError for a text that can't be a unit."""
+    """Return the scale of a declared unit: one of labctl's, else one of the program's own, which is
+    never converted. Raises ValueError for a text that cannot be a unit."""
     if found := SCALES.get(_SAME.get(word, word)):
         return found
     if why := why_no_unit(word):
@@ -108,10 +108,10 @@ def scale_of(word: str) -> Scale:
 
 
 def near_unit(word: str) -> str | None:
-    """Return the unit of labctl's that an own one differs from in case only: 'MB/s' for 'mb/s'."""
+    """Return labctl's unit that a program's own one matches except for case: 'MB/s' for 'mb/s'."""
     if word in SCALES or word in _SAME:
         return None
-    if word[1:] == "b/s":  # bits, as the field writes them
+    if word[1:] == "b/s":  # bits, in the usual notation
         return f"{word[0]}bit/s" if f"{word[0]}bit/s" in SCALES else f"{word[0].upper()}B/s"
     return next((unit for unit in SCALES if unit.lower() == word.lower()), None)
 
@@ -127,8 +127,8 @@ def quantity(text: str) -> tuple[float, Scale | None]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """Read a kind of quantity that options and keys take. As metadata of a pydantic field it makes
-    of a text with a unit the number that the key holds.
+    """Read a kind of quantity of options and keys. As metadata of a pydantic field it converts a
+    text with a unit to the number that the key holds.
 
     `base`: the unit of a bare number; `units`: factors to it, by their names in lower case.
     """
@@ -151,7 +151,7 @@ class Kind:
         return float(f"{number * factor:.12g}")
 
     def whole(self, text: str) -> int:
-        """Return the same where it must be a whole number of the base unit."""
+        """Return the same if it is a whole number of the base unit; else raise ValueError."""
         number = self.read(text)
         if not number.is_integer():
             raise ValueError(f"expected whole {self.base}, got '{text[:40]}' ({number:g})")
@@ -165,13 +165,13 @@ class Kind:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        from pydantic_core import core_schema  # commands without such files do without
+        from pydantic_core import core_schema  # commands without such files do not load it
 
         inner = handler(source)
         read = self.whole if inner["type"] == "int" else self.read
 
         def number_of(value: object) -> object:
-            # A number in quotes stays the mistake that it was: it has no unit.
+            # A quoted number stays an error: it has no unit.
             is_bare = isinstance(value, str) and not _parts(value)[1]
             return read(value) if isinstance(value, str) and not is_bare else value
 

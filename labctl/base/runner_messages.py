@@ -19,14 +19,14 @@ from labctl.base.errors import BrokenError
 from labctl.base.paths import CWD, WORK
 from labctl.base.tuning import Policy, Sched
 
-# Put what a runner is to start into the words of its requests (`labctl/runner`).
+# Write the programs that a runner should start as requests (`labctl/runner`).
 
 
 _MIB = 1 << 20
 
 
 def placement(cpus: CpuSet | None, sched: Sched | None) -> dict[str, object]:
-    """Return on which CPUs and under which policy a request asks for a program."""
+    """Return the CPUs and the policy of a program, as a request has them."""
     sched = sched or Sched(policy=Policy.OTHER)
     return {
         "cpus": sorted(cpus) if cpus else None,
@@ -36,13 +36,13 @@ def placement(cpus: CpuSet | None, sched: Sched | None) -> dict[str, object]:
 
 
 def cgroup_name() -> str:
-    """Return the name of the cgroup that a command has of its own: one for each labctl, as the
-    host's hierarchies are shared."""
+    """Return the name of a command's own cgroup: one for each labctl, because all share the host's
+    hierarchies."""
     return f"labctl-command-{os.getpid()}"
 
 
 def surroundings(command: Command, folder: str | None) -> dict[str, object]:
-    """Return what a request says of a command that doesn't run as the runner itself does."""
+    """Return a request's settings of a command that does not run as the runner itself does."""
     if command.environment is None:
         return {"folder": folder}
     return {
@@ -70,7 +70,7 @@ def _cgroup(wanted: CommandCgroup) -> dict[str, object]:
 
 
 def serve_request(servers: Sequence[Server], disks: Sequence[FileSystem]) -> dict[str, object]:
-    """Return what a request says of servers, and of file systems that are made before them."""
+    """Return a request's settings of servers, and of file systems that are made before them."""
     return {"servers": [*map(_server, servers)], "disks": [*map(_disk, disks)], "work": WORK}
 
 
@@ -103,7 +103,7 @@ def _disk(disk: FileSystem) -> dict[str, object]:
     }
 
 
-# Check what a runner answers before it is believed: it runs where a guest's words come from.
+# Check a runner's answers before use: in a guest they are not trusted.
 
 
 _LARGEST = 2**63
@@ -111,18 +111,18 @@ _LARGEST = 2**63
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_FILES = 5000
 _MOST_SAID = 1 << 16
-"""Bytes that are kept of a server's output."""
+"""Limit on the bytes that are kept of a server's output."""
 _MOST_NAME = 4096
 """Letters of a file's name."""
 _MOST_THREADS = 100_000
 _COUNTED = ("monotonic_ns", "pid", "tid")
-"""Numbers beside the texts that a runner reads."""
+"""Numbers beside the texts in a runner's readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedProgram:
-    """Hold the SHA-256 of each file that running a program takes, by its path on the machine; none
-    where `problem` says why. `is_script`: what it starts itself is not among them."""
+    """Hold the SHA-256 of each file that a program needs to run, by its path on the machine; none
+    if `problem` says why. `is_script`: programs that it starts itself are not among them."""
 
     files: Mapping[str, str]
     is_script: bool = False
@@ -130,15 +130,15 @@ class HashedProgram:
 
     @property
     def path(self) -> str:
-        """Return the program's own file, where the machine found it; there is one without a
+        """Return the program's own file, where the machine found it; it exists if there is no
         problem."""
         return next(iter(self.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedServer:
-    """Say how a server ended. `too_early`: by itself, before it was asked to. `output`: the end of
-    what it printed."""
+    """Hold how a server ended. `too_early`: by itself, before it was told to. `output`: the end of
+    its output."""
 
     name: str
     too_early: bool
@@ -175,10 +175,10 @@ def hashed(told: Mapping[str, Any]) -> HashedProgram:
 
 
 def garbage(machine: str, found: Any) -> BrokenError:
-    """Return the error that says what a machine has answered with."""
+    """Return the error for an invalid answer of a machine."""
     try:
         shown = str(found)[:200]
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python prints no number of more than 4300 digits
         shown = "an endless number"
     return BrokenError(f"{machine}: answered with {shown!r}")
 
@@ -216,7 +216,7 @@ def counters(value: Any) -> dict[str, str | int]:
 
 
 def cgroup(value: Any) -> dict[str, object]:
-    """Return what a runner says of a command's cgroup; raises ValueError for anything else."""
+    """Return a runner's report on a command's cgroup; raises ValueError for anything else."""
     files = {
         str(name)[:_MOST_NAME]: {at: _text(told[at]) for at in ("set", "found")}
         for name, told in value["files"].items()
@@ -255,7 +255,7 @@ _START = "from labctl.runner.main import main\n\nmain()\n"
 def runner_archive() -> bytes:
     """Return an archive that Python runs (zipapp, "The Python Zip Application Archive Format").
 
-    Its bytes depend on the modules' texts alone, so that equal runners have equal digests. Nothing
+    Its bytes depend only on the modules' texts, so that equal runners have equal digests. Nothing
     in it is compressed: a guest's Python may lack zlib.
     """
     texts = {"__main__.py": _START, "labctl/__init__.py": ""}

@@ -1,7 +1,8 @@
-"""Define the rules by which a run may end before its last block, as its plan has them (METHOD 22).
+"""Define the rules by which a run may end before its last block, as its plan contains them (METHOD
+22).
 
 They are on disk before the first trial. A plan without one has a fixed number of blocks. Measuring
-and judging both know these rules: one asks, the other answers (`analysis/verdicts/looks.py`).
+and judging both use these rules: one asks, the other answers (`analysis/verdicts/looks.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from labctl.base.errors import UsageError
 
 FEWEST_BLOCKS = 10
-"""Below it nothing is judged (METHOD 21), so nothing is stopped either."""
+"""Minimum number of blocks for a verdict (METHOD 21), and so for stopping."""
 
 MOST_BLOCKS = 1000
 MOST_SPARES = 100
@@ -22,17 +23,18 @@ CAP = 40
 """Default cap of a run until a width."""
 
 _UNTIL_WIDTH = 0.7
-"""A run until a width ends rather when its deviations came out small, and its intervals with them.
-Simulated with normal noise, an interval that decides alone misses up to 1.4 times as often as it
-says; with more of them it is less (tests/unit/analysis/test_stopping.py)."""
+"""Share of the allowed error for a run until a width. Such a run tends to end when its deviations,
+and with them its intervals, came out small. Simulated with normal noise, a single deciding interval
+misses up to 1.4 times as often as it claims; with more of them it is less
+(tests/unit/analysis/test_stopping.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UntilWidth:
-    """End the run when every interval that decides is narrow enough, else at the cap.
+    """End the run when every deciding interval is narrow enough, else at the cap.
 
-    `width`: the largest half-width that will do, relative: 0.02 is an interval from 2 % below the
-    estimate to 2 % above it. What the effects are doesn't enter.
+    `width`: the largest sufficient half-width, relative: 0.02 is an interval from 2 % below the
+    estimate to 2 % above it. The effects themselves do not matter.
     """
 
     width: float
@@ -40,12 +42,12 @@ class UntilWidth:
 
     @property
     def share(self) -> float:
-        """Return the share of the allowed error that a test may use so that the run keeps to all of
-        it."""
+        """Return the share of the allowed error that a test may use so that the run as a whole does
+        not exceed it."""
         return _UNTIL_WIDTH
 
     def may_end_after(self, blocks: int) -> bool:
-        """Return whether the rule asks after so many whole blocks."""
+        """Return whether the rule is checked after so many complete blocks."""
         return FEWEST_BLOCKS <= blocks < self.most_blocks
 
     @property
@@ -77,7 +79,7 @@ class Looks:
         return 1 / len(self.at)
 
     def may_end_after(self, blocks: int) -> bool:
-        """Return whether the rule asks after so many whole blocks."""
+        """Return whether the rule is checked after so many complete blocks."""
         return blocks in self.at[:-1]
 
     @property
@@ -134,8 +136,8 @@ def looks(at: Sequence[int]) -> Looks:
 
 
 def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
-    """Return the rule in a plan's JSON; None where it has none. Raises UsageError for one that
-    can't be, KeyError or TypeError for what is no rule."""
+    """Return the rule in a plan's JSON; None if it has none. Raises UsageError for an impossible
+    rule, KeyError or TypeError for another form."""
     rule = plan.get("stopping")
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""Read what the workload game-stream recorded of one run."""
+"""Read the record of one run of the workload game-stream."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRecord:
     """Hold a run: bitrates by bin of `bin_s` seconds, in bit/s, and packets; echoes as (seconds
-    since the begin, round trip in seconds); by frame, when its last packet arrived, None for
-    one that isn't whole. `capacity_bit`: the link's rate, None for one without a limit.
-    """
+    since the begin, round trip in seconds); by frame, when its last packet arrived, None for an
+    incomplete one. `capacity_bit`: the link's rate, None for one without a limit."""
 
     seconds: int
     hz: int
@@ -50,14 +49,14 @@ class StreamRecord:
         return range(third.start, third.stop)
 
     def round_trips(self, phase: str) -> list[float]:
-        """Return the round trips of echoes that were sent in a third, in seconds."""
+        """Return the round trips of echoes sent in a third, in seconds."""
         number = PHASES.index(phase)
         length = self.seconds / len(PHASES)
         return [s for at, s in self.echoes if number * length <= at < (number + 1) * length]
 
     def lateness(self, phase: str) -> list[float]:
-        """Return how much later than the promptest of the run each whole frame of a third came, in
-        seconds. The two machines' clocks differ by an offset that falls out."""
+        """Return how much later than the fastest of the run each complete frame of a third came, in
+        seconds. The offset between the two machines' clocks cancels out."""
         after_due = {n: end - n / self.hz for n, end in enumerate(self.frames) if end is not None}
         least = min(after_due.values(), default=0.0)
         due = self.frame_numbers(phase)
@@ -65,7 +64,7 @@ class StreamRecord:
 
 
 def read_stream(text: str | bytes, where: str) -> StreamRecord:
-    """Return a run's record. Raises BrokenError that begins with `where` for what is none."""
+    """Return a run's record. Raises BrokenError that begins with `where` for anything else."""
     try:
         found = parse_json(text)
         if found["version"] != _VERSION:

@@ -1,4 +1,4 @@
-"""Fill in templates: labctl's own, and expressions and templates of users in a sandbox."""
+"""Fill in templates: labctl's own, and users' expressions and templates in a sandbox."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Find and fill in templates, whatever they become: domain XML, pages, scripts, seeds, profiles of
-# tuned.
+# Find and fill in templates of any kind: domain XML, pages, scripts, seeds, profiles of tuned.
 #
-# Those of pages and of scripts are labctl's own. Those that a lab folder may shadow (domain XML,
-# seeds, profiles) are filled in by Jinja's sandbox, which calls nothing but methods of plain
-# values.
+# Templates of pages and of scripts are labctl's own. Those that a lab folder may shadow (domain
+# XML, seeds, profiles) are filled in by Jinja's sandbox, which calls only methods of plain values.
 
 
 _USUAL: dict[str, Any] = {
@@ -42,9 +40,9 @@ _USUAL: dict[str, Any] = {
 
 def template_environment(kind: str, *, escapes: bool, **options: Any) -> Environment:
     """Return an environment for labctl's own templates in the folder `kind` of `templates/`, or in
-    all of it (""). Names that a template isn't given are errors. `escapes`: whether values are text
-    in XML or HTML; `options`: others of Jinja's."""
-    # Loaded here: commands that fill in none must not take as long to start as a report.
+    all of it (""). Undefined names are errors. `escapes`: whether values are text in XML or HTML;
+    `options`: others of Jinja's."""
+    # Loaded here, so that commands without templates start quickly.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -56,8 +54,8 @@ def template_environment(kind: str, *, escapes: bool, **options: Any) -> Environ
 
 
 def lab_template_environment(kind: str, *, escapes: bool) -> Environment:
-    """Return the same for templates that a lab folder's shadow, in a sandbox. Raises UsageError for
-    a lab folder that can't be believed."""
+    """Return the same for templates that a lab folder may shadow, in a sandbox. Raises UsageError
+    for a lab folder that cannot be trusted."""
     from jinja2 import FileSystemLoader, StrictUndefined
 
     return Sandbox(
@@ -68,16 +66,16 @@ def lab_template_environment(kind: str, *, escapes: bool) -> Environment:
     )
 
 
-# Render templates that users write in a sandbox, with an end.
+# Render users' templates in a sandbox, within limits.
 
 
 _PLAIN = (str, int, float, list, tuple, dict, set, frozenset)
 _WITH_WIDTHS = ("center", "indent", "wordwrap", "truncate", "format", "batch", "slice")
-"""Filters that make as many characters or lists as a number says."""
+"""Filters whose result is as large as a number says."""
 _OF_JINJA = (BlockReference, LoopContext, Macro, Cycler, Joiner)
 
 CPU_S = 5.0
-"""CPU time for one template; the largest of labctl's own takes milliseconds."""
+"""CPU time for one template; labctl's largest takes milliseconds."""
 MOST_CHARACTERS = 1 << 20
 """Limit on a rendered template."""
 
@@ -86,7 +84,7 @@ class _Bounded(Template):
     """Bound a template's rendering: one of a lab folder may loop for ever."""
 
     def render(self, *args: Any, **kwargs: Any) -> str:
-        """Raise TemplateRuntimeError beyond the limits, too."""
+        """Render; raises TemplateRuntimeError also beyond the limits."""
         chunks: list[str] = []
         length = 0
         with _cpu_time_limited():
@@ -102,9 +100,9 @@ class _Bounded(Template):
 
 
 def _bounded(named: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that takes no number beyond the limit."""
+    """Return a filter that accepts no number beyond the limit."""
 
-    @wraps(named)  # with what Jinja has noted on it
+    @wraps(named)  # with Jinja's attributes on it
     def checked(*args: Any, **kwargs: Any) -> Any:
         _check_small(named, args[1:], kwargs)
         return named(*args, **kwargs)
@@ -123,12 +121,13 @@ def _check_small(called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
 
 
 def _is_wide(text: str) -> bool:
-    """Return whether a format asks for more than five digits of width."""
+    """Return whether a format requests more than five digits of width."""
     return re.search(r"[0-9]{6}", text) is not None
 
 
 def _size_of(operator: str, left: Any, right: Any) -> int:
-    """Return about how many characters or bits an operation makes, where that may be many."""
+    """Return the approximate size of an operation's result in characters or bits, if it may be
+    large."""
     if operator == "**" and isinstance(left, int) and isinstance(right, int):
         return left.bit_length() * max(right, 0)
     if operator == "%" and isinstance(left, str):
@@ -145,8 +144,7 @@ def _size_of(operator: str, left: Any, right: Any) -> int:
 @contextmanager
 def _cpu_time_limited() -> Iterator[None]:
     """Limit the CPU time by a signal, which only the main thread gets (signal(2)); labctl renders
-    in no other.
-    """
+    only there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -164,8 +162,8 @@ def _cpu_time_limited() -> Iterator[None]:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Narrow Jinja's sandbox: templates get values whose methods have effects (a Path writes to its
-    file), so only methods of plain values and Jinja's own are called."""
+    """Restrict Jinja's sandbox: templates get values whose methods have effects (a Path writes to
+    its file), so only methods of plain values and Jinja's own are called."""
 
     template_class = _Bounded
     intercepted_binops = frozenset(("*", "**", "%"))
@@ -175,13 +173,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters |= {name: _bounded(self.filters[name]) for name in _WITH_WIDTHS}
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Refuse what one operation makes too large: no signal comes in between."""
+        """Refuse operations with too large a result: no signal can interrupt one."""
         if _size_of(operator, left, right) > MOST_CHARACTERS:
             raise TemplateRuntimeError(f"'{operator}' would exceed the limit")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Refuse widths and counts that nobody needs, too."""
+        """Call a function; refuse excessive widths and counts."""
         if isinstance(getattr(obj, "__self__", None), str):
             _check_small(obj, args, kwargs)
         return super().call(context, obj, *args, **kwargs)
@@ -196,7 +194,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return is_known and super().is_safe_callable(obj)
 
     def handle_exception(self, source: str | None = None) -> NoReturn:
-        """Raise TemplateError for whatever a template's own expressions raise (`1/0`)."""
+        """Raise TemplateError for any error of a template's own expressions (`1/0`)."""
         try:
             super().handle_exception(source)
         except (TemplateSyntaxError, LabctlError):
@@ -206,7 +204,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateRuntimeError(f"{name}{error}{_place(error.__traceback__)}") from error
 
     def get_template(self, *args: Any, **kwargs: Any) -> Template:
-        """Raise TemplateError for a file that can't be read as text, too."""
+        """Return a template; raises TemplateError also for a file that cannot be read as text."""
         try:
             return super().get_template(*args, **kwargs)
         except TemplateError:
@@ -219,18 +217,18 @@ def _place(traceback: TracebackType | None) -> str:
     """Return the file and line of the innermost template that an error came from, in brackets."""
     place = ""
     while traceback is not None:
-        # Jinja puts frames of the template in the place of those of its compiled code.
+        # Jinja replaces the frames of its compiled code with the template's.
         if "__jinja_exception__" in traceback.tb_frame.f_globals:
             place = f" ({traceback.tb_frame.f_code.co_filename}, line {traceback.tb_lineno})"
         traceback = traceback.tb_next
     return place
 
 
-# Fill in `{{ }}` and evaluate bare expressions that users write in workload files.
+# Fill in `{{ }}` and evaluate bare expressions of users in workload files.
 #
-# Nothing but expressions: no statements, no globals (`random` or `lipsum` would give two sides two
-# commands), and only filters whose result is a small value. Jinja's sandbox alone lets `'a' *
-# 10**8` through; labctl's (`sandbox.py`) bounds it.
+# Only expressions: no statements, no globals (`random` or `lipsum` would give the two sides
+# different commands), and only filters whose result is a small value. Jinja's sandbox alone allows
+# `'a' * 10**8`; `Sandbox` above bounds it.
 
 
 Scalar = int | float | str | bool
@@ -238,9 +236,9 @@ Variables = Mapping[str, Any]
 
 _FILTERS = ("int", "float", "round", "min", "max", "replace", "join")
 _EXACT = 2.0**53
-"""Limit for whole numbers that a float holds exactly."""
+"""Limit on whole numbers that a float holds exactly."""
 _KEPT = 512
-"""Compiled templates that are kept: those of some dozens of workloads."""
+"""Number of compiled templates to keep: those of some dozens of workloads."""
 
 
 def floor_pow2(number: float) -> int:
@@ -259,8 +257,8 @@ def fill_in(text: str, variables: Variables, where: str) -> str:
 
 
 def evaluate(expression: str, variables: Variables, where: str) -> Scalar:
-    """Return the value of a bare expression. Raises UsageError that names `where`, for a value that
-    is no number, text or truth value as well."""
+    """Return the value of a bare expression. Raises UsageError that names `where`, also for a value
+    that is not a number, text or truth value."""
     try:
         value = _expression(expression)(**variables)
     except TemplateError as error:
@@ -274,8 +272,8 @@ def evaluate(expression: str, variables: Variables, where: str) -> Scalar:
 
 
 def names_in(text: str, *, bare: bool = False) -> set[str]:
-    """Return the variables that a text (or, `bare`, an expression) uses. Raises UsageError for what
-    is no template."""
+    """Return the variables that a text (or, `bare`, an expression) uses. Raises UsageError for an
+    invalid template."""
     from jinja2.meta import find_undeclared_variables
 
     try:
@@ -286,7 +284,7 @@ def names_in(text: str, *, bare: bool = False) -> set[str]:
 
 
 def plain(value: Any) -> Any:
-    """Return what a filled-in value stands as: a whole number without a point, `16 / 2` as `8`."""
+    """Return a filled-in value in plain form: a whole number without a point, `16 / 2` as `8`."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     return value
@@ -300,7 +298,7 @@ def _hint(variables: Variables) -> str:
 def _environment() -> Sandbox:
     environment = Sandbox(
         undefined=StrictUndefined,
-        # No statements and no comments: these delimiters stand in no file.
+        # No statements and no comments: no file contains these delimiters.
         block_start_string="\x00%",
         block_end_string="%\x00",
         comment_start_string="\x00#",

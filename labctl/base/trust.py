@@ -15,13 +15,13 @@ from typing import Final
 
 # Decide whose files to trust: those that only the caller and root can change.
 #
-# Every folder on the way counts, and every link: who may rename something there decides what is
-# read. A group's right to write counts as everybody's; with an ACL its bits show what that allows
-# others as well (acl(5)).
+# Every folder and every link on the path counts, because anyone who can rename something there
+# decides what is read. A group's write permission counts as everybody's; with an ACL the group's
+# bits show what it allows others as well (acl(5)).
 
 
 MOST_LINKS: Final = 40
-"""Symbolic links on the way to one file, as the kernel's own limit (path_resolution(7))."""
+"""Symbolic links on the path to one file, the kernel's own limit (path_resolution(7))."""
 MOST_FILES: Final = 10_000
 """Files below one folder."""
 
@@ -29,13 +29,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _DoubtError(Exception):
-    """Say why something is not believed."""
+    """Report why a path is not trusted."""
 
 
 def doubt(path: Path, *, below: bool = False, group: bool = True) -> str | None:
     """Return why others than the caller and root can change what is read at `path`, or with `below`
-    what is read in the folder there; None where they can't. Names with a dot in front are not
-    read. `group`: whether what a group may write to is in doubt, too."""
+    in the folder there; None if they cannot. Names that begin with a dot are not read. `group`:
+    whether files that a group may write to are in doubt, too."""
     look = _Look(_OTHERS_WRITE if group else stat.S_IWOTH)
     try:
         held = look.held(path)
@@ -49,8 +49,8 @@ def doubt(path: Path, *, below: bool = False, group: bool = True) -> str | None:
 
 
 def believed_owners() -> frozenset[int]:
-    """Return user ids whose files are the caller's own or root's. Under sudo the caller is who
-    typed it: whoever may run labctl as root by sudo has root's rights in any case."""
+    """Return user ids whose files count as the caller's own or root's. Under sudo the caller is the
+    user behind it: anyone who may run labctl as root by sudo has root's rights in any case."""
     owners = {0, os.geteuid()}
     behind_sudo = os.environ.get("SUDO_UID", "")
     if os.geteuid() == 0 and re.fullmatch("[0-9]{1,10}", behind_sudo):
@@ -59,8 +59,8 @@ def believed_owners() -> frozenset[int]:
 
 
 def mounted_by(mountinfo: str) -> Mapping[int, int]:
-    """Map device number to user id for each file system that a user's own program serves (FUSE): it
-    shows whatever owners it likes. `mountinfo`: as /proc/self/mountinfo (proc(5))."""
+    """Map device number to user id for each file system that a user's own program serves (FUSE):
+    such a program can report any owner. `mountinfo`: as /proc/self/mountinfo (proc(5))."""
     users: dict[int, int] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -72,14 +72,15 @@ def mounted_by(mountinfo: str) -> Mapping[int, int]:
 
 
 class _Look:
-    """Check a path once, with the facts of this process and host."""
+    """Check a path once, with this process's and host's facts."""
 
     def __init__(self, others: int) -> None:
         self._owners = believed_owners()
         self._others = others
 
     def held(self, path: Path) -> Path:
-        """Return `path` without links, if no other user can swap its target. Raises _DoubtError."""
+        """Return `path` without links, if no other user can replace its target. Raises
+        _DoubtError."""
         at = Path("/")
         self._check(at, os.lstat(at), is_end=False)
         parts = list(reversed(path.absolute().parts[1:]))
@@ -130,8 +131,8 @@ class _Look:
             raise _DoubtError(f"{path} is in a file system that {_user(mounter)} serves")
         if stat.S_ISLNK(status.st_mode):
             return  # its mode means nothing
-        # In a sticky folder nobody renames what is somebody else's; the owner of what lies in it
-        # is looked at next.
+        # In a sticky folder nobody can rename others' files; the next step checks the owner of what
+        # lies in it.
         is_passed = not is_end and stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_mode & self._others and not is_passed:
             by = "everybody" if status.st_mode & stat.S_IWOTH else "its group"
@@ -152,10 +153,10 @@ def _user(number: int) -> str:
         return f"user {number}"
 
 
-# Hold folders open by descriptors, so that no planted link leads a write or a read elsewhere.
+# Hold folders open by descriptors, so that no planted link redirects a write or a read.
 #
-# Each step of a path is opened from the folder before it (openat(2) with O_NOFOLLOW): who may
-# change names below the root can't make labctl leave it.
+# Each step of a path is opened from the folder before it (openat(2) with O_NOFOLLOW): a user who
+# can change names below the root cannot make labctl leave it.
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -163,10 +164,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def held(root: Path, below: str = ".", *, make: bool = False) -> Iterator[int]:
-    """Hold the folder `below` a root open; yields its descriptor.
+    """Hold the folder `below` a root open; yield its descriptor.
 
-    `root` itself may be reached over links, as the caller named it; below it none is followed.
-    `make`: folders that are missing are made. Raises OSError (ELOOP for a link).
+    `root` itself may be reached through links, as the caller named it; below it none is followed.
+    `make`: missing folders are made. Raises OSError (ELOOP for a link).
     """
     at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -180,8 +181,8 @@ def held(root: Path, below: str = ".", *, make: bool = False) -> Iterator[int]:
 
 @contextmanager
 def held_in_tree(root: Path, below: str = ".", *, make: bool = False) -> Iterator[int]:
-    """Hold a folder of a guest's tree open, with links read as the guest itself reads them:
-    from `root`, which neither an absolute link nor '..' leads out of.
+    """Hold a folder of a guest's tree open, with links resolved as in the guest: from `root`, which
+    neither an absolute link nor '..' leaves.
 
     Raises OSError (ELOOP beyond MOST_LINKS).
     """
@@ -213,9 +214,9 @@ def held_in_tree(root: Path, below: str = ".", *, make: bool = False) -> Iterato
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file for reading; the last name is no link, and no pipe is waited for.
+    """Open a regular file for reading; the last name must not be a link, and a pipe does not block.
 
-    Raises OSError (ELOOP for a link, EINVAL for what is neither link nor regular file).
+    Raises OSError (ELOOP for a link, EINVAL for anything else that is not a regular file).
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

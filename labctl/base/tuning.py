@@ -11,10 +11,10 @@ from enum import StrEnum
 
 from labctl.base.cpus import CpuSet
 
-# Describe a tuning as the rest of the program sees it: resolved, checked, frozen.
+# Describe a tuning for the rest of the program: resolved, checked, frozen.
 #
 # Files in `domains/` become these values in `labctl.study.tunings`. They live here because both
-# `study` and `domain` speak of them and may not import each other.
+# `study` and `domain` use them and may not import each other.
 
 
 class Kind(StrEnum):
@@ -45,29 +45,29 @@ class Sched:
 
 
 PLAN = "plan"
-"""Pin where the pin plan says."""
+"""Value for the CPUs of the pin plan."""
 
 
 class Strategy(StrEnum):
     """Name how a pin plan chooses the vCPUs' CPUs."""
 
     COMPACT = "compact"
-    """Hardware threads of neighbouring cores, sharing a last-level cache where they can."""
+    """Hardware threads of neighbouring cores, sharing a last-level cache if possible."""
     SPREAD = "spread"
     """A core, then a cache, then a node of its own for each vCPU."""
     NODE = "node"
-    """All on one NUMA node, its memory near them; refused where none has room."""
+    """All on one NUMA node, with its memory; refused if none has room."""
     SIBLINGS = "siblings"
     """Compact, with vCPUs in pairs on the threads of a core, as the guest's topology shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """Hold what is pinned: None leaves it free, "plan" takes the pin plan's CPUs, else these CPUs.
-    `vhost`: the kernel's workers for network cards, which the plan has on the emulator's CPUs.
+    """Hold pins: None leaves a thread free, "plan" takes the pin plan's CPUs, else these CPUs.
+    `vhost`: the kernel's workers for network cards, which the plan puts on the emulator's CPUs.
 
-    `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs.
-    `strategy`: of the pin plan that "plan" speaks of.
+    `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs. `strategy`:
+    of the pin plan behind "plan".
     """
 
     vcpus: str | Mapping[int, CpuSet] | None = None
@@ -95,7 +95,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvmFeatures:
-    """Hold what KVM tells or offers the guest; None leaves the default."""
+    """Hold the KVM features visible to the guest; None leaves the default."""
 
     hint_dedicated: bool | None = None
     poll_control: bool | None = None
@@ -131,8 +131,8 @@ class Memory:
 
     `hugepages`: "2M" or "1G". `source`: anonymous, file or memfd. `access`: shared or private.
     `numa`: strict, preferred or interleave, over the node of the planned vCPUs. `cells`: the guest
-    sees NUMA nodes as its vCPUs have them. `free_page_reporting`: the guest tells the host through
-    the balloon which pages are free.
+    sees the NUMA nodes of its vCPUs. `free_page_reporting`: the guest reports free pages to the
+    host through the balloon.
     """
 
     hugepages: str | None = None
@@ -158,7 +158,7 @@ class Disk:
     io: str | None = None
     iothread: bool = False
     """True if iothreads serve the disks rather than the emulator thread: the first one the root
-    disk, and the second, where there is one, the data disk."""
+    disk, and the second, if there is one, the data disk."""
     iothread_mapping: bool = False
     """True if its queues are spread over all iothreads (libvirt 10, QEMU 9; on a virtio-scsi
     controller libvirt 11.2, QEMU 10)."""
@@ -195,7 +195,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestSide:
-    """Hold what is set up inside the guest. `command_line`: words added to its kernel's. `tuned`: a
+    """Hold settings inside the guest. `command_line`: words added to its kernel's. `tuned`: a
     profile of tuned. `elevator`: of its data disk. `sysfs`: path to value, written as root."""
 
     command_line: tuple[str, ...] = ()
@@ -206,12 +206,13 @@ class GuestSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requires:
-    """Hold what host and guest must have, checked before anything starts; None and () ask nothing.
+    """Hold requirements of host and guest, checked before anything starts; None and () require
+    nothing.
 
     Versions as text ("9.0"), compared number by number. `cpus`, `nodes`: usable ones. `cpu_flags`:
     of /proc/cpuinfo. `paths`: that must exist. `programs`: in the host's PATH. `command_line`:
-    words that the host's kernel was booted with. `hugepages`: "2M" or "1G", enough of them free
-    (or free memory to make them of) for the guest.
+    words that the host's kernel must be booted with. `hugepages`: "2M" or "1G", enough free ones
+    (or free memory to make them) for the guest.
     """
 
     accelerator: str | None = None
@@ -251,13 +252,13 @@ class Tuning:
     vcpu_sched: Sched | None = None
     """Policy of the vCPUs, natively of the workload itself."""
     vcpu_slice_ms: float | None = None
-    """Time slice of the vCPUs, natively of the workload itself: what the fair scheduler lets each
-    run for at a time (sched_setattr(2), `sched_runtime`; Linux 6.12). None: the kernel's."""
+    """Time slice of the vCPUs, natively of the workload itself: the time that the fair scheduler
+    lets each run (sched_setattr(2), `sched_runtime`; Linux 6.12). None: the kernel's."""
     nice: int | None = None
     """Nice value of all of QEMU's threads, natively of the workload itself. None: the host's."""
     cpu_weight: int | None = None
     """Weight of the whole guest against its neighbours, natively of the workload itself; theirs is
-    100, as cgroup v2 has it. None: 100 as well."""
+    100, as in cgroup v2. None: 100 as well."""
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
     iothreads: int = 0
@@ -277,24 +278,24 @@ class Tuning:
 
     @property
     def vcpu_slice_ns(self) -> int:
-        """Return the time slice that is asked for in ns, 0 for none."""
+        """Return the requested time slice in ns, 0 for none."""
         return round((self.vcpu_slice_ms or 0) * 1e6)
 
 
-# Define what each knob of a host takes: one table for setting it here and for reading it from a
-# run, of which scripts and files are made for whoever rolls a tuning out.
+# Define the values of each host knob: one table for setting it here and for reading it from a run,
+# from which scripts and files for a roll-out are made.
 
 
 HOUSEKEEPING = "housekeeping"
-"""The value of a knob that keeps something off the isolated CPUs."""
+"""Value of a knob that keeps something off the isolated CPUs."""
 
 _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Hold the values that a knob takes. `text`: in words, for errors. `example`: one of them, ""
-    where none is asked for."""
+    """Hold the values of a knob. `text`: in words, for errors. `example`: one of them, "" if none
+    is requested."""
 
     text: str
     accepts: Callable[[str], bool]
@@ -307,7 +308,7 @@ def one_of(*words: str) -> Values:
 
 
 def number(low: int, high: int, *words: str) -> Values:
-    """Return a whole number in a range, or one of `words`."""
+    """Return the values: a whole number in a range, or one of `words`."""
     said = "".join(f"'{word}', or " for word in words)
     return Values(
         f"{said}a number from {low} to {high}",
@@ -317,22 +318,22 @@ def number(low: int, high: int, *words: str) -> Values:
 
 
 def named(pattern: str, text: str, example: str = "") -> Values:
-    """Return a name, all of which the pattern describes."""
+    """Return the values: a name that matches the pattern completely."""
     name = re.compile(pattern, re.ASCII)
     return Values(text, lambda value: name.fullmatch(value) is not None, example)
 
 
 @dataclass(frozen=True, slots=True)
 class HostProgram:
-    """Describe a program of the host's that runs while a tuning is in force. `check`: the command
-    that succeeds while it does what it is for. Both begin with the path of a file."""
+    """Describe a program of the host that runs while a tuning is in force. `check`: the command
+    that succeeds while the program does its work. Both begin with the path of a file."""
 
     command: tuple[str, ...]
     check: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> HostProgram:
-        """Return what a knob's value says. Raises ValueError."""
+        """Return the program in a knob's value. Raises ValueError."""
         given = json.loads(text)
         if not isinstance(given, dict) or given.keys() != {"command", "check"}:
             raise ValueError("it has the keys 'command' and 'check'")
@@ -391,7 +392,7 @@ KERNEL_WORD = named(
     r"[A-Za-z0-9_.-]{1,100}(=[A-Za-z0-9_.,:=+@/%-]{0,1000})?",
     "a word of the kernel's command line, without quotes, blanks and '$'",
 )
-"""A shell reads /etc/default/grub.d, so that no other characters may stand there."""
+"""Words for /etc/default/grub.d, which a shell reads, so no other characters are allowed."""
 
 ELEVATOR = named(r"[a-z0-9][a-z0-9_-]{0,30}", "the name of an I/O scheduler")
 SYSFS_PATH = named(
@@ -414,9 +415,9 @@ class Level(StrEnum):
     COUNTERS = "counters"
     """Snapshots and hardware counters: nothing runs inside the measured window."""
     EXITS = "exits"
-    """And VM exits by reason, counted in the kernel."""
+    """Also VM exits by reason, counted in the kernel."""
     TRACE = "trace"
-    """And every scheduling event of both sides."""
+    """Also every scheduling event of both sides."""
 
     def holds(self, other: Level) -> bool:
         order = list(Level)

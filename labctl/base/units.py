@@ -9,12 +9,12 @@ from enum import StrEnum
 LONGEST_UNIT = 40
 """Characters of a unit of a program's own."""
 _MARKUP = "<>&\"'`[]{}\\$|;="
-"""Signs that mean something to terminals, pages and spreadsheets, and nothing in a unit."""
+"""Characters with a meaning in terminals, pages and spreadsheets, but not in a unit."""
 
 
 class Unit(StrEnum):
     """Name the unit of a sample. `Unit("Mops/s")` is a member that is not listed here: it is shown
-    as it is and never converted. Raises ValueError for a text that cannot be shown."""
+    unchanged and never converted. Raises ValueError for a text that cannot be shown."""
 
     SECONDS = "s"
     MICROSECONDS = "us"
@@ -37,15 +37,15 @@ class Unit(StrEnum):
             return None
         made = str.__new__(cls, value)
         made._name_ = made._value_ = value
-        # One member a text, as of those above: units are compared by identity.
+        # One member per text, as for those above: units are compared by identity.
         return cls._value2member_map_.setdefault(value, made)  # type: ignore[return-value]
 
     def __reduce_ex__(self, _protocol: object) -> tuple[type[Unit], tuple[str]]:
-        return (Unit, (self.value,))  # by its value: one of a program's own has no name here
+        return (Unit, (self.value,))  # by value: a program's own unit has no name here
 
     @property
     def is_own(self) -> bool:
-        """Return whether a program brought it, so that labctl knows nothing of it."""
+        """Return whether it is a program's own, unknown to labctl."""
         return self.value not in _KNOWN
 
 
@@ -53,7 +53,7 @@ _KNOWN = frozenset(unit.value for unit in Unit)
 
 
 def why_no_unit(text: str) -> str | None:
-    """Return why a text can't be a unit; None for one that can."""
+    """Return why a text cannot be a unit; None if it can."""
     if not text or text != text.strip():
         return "a unit must be a word, without spaces around it"
     if len(text) > LONGEST_UNIT:
@@ -64,7 +64,7 @@ def why_no_unit(text: str) -> str | None:
 
 
 ZERO_IS_USUAL = frozenset({Unit.FRACTION, Unit.CPUS})
-"""Units of shares and of CPUs: 0 is a usual value of whatever has them (METHOD 15)."""
+"""Units of shares and of CPUs: 0 is a usual value of metrics with them (METHOD 15)."""
 
 
 class Better(StrEnum):
@@ -92,10 +92,10 @@ _PERCENTILE = re.compile(r"p\d{2,4}")
 
 
 def usual_direction(metric: str, unit: str | None) -> Better | None:
-    """Return the direction in which a metric is better by its unit, else by the words of its name;
-    None where neither tells, or the name speaks for both.
+    """Return the better direction of a metric by its unit, else by the words of its name; None if
+    neither decides, or the name is ambiguous.
 
-    Times are better lower and rates higher, except for rates of what is bad: `errors` in `1/s`.
+    Times are better lower and rates higher, except for rates of failures: `errors` in `1/s`.
     """
     words = re.split(r"[^a-z0-9]+", metric.lower())
     low = any(word in _LOWER_WORDS or _PERCENTILE.fullmatch(word) for word in words)
@@ -109,15 +109,16 @@ def usual_direction(metric: str, unit: str | None) -> Better | None:
     return Better.LOWER if low else Better.HIGHER
 
 
-# Say how many samples a percentile takes (METHOD rule 16), and how many unseen ones it bears.
+# Define how many samples a percentile needs (METHOD rule 16), and how many unseen ones it
+# tolerates.
 
 
 SAMPLES_BEYOND = 20
-"""So many must lie beyond it: it would hang on a few of them otherwise."""
+"""Minimum number of samples beyond a percentile: otherwise it would depend on a few of them."""
 
 
 def samples_needed(q: float) -> int:
-    """Return the fewest samples that the percentile q (0 < q < 1) is told of: 400 for 0.95."""
+    """Return the minimum number of samples for the percentile q (0 < q < 1): 400 for 0.95."""
     # 1 - 0.95 is a little more than 0.05.
     return math.ceil(SAMPLES_BEYOND / (1 - q) - 1e-9)
 
@@ -127,12 +128,11 @@ TENTH = 0.1
 
 
 def bears_unseen(q: float, seen: int, unseen: int) -> bool:
-    """Return whether the percentile q (0 < q < 1) of the values that were seen may stand for all of
-    them.
+    """Return whether the percentile q (0 < q < 1) of the seen values may represent all of them.
 
-    The unseen ones may all lie beyond it. As long as they are at most a tenth of the values that
-    do (1 in 200 for 0.95), what is told is a percentile between q - 0.1 (1 - q) and q + 0.1 (1 - q)
-    of all: for 0.95, between the 94.5th and the 95.5th.
+    The unseen ones may all lie beyond it. As long as they are at most a tenth of the values that do
+    (1 in 200 for 0.95), the reported value is a percentile between q - 0.1 (1 - q) and q + 0.1 (1 -
+    q) of all: for 0.95, between the 94.5th and the 95.5th.
     """
     return unseen <= TENTH * (1 - q) * (seen + unseen) + 1e-9
 
@@ -153,4 +153,4 @@ OPEN = "open_latency_"
 OPEN_MEAN = f"{OPEN}mean"
 
 SKIP_PERIODS = frozenset({"cyclictest", "timerlat"})
-"""Programs of a fixed pace that skip the periods which they missed: what a stall hid is known."""
+"""Programs of a fixed pace that skip missed periods, so that the effect of a stall is known."""

@@ -21,7 +21,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in units that people use: "40 s", "2 min 05 s", "1 h 30 min"."""
+    """Return a duration in usual units: "40 s", "2 min 05 s", "1 h 30 min"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -30,7 +30,7 @@ def duration(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """Return an estimate of a time in units that people plan by: "40 s", "20 min", "3 h 40 min"."""
+    """Return an estimate of a time in units for planning: "40 s", "20 min", "3 h 40 min"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:
@@ -43,8 +43,8 @@ _CONDITIONS = {"neighbour": "with a noisy neighbour", "quiet": "on a quiet host"
 
 
 def place_in_words(workload: str, condition: str, quote: str = "") -> str:
-    """Return where arms are compared: "fio-randread with a noisy neighbour". A condition of an
-    imported run has the name that it was given, between quotes in a sentence."""
+    """Return the place of a comparison: "fio-randread with a noisy neighbour". A condition of an
+    imported run keeps its name, in quotes within a sentence."""
     beside = _CONDITIONS.get(condition, f"under {quote}{condition}{quote}")
     return f"{cell_in_words(workload)} {beside}"
 
@@ -53,7 +53,7 @@ _CELL = re.compile(r"(?P<name>[^\[\]]+)\[(?P<levels>[^\[\]]+)\]")
 
 
 def cell_in_words(workload: str) -> str:
-    """Return a workload, of a cell of factors with its levels alone: "frames (fifo, cgroup)" for
+    """Return a workload; for a cell of factors only with its levels: "frames (fifo, cgroup)" for
     "frames[scheduler=fifo,isolation=cgroup]"."""
     name = workload.partition("[")[0]
     levels = cell_levels(workload)
@@ -61,7 +61,8 @@ def cell_in_words(workload: str) -> str:
 
 
 def cell_levels(workload: str) -> list[tuple[str, str]]:
-    """Return factor and level of each factor that sets a cell's workload; [] where it is none."""
+    """Return factor and level of each factor that sets a cell's workload; [] if it is not a
+    cell."""
     cell = _CELL.fullmatch(workload)
     pairs = [part.partition("=") for part in cell["levels"].split(",")] if cell else []
     if not all(name and is_level for name, is_level, _ in pairs):
@@ -72,8 +73,8 @@ def cell_levels(workload: str) -> list[tuple[str, str]]:
 def printable(text: str) -> str:
     """Return `text` without control and formatting characters (newlines and tabs stay).
 
-    Facts come from a guest, which is hostile: an escape sequence would drive the terminal, a
-    bidi override would reorder what is read.
+    Facts come from a guest, which is hostile: an escape sequence would control the terminal, and a
+    bidi override would reorder the text.
     """
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}"
@@ -91,8 +92,8 @@ def shortened(text: str) -> str:
 
 
 def without_logs(reason: str) -> tuple[str, str]:
-    """Return a reason's sentence, and the lines of logs below it ("" where there are none): what
-    failed for the same reason twice has left other lines."""
+    """Return a reason's sentence, and the lines of logs below it ("" if there are none): repeated
+    failures for one reason have different logs."""
     sentence, _, logs = reason.partition("\n")
     return sentence, logs
 
@@ -101,7 +102,7 @@ def metric_title(metric: str, *, closed_loop: bool = False) -> str:
     """Return a metric's key in words: "latency_p95" is "p95 latency", "host_cpu{thread=vcpu}" is
     "host CPU (vcpu)", "exits{vcpu=0}" is "VM exits (vCPU 0)".
 
-    `closed_loop`: say of a latency that it is one, as where "open-loop p95 latency" stands beside.
+    `closed_loop`: mark a latency as such, if "open-loop p95 latency" stands beside it.
     """
     base, _, labels = metric.partition("{")
     row = metric_of(base)
@@ -119,7 +120,7 @@ def _label_title(label: str) -> str:
     return f"vCPU {value}" if name == "vcpu" else value or label
 
 
-# Read the glossary: docs/glossary.md, which the page of a report and `labctl explain` share.
+# Read the glossary, docs/glossary.md, which a report's page and `labctl explain` share.
 
 
 _ENTRY = re.compile(r"^\*\*(.+?)\*\*: (.+)$", re.MULTILINE)
@@ -138,17 +139,17 @@ class Term:
 
     @property
     def plain(self) -> str:
-        """Return the text without marks, and what was code in quotes."""
+        """Return the text without marks, with code in quotes."""
         return plain(self.text)
 
     @property
     def sees(self) -> tuple[str, ...]:
-        """Return the names of the terms that a reader is sent to."""
+        """Return the names of the terms that the entry refers to."""
         return tuple(_SEE.findall(self.text))
 
     @property
     def anchor(self) -> str:
-        """Return what identifies the entry in a page."""
+        """Return the entry's id in a page."""
         words = re.sub(r"[^\w]+", "-", self.name.casefold()).strip("-")
         return f"term-{words}"
 
@@ -169,8 +170,8 @@ class Glossary(Mapping[str, Term]):
         return len(self._terms)
 
     def find(self, word: str) -> tuple[Term, ...]:
-        """Return the term of a word, whatever its case, its hyphens and its plural are, and those
-        that its entry sends to; () where it is none."""
+        """Return the term of a word, ignoring case, hyphens and plural, and those that its entry
+        refers to; () if there is none."""
         found = self._alike.get(_folded(word)) or self._alike.get(_singular(_folded(word)))
         if found is None:
             return ()
@@ -189,7 +190,7 @@ def glossary() -> Glossary:
 
 
 def plain(markdown: str) -> str:
-    """Return a sentence without the marks of Markdown, and what was code in quotes."""
+    """Return a sentence without the marks of Markdown, with code in quotes."""
     text = _ANOTHER.sub(r"\1", _LINK.sub(r"\1", markdown))
     return re.sub(r"`([^`]+)`", r"'\1'", text)
 

@@ -1,7 +1,7 @@
-"""Find what differs between two domain XMLs, as paths and as text. Pure.
+"""Find the differences between two domain XMLs, as paths and as text. Pure.
 
-White space, comments and the order of elements make no difference, as they make none to libvirt;
-elements of one kind are told apart by what libvirt tells them apart by (a vcpupin by its vCPU).
+White space, comments and the order of elements make no difference, as for libvirt. Elements of one
+kind are told apart as libvirt does it (a vcpupin by its vCPU).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _IDENTITY: dict[str, tuple[str, ...]] = {
     "vcpupin": ("@vcpu",),
     "vcpusched": ("@vcpus",),
 }
-"""Element to the attributes, its own or a child's, that say which one of its kind it is."""
+"""Element to the attributes, its own or a child's, that identify one among its kind."""
 
 _UNITS: dict[str, int] = {
     **dict.fromkeys(("b", "byte", "bytes"), 1),
@@ -46,7 +46,7 @@ _UNITS: dict[str, int] = {
         for rest, base in (("", 1024), ("ib", 1024), ("b", 1000))
     },
 }
-"""Units of memory without their case, in bytes: libvirt takes them in any
+"""Units of memory in lower case, in bytes: libvirt accepts any case
 (https://libvirt.org/formatdomain.html#memory-allocation; virScaleInteger in src/util/virutil.c)."""
 
 _CONTEXT_LINES = 2
@@ -57,8 +57,8 @@ class XmlChange:
     """Describe one difference.
 
     `path`: an XPath from below the root to an element's text (`iothreads`) or an attribute
-    (`cputune/vcpupin[@vcpu='0']/@cpuset`). `before` and `after`: the value there; "" for an
-    element that says all it says by being there (`memoryBacking/locked`), None for what is not.
+    (`cputune/vcpupin[@vcpu='0']/@cpuset`). `before` and `after`: the value there; "" for an element
+    whose presence is its whole meaning (`memoryBacking/locked`), None if it is missing.
     """
 
     path: str
@@ -67,10 +67,9 @@ class XmlChange:
 
 
 def changes(before: str, after: str) -> list[XmlChange]:
-    """Return everything that differs between two XML documents, in document order; [] when nothing
-    does.
+    """Return all differences between two XML documents, in document order; [] if there are none.
 
-    Raises UsageError when one is no XML.
+    Raises UsageError if one is not XML.
     """
     old, new = (dict(_facts(parse(xml), "")) for xml in (before, after))
     return [
@@ -81,8 +80,7 @@ def changes(before: str, after: str) -> list[XmlChange]:
 
 
 def unified(before: str, after: str, names: tuple[str, str]) -> str:
-    """Return both documents as one unified diff, evenly indented; "" when nothing but layout
-    differs."""
+    """Return both documents as one unified diff, evenly indented; "" if only layout differs."""
     lines = difflib.unified_diff(
         _lines(before), _lines(after), *names, lineterm="", n=_CONTEXT_LINES
     )
@@ -90,17 +88,17 @@ def unified(before: str, after: str, names: tuple[str, str]) -> str:
 
 
 def unit_bytes(element: etree._Element) -> int:
-    """Return the unit of an element's sizes, in bytes: KiB where none is said. Raises KeyError for
-    one that libvirt doesn't know."""
+    """Return the unit of an element's sizes, in bytes; the default is KiB. Raises KeyError for one
+    that libvirt does not know."""
     return _UNITS[(element.get("unit") or "KiB").lower()]
 
 
 def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
     """Return the root element, without comments, processing instructions and white space between
-    elements: none of them says anything of a domain, and none may get into what is advised.
+    elements: they do not describe the domain, and must not appear in advice.
 
-    Entities stay as they are: a file from elsewhere can't make us read another. Raises UsageError
-    naming the line.
+    Entities are not expanded, so that a foreign file cannot make labctl read another. Raises
+    UsageError naming the line.
     """
     parser = etree.XMLParser(
         resolve_entities=False,
@@ -116,7 +114,7 @@ def parse(xml: str | bytes, what: str = "the domain XML") -> etree._Element:
 
 
 def children(element: etree._Element) -> dict[str, etree._Element]:
-    """Return child elements by their step of a path: tag, identity, and a number where that is not
+    """Return child elements by their step of a path: tag, identity, and a number if that is not
     enough (`interface[2]`)."""
     found: dict[str, etree._Element] = {}
     for child in element.iterchildren(etree.Element):

@@ -22,7 +22,7 @@ from labctl.base.yamltext import (
     parse_yaml,
 )
 
-# Say in words what a value of a file must be, from the JSON Schema of the file's model.
+# Describe in words the valid values of a file, from the JSON Schema of the file's model.
 
 
 Schema = Mapping[str, Any]
@@ -36,7 +36,7 @@ _BOUNDS = (
 
 
 def resolved(schema: Schema, defs: Schema) -> Schema:
-    """Return the schema that a reference names; another one as it is."""
+    """Return the schema behind a reference; any other one unchanged."""
     return defs[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
@@ -49,8 +49,8 @@ def branches(schema: Schema, defs: Schema) -> list[Schema]:
 
 
 def below(schema: Schema, keys: Iterable[str | int], defs: Schema) -> list[Schema]:
-    """Return the alternatives of what stands at `keys`; [] where the schema has no such place. A
-    key that is pydantic's own, as a union's branch, is passed over."""
+    """Return the alternatives of the value at `keys`; [] if the schema has no such place. Keys of
+    pydantic's own, such as a union's branch, are skipped."""
     here = branches(schema, defs)
     for key in keys:
         inside = [one for part in here for one in _inside(part, key, defs)]
@@ -80,18 +80,18 @@ def _plain(bound: float) -> str:
 
 
 def needed(schemas: Iterable[Schema]) -> str:
-    """Return what fits one of the alternatives: 'a whole number from 1 to 99, or 'auto''; "" where
-    a schema doesn't say."""
+    """Return what one of the alternatives accepts: 'a whole number from 1 to 99, or 'auto''; "" if
+    the schema does not say."""
     return ", or ".join(dict.fromkeys(filter(None, map(_one, schemas))))
 
 
 def _kind(schema: Schema) -> Kind | None:
-    """Return the kind of quantity whose texts fit the schema."""
+    """Return the kind of quantity that the schema accepts."""
     return next((kind for kind in KINDS if schema.get("pattern") == kind.pattern), None)
 
 
 def quantity_name(schema: Schema) -> str | None:
-    """Return "time" of the schema of a text such as '10s'; None of another one."""
+    """Return "time" for the schema of a text such as '10s'; None for another one."""
     kind = _kind(schema)
     return None if kind is None else kind.name
 
@@ -128,7 +128,7 @@ def _one(schema: Schema) -> str:
 Model = TypeVar("Model", bound="FileModel")
 
 _OF_KEYS = ("extra_forbidden", "missing")
-"""Pydantic's errors that are of a key, not of a value that the file has."""
+"""Pydantic's errors about a key, not about a value in the file."""
 
 _OF_TYPES = frozenset(
     {
@@ -138,13 +138,13 @@ _OF_TYPES = frozenset(
         *("model_type", "model_attributes_type", "string_too_short"),
     }
 )
-"""Pydantic's errors that the model's schema puts into better words."""
+"""Pydantic's errors that the model's schema describes better."""
 
 _MOST_TOLD = 20
-"""Mistakes of one file that are told at once."""
+"""Maximum mistakes of one file in one message."""
 
 _MOST_SHOWN = 100
-"""Characters of a wrong value that are shown."""
+"""Maximum characters of a wrong value in a message."""
 
 
 class FileModel(BaseModel):
@@ -154,9 +154,10 @@ class FileModel(BaseModel):
 
 
 def load_mapping(path: Path) -> YamlMapping:
-    """Return the mapping that a YAML file holds, with the line of every key.
+    """Return the mapping in a YAML file, with the line of every key.
 
-    Raises UsageError when it can't be read, is no YAML or beyond its limits, or is no mapping.
+    Raises UsageError if it cannot be read, is not YAML, is beyond its limits, or is not a
+    mapping.
     """
     try:
         with path.open("rb") as file:
@@ -194,25 +195,26 @@ def line_of(mapping: Any, keys: Iterable[str | int]) -> int | None:
     node = mapping
     for key in keys:
         if isinstance(node, YamlMapping) and key in node:
-            line = node.lines.get(key, line)  # of one that a recipe extends, the file is another
+            line = node.lines.get(key, line)  # an extended recipe's is in another file
             node = node[key]
         elif isinstance(node, YamlList) and isinstance(key, int) and key < len(node):
             line = node.lines[key]
             node = node[key]
-        # A key that isn't in the file (a union's branch in pydantic's location): stay where we are.
+        # A key that is not in the file (a union's branch in pydantic's location): stay at this
+        # line.
     return line
 
 
 class Placing:
-    """Say of a file that was read where in it something is wrong."""
+    """Put file and line before errors about a file that was read."""
 
     path: Path
     mapping: Mapping[str, Any]
 
     @contextmanager
     def _placed(self, *keys: str | int, among: Iterable[str] = ()) -> Iterator[None]:
-        """Put file and line before what is said of the value at `keys`; `among`: the keys below it
-        that the sentence may quote."""
+        """Put file and line before the message about the value at `keys`; `among`: the keys below
+        it that the sentence may quote."""
         try:
             yield
         except UsageError as error:
@@ -231,8 +233,7 @@ class Placing:
 def _told(
     model: type[FileModel], mapping: YamlMapping, path: Path, error: ValidationError
 ) -> list[str]:
-    """Return a line for each value that is wrong, however many branches of a union it fits none
-    of."""
+    """Return a line for each wrong value, even if it fails several branches of a union."""
     by_place: dict[tuple[str | int, ...], list[Any]] = {}
     for detail in error.errors():
         keys = detail["loc"]
@@ -246,11 +247,12 @@ def _told(
 
 
 def _in_file(mapping: Any, keys: Iterable[str | int]) -> list[str | int]:
-    """Return those that lead to a value of the file; pydantic's own (a union's branch) do not."""
+    """Return the keys that lead to a value of the file, without pydantic's own (a union's
+    branch)."""
     found: list[str | int] = []
     node = mapping
     for key in keys:
-        # What a command line says is made of plain ones.
+        # Mappings from a command line are plain ones.
         is_there = isinstance(node, dict) and key in node
         if not is_there and not (
             isinstance(node, list) and isinstance(key, int) and key < len(node)
@@ -283,7 +285,7 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
     own = [one for one in details if one["type"] not in _OF_TYPES]
     if not own and (wanted := _wanted(model, location)):
         return f"{shown}: {wanted} is needed."
-    # A model's own words say what the other branches of a union take as well.
+    # A model's own message covers the other branches of a union as well.
     details = own or details
     said = (str(one["msg"]).removeprefix("Value error, ") for one in details)
     said = (message.removeprefix("Input should be ") for message in said)
@@ -293,14 +295,14 @@ def _explain(model: type[FileModel], mapping: YamlMapping, path: Path, details: 
 
 
 def _wanted(model: type[FileModel], location: tuple[str | int, ...]) -> str:
-    """Return what the model takes at a place: 'a whole number from 1 to 99'; "" where its schema
-    doesn't say."""
+    """Return the valid values at a place: 'a whole number from 1 to 99'; "" if the schema does not
+    say."""
     schema = model.model_json_schema()
     return needed(below(schema, location, schema.get("$defs", {})))
 
 
 def _as_written(value: Any) -> str:
-    """Return a value as YAML has it."""
+    """Return a value in YAML notation."""
     if isinstance(value, YamlMapping):
         return "a mapping"
     if isinstance(value, YamlList):
@@ -315,7 +317,7 @@ def _short(text: str) -> str:
 
 
 def _allowed_keys(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
-    """Return the keys that the model at `location` knows; [] where that can't be told."""
+    """Return the keys that the model at `location` knows; [] if they are unknown."""
     current: type[BaseModel] | None = model
     for part in location:
         if current is None:

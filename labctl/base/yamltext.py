@@ -1,8 +1,8 @@
 """Parse YAML to plain values, with the line of each key, within limits.
 
-libyaml finds the events, and the values are made of them here: its composer would call itself for
-each level, and repeat nothing of what aliases repeat for whoever walks through the result. A word
-without quotes means what YAML 1.2 says: `yes` and `off` are words, `017` is seventeen.
+libyaml finds the events, and this module makes the values: libyaml's composer recurses for each
+level, and does not count values repeated by aliases. A word without quotes has the meaning of YAML
+1.2: `yes` and `off` are words, `017` is seventeen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_BYTES: Final = 1 << 20
 MOST_DEEP: Final = 32
 """Levels of lists and mappings."""
 MOST_VALUES: Final = 100_000
-"""Values of one document, those that aliases repeat counted each time."""
+"""Values of one document, including each repetition by an alias."""
 MOST_ENTRIES: Final = 10_000
 """Limit for one list or mapping."""
 MOST_DIGITS: Final = 100
@@ -30,7 +30,7 @@ MOST_DIGITS: Final = 100
 
 
 class YamlError(ValueError):
-    """Say why a text isn't read. `line`: where, from 1; None where it can't be told."""
+    """Report why a text is refused. `line`: from 1; None if it is unknown."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(problem if line is None else f"line {line}: {problem}")
@@ -39,8 +39,8 @@ class YamlError(ValueError):
 
 
 class YamlMapping(dict[Any, Any]):
-    """Hold a mapping with the line (from 1) of each key that was written in it; of one that no file
-    wrote there is none."""
+    """Hold a mapping with the line (from 1) of each key; a mapping that no file contained has
+    none."""
 
     lines: dict[Any, int]
 
@@ -57,14 +57,14 @@ class YamlList(list[Any]):
 
 def parse_yaml(text: str, *, aliases: bool = True) -> Any:
     """Return the value of a text with one document: a scalar, YamlMapping or YamlList. `aliases`:
-    whether it may hold any.
+    whether it may have any.
 
-    Raises YamlError for what is no YAML, what names a type that labctl doesn't know, and what is
-    beyond a limit, which it names.
+    Raises YamlError for text that is not YAML, for types that labctl does not know, and beyond a
+    limit, which it names.
     """
     check_size(len(text))
     if found := _TAG_DIRECTIVE.search(text):
-        # libyaml compares each with all before it.
+        # libyaml compares each with all earlier ones.
         raise YamlError(
             "not valid YAML: no %TAG is known here", text.count("\n", 0, found.start()) + 1
         )
@@ -78,7 +78,7 @@ def parse_yaml(text: str, *, aliases: bool = True) -> Any:
 
 
 def _explained(error: MarkedYAMLError, text: str) -> YamlError:
-    """Return libyaml's error with the line where the mistake is likely to be, and its cause."""
+    """Return libyaml's error with the probable line and cause of the mistake."""
     mark = error.problem_mark or error.context_mark
     line = None if mark is None else mark.line + 1
     problem = str(error.problem or error.context)
@@ -131,7 +131,7 @@ _CAUSES: Final = (
         "a value begins with a sign that YAML keeps for itself ('@', '`', '%'): put it in quotes",
     ),
 )
-"""Parts of libyaml's problem and context, and the likely cause. A cause with a context is at the
+"""Parts of libyaml's problem and context, and the probable cause. A cause with a context is at the
 line where that begins."""
 
 
@@ -159,7 +159,7 @@ class _Open:
     anchor: str | None
     key: Any = None
     key_line: int = 0
-    """0 where the next value is a key."""
+    """Line of the current key; 0 if the next value is a key."""
     merged: list[YamlMapping] = field(default_factory=list)
 
 
@@ -183,7 +183,7 @@ class _Reader:
         return value
 
     def _value(self) -> Any:
-        """Return the next value with all that is in it. A loop, so that depth costs no stack."""
+        """Return the next value with all its contents. A loop, so that depth costs no stack."""
         unfinished: list[_Open] = []
         while True:
             event = self._parser.get_event()
@@ -298,7 +298,7 @@ def _is_merge(event: Any) -> bool:
 
 
 _MERGE: Final = object()
-"""Stands for the key `<<`."""
+"""Marker for the key `<<`."""
 
 _YAML = "tag:yaml.org,2002:"
 _TAG_DIRECTIVE = re.compile(r"^%TAG", re.MULTILINE)
@@ -320,7 +320,7 @@ _BEGINS_A_NUMBER = frozenset("+-.0123456789")
 
 
 def _scalar(event: ScalarEvent, line: int) -> Any:
-    """Return the value that a scalar stands for; its tag says which type, else its looks."""
+    """Return the value of a scalar; its tag defines the type, else its form."""
     text = event.value
     if event.tag is None:
         return _plain(text, line) if event.implicit[0] else text
@@ -359,7 +359,7 @@ def _float(text: str, line: int) -> float:
         raise YamlError(f"'{_shown(text)}' is not a number", line)
     digits = _digits(text, line)
     try:
-        # Python has no dot before its words for what is no number or beyond all.
+        # Python's words for NaN and infinity have no leading dot.
         return float(re.sub(r"\.(?=[inIN])", "", digits))
     except ValueError as error:
         raise YamlError(f"'{_shown(text)}' is not a number", line) from error

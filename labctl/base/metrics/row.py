@@ -1,4 +1,4 @@
-"""Define what a row of the table of metrics says."""
+"""Define the columns of the table of metrics."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import Enum, IntEnum, StrEnum, auto
 from labctl.base.units import Better, Unit
 
 ANY = "*"
-"""Suffix of a row's name: the row covers every name with that prefix and no row of its own."""
+"""Suffix of a row's name: the row covers every name with that prefix that has no row of its own."""
 
 
 class Zero(Enum):
-    """Say whether 0 is one of a metric's usual values: then no ratio is taken (METHOD 15)."""
+    """Say whether 0 is a usual value of a metric: then no ratio is computed (METHOD 15)."""
 
     RARE = auto()
     USUAL = auto()
@@ -22,17 +22,17 @@ class Zero(Enum):
 
 
 class Counts(StrEnum):
-    """Say what comes in ones, so that a small number of them bears no ratio (METHOD 15)."""
+    """Name metrics that count single events: a small count supports no ratio (METHOD 15)."""
 
     EVENTS = "events"
     OPERATIONS = "operations"
 
 
 class Page(Enum):
-    """Say in which pages the table of all numbers has a metric."""
+    """Say in which pages the table of all numbers includes a metric."""
 
     WHOLE = auto()
-    """Shown where there is room for every metric."""
+    """Shown if there is room for every metric."""
     LARGE = auto()
     """Shown for a large run, too."""
     LARGEST = auto()
@@ -51,7 +51,7 @@ class Column(IntEnum):
 
 
 class Table(StrEnum):
-    """Name the tables of docs/metrics.md, as their marks do."""
+    """Name the tables of docs/metrics.md, by their marks."""
 
     WORKLOAD = "workload"
     HOST = "host"
@@ -65,18 +65,18 @@ class Table(StrEnum):
 
 
 Forms = Mapping[str, str]
-"""Sources by the keys under which samples come, separated by spaces."""
+"""Sources by the keys of their samples, separated by spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Describe a metric: all that is known before a run.
+    """Describe a metric: everything known before a run.
 
-    `says`: where it is from, for docs/metrics.md; by key where it has labels. `elsewhere`: the
-    same in tables other than the row's own. `title`: in words, where the name doesn't read well
-    by itself; of a row of ANY with {} for the rest of the name. `facts`: by label, the values of
-    which neither direction is better. `felt`: a guest's user feels it; others are causes, or side
-    costs. `samples`: how many latencies a program measured in a trial.
+    `says`: its source, for docs/metrics.md; by key if it has labels. `elsewhere`: the same in
+    tables other than the row's own. `title`: in words, if the name is not readable by itself; in a
+    row of ANY with {} for the rest of the name. `facts`: by label, the values without a better
+    direction. `felt`: a guest's user feels it; others are causes, or side costs. `samples`: how
+    many latencies a program measured in a trial.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Metric:
 
     @property
     def begins(self) -> str:
-        """Return how the names begin that the row is about."""
+        """Return the prefix of the names that the row covers."""
         return self.name.removesuffix(ANY)
 
     @property
@@ -104,13 +104,13 @@ class Metric:
         return {self.name: self.says} if isinstance(self.says, str) else self.says
 
     def better_of(self, labels: Mapping[str, str]) -> Better:
-        """Return which direction is better of a sample with these labels."""
+        """Return the better direction of a sample with these labels."""
         if any(labels.get(label) in values for label, values in self.facts.items()):
             return Better.NEITHER
         return self.better
 
     def title_of(self, name: str) -> str:
-        """Return `name`, which the row is of, in words."""
+        """Return `name`, which the row covers, in words."""
         title = self.title.format(name.removeprefix(self.begins))
         return title or name_in_words(name)
 

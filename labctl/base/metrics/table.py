@@ -38,7 +38,7 @@ _BY_BEGINNING = sorted(
 
 
 def metric_of(name: str) -> Metric | None:
-    """Return the row of a metric's name without labels; None of one from elsewhere, as imported
+    """Return the row of a metric's name without labels; None for a foreign one, which imported
     trials may have."""
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -47,12 +47,12 @@ def metric_of(name: str) -> Metric | None:
 
 def beside_primary() -> tuple[tuple[str, ...], ...]:
     """Return the metrics that every table has beside its primary one, column by column; open-loop
-    ones only where the program has them."""
+    ones only if the program has them."""
     return tuple(
         tuple(metric.name for metric in METRICS if metric.column is column) for column in Column
     )
 
 
 def beginnings(*pages: Page) -> tuple[str, ...]:
-    """Return how the names begin of the metrics that such pages have."""
+    """Return the prefixes of the metrics on such pages."""
     return tuple(metric.begins for metric in METRICS if metric.page in pages)
