@@ -22,7 +22,7 @@ apt-transport-http(1).
 
 def sources_of(suite: str, apt: Path = _APT, release: Path = _RELEASE) -> list[str]:
     """Return the host's own Debian sources of a suite, else those of its own release with the suite
-    in its place: mirrors have all releases. Empty on another distribution."""
+    replaced, because mirrors have all releases. Empty on another distribution."""
     if found := host_sources(suite, apt):
         return found
     text = release.read_text(encoding="utf-8") if release.exists() else ""
@@ -55,7 +55,7 @@ def host_options(deadline: Deadline) -> list[str]:
 
 
 def download_options(dump: str) -> list[str]:
-    """Return those options of an `apt-config dump` that decide whether and how packages are
+    """Return the options in an `apt-config dump` that decide whether and how packages are
     fetched."""
     lines = []
     for line in dump.splitlines():
@@ -109,14 +109,14 @@ def _of_stanzas(text: str, suite: str) -> Iterator[str]:
 def _line(
     *, uri: str, suite_found: str, components: list[str], signed_by: str, trusted: str, suite: str
 ) -> Iterator[str]:
-    """Yield one line, if it is Debian's own: others publish under the suite's name as well, but not
-    as `main` with Debian's keys."""
+    """Yield one line, if it is Debian's own: other publishers use the suite's name as well, but not
+    with `main` and Debian's keys."""
     if suite_found not in (suite, f"{suite}-updates", f"{suite}-security"):
         return
     if "main" not in components or (signed_by and "debian" not in signed_by):
         return
     options = []
-    # A key inside the stanza has no place in a line; mmdebstrap finds Debian's keyring itself.
+    # A key inside the stanza does not fit into a line; mmdebstrap finds Debian's keyring itself.
     if signed_by.startswith("/"):
         options.append(f"signed-by={signed_by}")
     if trusted == "yes":

@@ -1,7 +1,7 @@
-"""Build an image: a tree, a disk made of it, its kernel and initrd.
+"""Build an image: a tree, a disk made from it, its kernel and initrd.
 
-Nothing is booted. The work is done in a folder beside the images that is renamed when all of it
-is there, so that half an image is never taken for one.
+Nothing is booted. The work is done in a folder beside the images that is renamed when it is
+complete, so that a partial image is never used.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ from labctl.guest.tree import (
 )
 from labctl.store.jsonfile import write_json
 
-# Make an image's tree of a Debian suite's packages, with mmdebstrap.
+# Make an image's tree from a Debian suite's packages, with mmdebstrap.
 
 
 def bootstrapped_tree(
     tree: Path, suite: str, kernel: str, recipe: Recipe, deadline: Deadline, listener: Listener
 ) -> None:
-    """Install a kernel's package and the recipe's into a new folder, with what they need."""
+    """Install a kernel's package and the recipe's packages into a new folder, with their
+    dependencies."""
     spec = recipe.spec
     listener(Note(text=f"Installing {len(spec.packages) + 1} packages and what they need"))
     options = [f"--aptopt={option}" for option in apt.host_options(deadline)]
     options += [f"--dpkgopt=path-exclude={pattern}" for pattern in spec.exclude]
-    # Before the kernel's package makes its initrd, which follows these files.
+    # Before the kernel's package makes its initrd, which depends on these files.
     staged = tree.with_name("files")
     staged.mkdir(exist_ok=True)
     write_files(staged, recipe)
@@ -59,7 +60,7 @@ def bootstrapped_tree(
         "--format=directory",
         f"--include={','.join([kernel, *spec.packages])}",
         "--aptopt=APT::Install-Recommends false",
-        # What is unpacked twice after a crash is thrown away anyway.
+        # The tree is discarded after a crash anyway.
         "--dpkgopt=force-unsafe-io",
         *options,
         f"--essential-hook=sync-in '{staged}' /",
@@ -82,11 +83,11 @@ def write_files(root: Path, recipe: Recipe) -> None:
         write_file(root, name, text)
 
 
-# Unpack a cloud image to a tree: its root file system as files, plus the recipe's packages.
+# Unpack a cloud image into a tree: its root file system as files, plus the recipe's packages.
 #
-# The root is mounted read-only through a loop device, in a mount namespace that ends with the
-# copy: nothing else sees it and nothing is left to undo. A copy by `debugfs rdump` would do
-# without a mount, but loses hard links, set-user-ID bits and file capabilities.
+# The root is mounted read-only through a loop device, in a mount namespace that ends with the copy:
+# nothing else sees it and nothing needs undoing. `debugfs rdump` needs no mount, but loses hard
+# links, set-user-ID bits and file capabilities.
 
 
 _COPY = 'mkdir "$3"; mount -o "$1" "$2" "$3"; cp -a "$3/." "$4"'
@@ -116,7 +117,7 @@ def tree_of_cloud_image(
 ) -> None:
     """Copy the root file system of a verified cloud image, with its /boot, into a new folder.
 
-    Raises BrokenError when it has no root on ext4.
+    Raises BrokenError if it has no root on ext4.
     """
     listener(Note(text="Copying the files of the cloud image"))
     raw = tree.with_name("cloud.raw")
@@ -151,8 +152,8 @@ def tree_of_cloud_image(
 def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Listener) -> None:
     """Install the recipe's packages with the tree's own apt, chrooted into it.
 
-    They come from the host's sources where they are of the same release, else from the image's.
-    No service is started, and nothing of the host stays in the tree.
+    They come from the host's sources if these are of the same release, else from the image's. No
+    service is started, and nothing of the host stays in the tree.
     """
     packages = recipe.spec.packages
     listener(Note(text=f"Installing {len(packages)} packages and what they need"))
@@ -164,7 +165,7 @@ def add_packages(tree: Path, recipe: Recipe, deadline: Deadline, listener: Liste
 
 
 def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
-    """Refuse an image that names other files, which have no signature."""
+    """Refuse an image that names other files, because these have no signature."""
     info = ["qemu-img", "info", "-f", cloud.format, "--output=json", str(file)]
     told = parse_json(process.run(info, deadline=deadline).stdout)
     data_file = told.get("format-specific", {}).get("data", {}).get("data-file")
@@ -173,7 +174,7 @@ def _check_is_whole(file: Path, cloud: CloudImage, deadline: Deadline) -> None:
 
 
 def _ext4_partitions(raw: Path, deadline: Deadline) -> list[Partition]:
-    """Raise BrokenError when the file has no partition table."""
+    """Return the ext4 partitions; raises BrokenError if the file has no partition table."""
     partx = ["partx", "--raw", "--noheadings", "--bytes", "--output", "START,SIZE"]
     listed = process.run([*partx, str(raw)], deadline=deadline, check=False)
     partitions = partitions_of(listed.stdout) if listed.returncode == 0 else []
@@ -200,7 +201,7 @@ def partitions_of(listing: str) -> list[Partition]:
 
 
 def _copy_partition(raw: Path, partition: Partition, target: Path, deadline: Deadline) -> None:
-    # Without its journal: a clean root has nothing in it, and the file is not to be written to.
+    # Without its journal: a clean root has an empty one, and the file must not be written to.
     where = f"offset={partition.start_bytes},sizelimit={partition.size_bytes}"
     mount_point = target.with_name(f"{target.name}.mounted")
     namespace = ["unshare", "--mount", "--propagation", "private"]
@@ -218,25 +219,25 @@ def _copy_partition(raw: Path, partition: Partition, target: Path, deadline: Dea
 
 # Derive an image with the user's own kernel from another image's tree and disk.
 #
-# The tree is made of hard links to the other's files, so both sides of a run still have the same
-# bits; the disk is made anew only where the kernel has modules or a configuration to add.
+# The tree consists of hard links to the other's files, so both sides of a run still have the same
+# bits. The disk is rebuilt only if the kernel adds modules or a configuration.
 
 
 _DEADLINE_S = 600.0
 
 _WITHOUT_INITRD = "/dev/vda"
-"""The root's name, to a kernel that has no initrd to find it by its UUID."""
+"""Root device for a kernel without an initrd that could find it by its UUID."""
 
 
 def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> dict[str, object]:
-    """Return everything of the recipe's image in a folder, made of `base`; returns its manifest."""
+    """Build the recipe's image in a folder, from `base`; return its manifest."""
     kernel = recipe.kernel
     assert kernel is not None
     deadline = Deadline.after(_DEADLINE_S, f"putting {kernel.file} into the image")
     tree = folder / images.TREE
     copy = ["cp", "--archive", "--link", str(base.tree.resolve()), str(tree)]
     process.run(copy, deadline=deadline)
-    tree.chmod(0o755)  # the root folder of the disk that is made of it
+    tree.chmod(0o755)  # the root folder of the disk made from it
     is_changed = _add_modules(tree, kernel, deadline, listener)
     is_changed |= _add_config(tree, kernel)
     root = base.command_line.split()[0].removeprefix("root=UUID=")
@@ -265,7 +266,7 @@ def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> 
 
 
 def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: Listener) -> bool:
-    # /lib is a link to usr/lib in every present distribution.
+    # /lib is a link to usr/lib in every current distribution.
     folder = folder_in(tree, "lib/modules")
     target = folder / kernel.release
     if kernel.modules is None:
@@ -280,7 +281,7 @@ def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: 
     process.run(["cp", "--archive", str(kernel.modules.resolve()), str(target)], deadline=deadline)
     for link in ("build", "source"):
         (target / link).unlink(missing_ok=True)
-    # A package that was only unpacked has no index of its modules yet.
+    # A package that was only unpacked has no module index yet.
     if not (target / "modules.dep").is_file():
         depmod = ["chroot", str(tree), "depmod", kernel.release]
         process.run(depmod, deadline=deadline, hint="The recipe needs the package 'kmod'.")
@@ -288,14 +289,15 @@ def _add_modules(tree: Path, kernel: GivenKernel, deadline: Deadline, listener: 
 
 
 def _add_config(tree: Path, kernel: GivenKernel) -> bool:
-    """Return where the guest's facts find it: only with it can two kernels be called the same."""
+    """Put the configuration where the guest's facts find it: two kernels count as the same only
+    with it."""
     if kernel.config is None:
         return False
     name = f"boot/config-{kernel.release}"
     config = kernel.config.read_bytes()
     if read_file(tree, name) == config:
         return False
-    # Not in place: the file may be one of the other image's.
+    # Not in place: the file may belong to the other image.
     write_file(tree, name, config)
     return True
 
@@ -317,25 +319,25 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 DEADLINE_S = 1800.0
-"""Two minutes are usual; the rest is for slow mirrors. Downloading a cloud image is not in it."""
+"""Two minutes are usual; the rest is for slow mirrors. Downloading a cloud image is not
+included."""
 
 WORKING_MIB = 1536
-"""Room for the tree and the compressed disk, beside the disk as it is before compression."""
+"""Space for the tree and the compressed disk, beside the uncompressed disk."""
 
 CLOUD_MIB = 4096
-"""Room for the cloud image's own disk, unpacked."""
+"""Space for the cloud image's own disk, unpacked."""
 
 FILE_SYSTEM_NAMESPACE = uuid.UUID("5c1d9a3e-7c07-4f35-9d4c-0d8a6a0f6a55")
 """UUIDs of root file systems are version 5 of the image's digest in this namespace."""
 
 
 def build(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
-    """Return the image of a recipe, built now; one that is already there is returned as it is.
+    """Return the image of a recipe, built now; an existing one is returned unchanged.
 
-    With a kernel of the user's own, or with a layer, it is made of the image below, which is built
-    first.
-    Raises HostError when the host lacks permission, space or a tool, BusyError while another
-    build runs, ProcessError when a tool fails; nothing is left behind then.
+    With a kernel of the user's own, or with a layer, it is made from the base image, which is built
+    first. Raises HostError if the host lacks permission, space or a tool, BusyError while another
+    build runs, ProcessError if a tool fails; nothing is left behind then.
     """
     if (built := images.find(recipe, places)) is not None:
         return built
@@ -382,7 +384,7 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
 def _check_space(recipe: Recipe, base: Image | None, folder: Path) -> None:
     needed_mib = recipe.spec.size_mib + WORKING_MIB
     if base is not None and recipe.layer:
-        # A copy for the layer, and another one to build its files in.
+        # A copy for the layer, and another one for building its files.
         needed_mib += 2 * base.manifest["tree_bytes"] // 2**20
     if recipe.spec.cloud_image is not None and base is None:
         needed_mib += CLOUD_MIB
@@ -399,14 +401,14 @@ def _check_space(recipe: Recipe, base: Image | None, folder: Path) -> None:
 def _build_in(
     folder: Path, recipe: Recipe, fetched: Fetched | None, listener: Listener
 ) -> dict[str, object]:
-    """Return everything of an image in a folder; returns its manifest."""
+    """Build an image in a folder; return its manifest."""
     deadline = Deadline.after(DEADLINE_S, f"building the image '{recipe.name}'")
     tree = folder / images.TREE
     root_uuid = str(uuid.uuid5(FILE_SYSTEM_NAMESPACE, recipe.digest))
     spec = recipe.spec
     if fetched is not None and spec.cloud_image is not None:
         tree_of_cloud_image(fetched.path, spec.cloud_image, tree, deadline, listener)
-        # A cloud image's own would wait for partitions that this disk has not.
+        # A cloud image's own fstab would wait for partitions that this disk lacks.
         write_file(tree, "etc/fstab", "")
         write_files(tree, recipe)
         add_packages(tree, recipe, deadline, listener)
@@ -437,7 +439,7 @@ def _build_in(
 
 
 def _configure(tree: Path, recipe: Recipe) -> None:
-    """Make the tree the guest's own, with nothing of the host's."""
+    """Configure the tree for the guest, without anything of the host's."""
     for name in (
         "etc/apt/apt.conf.d/99mmdebstrap",
         "etc/resolv.conf",
@@ -445,9 +447,10 @@ def _configure(tree: Path, recipe: Recipe) -> None:
         "var/lib/dbus/machine-id",
     ):
         remove_file(tree, name)
-    # Empty, not missing: machine-id(5), "First Boot Semantics", would run first-boot units.
+    # Empty, not missing: otherwise first-boot units would run (machine-id(5), "First Boot
+    # Semantics").
     write_file(tree, "etc/machine-id", "")
-    # The build's own sources are the host's business; the guest installs nothing.
+    # The sources of the build are the host's; the guest installs nothing.
     write_file(tree, "etc/apt/sources.list", "")
     for unit in recipe.spec.mask:
         make_link(tree, f"etc/systemd/system/{unit}", "/dev/null")
@@ -475,12 +478,12 @@ def _take_kernel(tree: Path, folder: Path) -> None:
         (folder / name).write_bytes(data)
 
 
-# Say what of a recipe's image would be made, without making it.
+# Plan a recipe's image without building it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """Describe a layer that a run's image needs: `is_built` already, or its base at least."""
+    """Describe a layer that a run's image needs: whether it, or at least its base, `is_built`."""
 
     image: str
     layer: Layer
@@ -498,7 +501,8 @@ class LayerPlan:
 
 
 def layer_plan(recipe: Recipe, places: StatePaths) -> LayerPlan | None:
-    """Return what a run with that recipe's image would add to which; None without a layer."""
+    """Return the layer that a run with that recipe's image would add, and its base; None without a
+    layer."""
     if recipe.layer is None:
         return None
     layered = recipe.with_kernel(None)

@@ -27,12 +27,12 @@ _MOUNTED = ("etc/resolv.conf", "etc/hosts")
 def install(
     tree: Path, packages: Sequence[str], exclude: Sequence[str], deadline: Deadline
 ) -> None:
-    """Install packages and what they need. `exclude`: path patterns that are never unpacked
+    """Install packages and their dependencies. `exclude`: path patterns that are never unpacked
     (dpkg(1), --path-exclude).
 
-    They come from the host's sources where they are of the same release, else from the image's.
-    No service is started, and nothing of the host stays in the tree. Raises UsageError for names
-    that no package has, ProcessError.
+    They come from the host's sources if these are of the same release, else from the image's. No
+    service is started, and nothing of the host stays in the tree. Raises UsageError for unknown
+    package names, ProcessError.
     """
     made = [name for name in _MOUNTED if read_file(tree, name) is None]
     for name in made:
@@ -53,8 +53,8 @@ def install(
 
 
 def _refuse_unknown(tree: Path, packages: Sequence[str], deadline: Deadline) -> None:
-    """Raise UsageError for names that no package has. apt itself would take some of them for
-    patterns, or for packages to remove (apt-get(8), "install")."""
+    """Raise UsageError for unknown package names. apt itself would treat some as patterns, or as
+    packages to remove (apt-get(8), "install")."""
     listed = process.run(in_tree(tree, ["apt-cache", "pkgnames"]), deadline=deadline)
     known = set(listed.stdout.split())
     missing = sorted(set(packages) - known)
@@ -73,13 +73,13 @@ def _refuse_unknown(tree: Path, packages: Sequence[str], deadline: Deadline) -> 
 
 
 def _apt_config(tree: Path, exclude: Sequence[str], deadline: Deadline) -> str:
-    """apt.conf(5) for the time of the installation."""
+    """Return the apt.conf(5) of the installation."""
     lines = [
         *apt.host_options(deadline),
         'APT::Install-Recommends "false";',
         'APT::Sandbox::User "root";',
         'Dpkg::Use-Pty "0";',
-        # What is unpacked twice after a crash is thrown away anyway.
+        # The tree is discarded after a crash anyway.
         'DPkg::Options:: "--force-unsafe-io";',
         'DPkg::Options:: "--force-confold";',
         *(f'DPkg::Options:: "--path-exclude={pattern}";' for pattern in exclude),
@@ -103,16 +103,16 @@ def _os_release(tree: Path) -> dict[str, str]:
 
 
 def in_tree(tree: Path, argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs `argv` in a tree, in namespaces of its own, so that whatever a
-    package starts or mounts ends with it."""
+    """Return the argv that runs `argv` in a tree, in namespaces of its own, so that everything that
+    a package starts or mounts ends with it."""
     environment = [f"PATH={_PATH}", "HOME=/root", "LC_ALL=C.UTF-8"]
     environment.append("DEBIAN_FRONTEND=noninteractive")
     return [*_unshare(), "sh", str(_CHROOT), str(tree), "env", "-i", *environment, *argv]
 
 
 def in_tree_alone(tree: Path, folder: str, argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs `argv` in a folder of a tree without network, as a user who has no
-    privilege and can get none."""
+    """Return the argv that runs `argv` in a folder of a tree without network, as a user without
+    privileges who cannot gain any."""
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
     environment = [f"PATH={_PATH}", f"HOME={folder}", "LC_ALL=C.UTF-8"]
     inside = ["env", "-i", "-C", folder, *environment, "setpriv", *user, *argv]

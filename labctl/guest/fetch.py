@@ -23,22 +23,22 @@ from labctl.base.paths import StatePaths
 from labctl.base.process import Deadline
 from labctl.guest.recipe import CloudImage, url_problem
 
-# Download within limits of size and time; resume a broken download, never from elsewhere.
+# Download within limits of size and time; resume a broken download, but only from the same source.
 #
-# What comes is not to be trusted yet: callers verify it.
+# The content is not trusted yet: callers verify it.
 
 
 MAX_BYTES = 8 * 2**30
-"""Cloud images have half a gigabyte; more than this is none."""
+"""Limit on a download: cloud images have half a gigabyte."""
 
 _STALL_S = 60.0
-"""A server that sends nothing for so long has gone."""
+"""A server that sends nothing for that long is considered dead."""
 _ATTEMPTS = 4
 _CHUNK = 1 << 20
 
 
 def read_small(url: str, deadline: Deadline, *, limit_bytes: int = 2**20) -> bytes:
-    """Return what is at a URL, all of it; raises HostError, and BrokenError past the limit."""
+    """Return the complete content of a URL; raises HostError, and BrokenError beyond the limit."""
     with _opened(url, 0, deadline) as response:
         try:
             data: bytes = response.read(limit_bytes + 1)
@@ -54,10 +54,10 @@ def read_small(url: str, deadline: Deadline, *, limit_bytes: int = 2**20) -> byt
 def download(
     url: str, target: Path, deadline: Deadline, listener: Listener, *, max_bytes: int = MAX_BYTES
 ) -> None:
-    """Write what is at a URL to a file, telling the listener of each tenth.
+    """Write the content of a URL to a file, reporting each tenth to the listener.
 
-    Raises HostError when it can't be had, BrokenError when it ends early or is too large; the
-    caller removes what is there of `target` then.
+    Raises HostError if it is unavailable, BrokenError if it ends early or is too large; the caller
+    then removes the partial `target`.
     """
     progress = _Progress(url, listener)
     with open(target, "wb") as file:
@@ -124,7 +124,7 @@ def _opened(url: str, offset: int, deadline: Deadline) -> Iterator[http.client.H
         raise UsageError(f"{url} {problem}")
     handlers: list[urllib.request.BaseHandler] = [_OnlyWhereAllowed()]
     if urlsplit(url).scheme == "http":
-        # On this machine itself, which a proxy would not reach.
+        # On this machine itself, which a proxy cannot reach.
         handlers.append(urllib.request.ProxyHandler({}))
     headers = {"User-Agent": "labctl", **({"Range": f"bytes={offset}-"} if offset else {})}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310  # checked above
@@ -160,9 +160,7 @@ def _total_bytes(response: http.client.HTTPResponse, offset: int) -> int | None:
 
 
 def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int) -> None:
-    """Check the size. `size`: what the file will have or has; `present`: what of it is on the disk
-    already.
-    """
+    """Check the size. `size`: that of the complete file; `present`: the part on disk already."""
     if size > max_bytes:
         raise BrokenError(
             f"{url} is larger than {max_bytes >> 20} MiB, too large for a cloud image",
@@ -219,9 +217,9 @@ class Checksum:
 
 
 def checksum_of(name: str, text: str) -> Checksum:
-    """Return what a checksum file says of the file `name`.
+    """Return the checksum of the file `name` in a checksum file.
 
-    Raises BrokenError when it has no entry for it, or several that differ, or only weak ones.
+    Raises BrokenError if it has no entry for it, or several that differ, or only weak ones.
     """
     found = {
         match["hex"].lower()
@@ -242,11 +240,11 @@ def checksum_of(name: str, text: str) -> Checksum:
 def verified(
     signed: bytes, signature: bytes | None, keyring: Path, fingerprint: str | None
 ) -> tuple[str, str]:
-    """Return the text that was signed, and the fingerprint of the primary key that signed it.
+    """Return the signed text, and the fingerprint of the primary key that signed it.
 
-    `signature`: detached; None when `signed` is clear-signed. Only the key of `fingerprint` will
-    do where one is given, else any of the keyring. Raises BrokenError when no such key signed it,
-    UsageError when the keyring can't be read.
+    `signature`: detached; None if `signed` is clear-signed. Only the key of `fingerprint` is
+    accepted if one is given, else any of the keyring. Raises BrokenError if no such key signed it,
+    UsageError if the keyring cannot be read.
     """
     deadline = Deadline.after(60, "verifying a signature")
     with tempfile.TemporaryDirectory(prefix="labctl-gpgv-") as folder:
@@ -268,7 +266,7 @@ def verified(
         signers = list(good_signers(told.stdout))
         text = home / "signed" if signature is not None else home / "text"
         wanted = [signer for signer in signers if fingerprint in (None, signer)]
-        # What gpgv took out of a clear-signed file is all that was signed of it.
+        # Only the text that gpgv extracts from a clear-signed file is signed.
         if wanted and text.is_file():
             return text.read_text(encoding="utf-8", errors="replace"), wanted[0]
     raise _refused(told, signers, keyring, fingerprint)
@@ -276,7 +274,7 @@ def verified(
 
 def good_signers(status: str) -> Iterator[str]:
     """Return the fingerprints of the primary keys of good signatures, in gpgv's status lines; none
-    at all when one of the signatures is bad.
+    at all if one of the signatures is bad.
 
     doc/DETAILS of GnuPG, "General status codes": a signature of a key that has expired or was
     revoked has EXPKEYSIG or REVKEYSIG in place of GOODSIG.
@@ -296,7 +294,7 @@ def good_signers(status: str) -> Iterator[str]:
 
 
 def binary_keyring(path: Path) -> bytes:
-    """Return a keyring as gpgv reads it; ASCII-armored ones are decoded. Raises UsageError."""
+    """Return a keyring in gpgv's format; ASCII-armored ones are decoded. Raises UsageError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -344,7 +342,7 @@ def _reason(status: str) -> str | None:
 
 
 DEADLINE_S = 2 * 3600.0
-"""Half a gigabyte over a slow line."""
+"""Enough for half a gigabyte over a slow line."""
 
 _PARTIAL = ".partial-"
 _DIGITS = 12
@@ -355,8 +353,8 @@ _DIGITS = 12
 class Fetched:
     """Hold a cloud image that is verified against its publisher's signature.
 
-    `signed_by`: fingerprint of the key that signed its checksum; None where the recipe itself
-    says the checksum.
+    `signed_by`: fingerprint of the key that signed its checksum; None if the recipe itself contains
+    the checksum.
     """
 
     path: Path
@@ -374,10 +372,10 @@ class Fetched:
 
 
 def fetch(cloud: CloudImage, places: StatePaths, listener: Listener) -> Fetched:
-    """Return the cloud image in the state folder, downloaded unless it is there, and verified now.
+    """Return the cloud image in the state folder, downloaded if it is missing, and verified now.
 
-    The caller holds the images' lock. Raises HostError when it can't be had, BrokenError when it
-    is not what was signed: nothing is left of it then.
+    The caller holds the images' lock. Raises HostError if it is unavailable, BrokenError if it does
+    not match the signature: then nothing of it is kept.
     """
     deadline = Deadline.after(DEADLINE_S, f"downloading {cloud.url}")
     name = unquote(PurePosixPath(urlsplit(cloud.url).path).name)

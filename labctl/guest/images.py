@@ -36,7 +36,8 @@ class Image:
 
     @classmethod
     def load(cls, folder: Path) -> Image:
-        """Raise BrokenError when the folder's manifest can't be read or is none."""
+        """Load an image; raises BrokenError if the folder's manifest cannot be read or is
+        invalid."""
         manifest = read_json(folder / MANIFEST)
         keys = {"name", "digest", "command_line", "files", "binaries", "packages"}
         if not isinstance(manifest, dict) or not keys <= manifest.keys():
@@ -75,19 +76,18 @@ class Image:
 
     @property
     def initrd(self) -> Path | None:
-        """Return the initrd; None where the user's own kernel boots without one."""
+        """Return the initrd; None if the user's own kernel boots without one."""
         return self.dir / INITRD if INITRD in self.manifest["files"] else None
 
     @property
     def given_kernel(self) -> Mapping[str, Any] | None:
-        """Return what GivenKernel.to_json said of the kernel that took the place of the image's
-        own."""
+        """Return the entry of GivenKernel.to_json for the kernel that replaces the image's own."""
         given: Mapping[str, Any] | None = self.manifest.get("kernel")
         return given
 
     @property
     def layer(self) -> Mapping[str, Any]:
-        """Return what was added to the image for a study's workloads; empty for no layer."""
+        """Return the layer that was added for a study's workloads; empty for none."""
         layer: Mapping[str, Any] = self.manifest.get("layer", {})
         return layer
 
@@ -98,13 +98,14 @@ class Image:
 
     @property
     def prepared_dir(self) -> Path:
-        """Return where overlays lie that a first boot provisioned; removed with the image."""
+        """Return the folder of overlays that a first boot provisioned; it is removed with the
+        image."""
         return self.dir / "prepared"
 
 
 def keep_private(folder: Path) -> None:
-    """Close an image's tree to other users: its programs run as whoever their set-user-ID bits
-    say, and are older than the host's when the host has been updated."""
+    """Close an image's tree to other users: its set-user-ID programs run with their owners' rights,
+    and become older than the host's when the host is updated."""
     (folder / TREE).chmod(0o700)
 
 
@@ -113,13 +114,13 @@ def image_dir(recipe: Recipe, places: StatePaths) -> Path:
 
 
 def find(recipe: Recipe, places: StatePaths) -> Image | None:
-    """Return the image that this very recipe makes, or None when it isn't built."""
+    """Return the image of exactly this recipe, or None if it is not built."""
     folder = image_dir(recipe, places)
     return Image.load(folder) if (folder / MANIFEST).is_file() else None
 
 
 def list_images(places: StatePaths) -> list[Image]:
-    """Return every whole image, sorted by folder name. What is no image is left out."""
+    """Return every complete image, sorted by folder name; other folders are left out."""
     images: list[Image] = []
     for path in sorted(places.images.glob(f"[!.]*/{MANIFEST}")):
         try:
@@ -131,8 +132,8 @@ def list_images(places: StatePaths) -> list[Image]:
 
 def get(name: str, places: StatePaths) -> Image:
     """Return the image in the folder of that name, or of the recipe of that name: the one of the
-    recipe as it is now before older ones. Raises UsageError when there is none, or only several
-    older."""
+    present recipe before older ones. Raises UsageError if there is none, or only several older
+    ones."""
     images = list_images(places)
     for image in images:
         if image.dir.name == name:
@@ -152,7 +153,7 @@ def get(name: str, places: StatePaths) -> Image:
 
 
 def file_records(folder: Path) -> dict[str, dict[str, object]]:
-    """Return what a manifest says of the files that a guest boots with."""
+    """Return a manifest's records of the files that a guest boots with."""
     return {
         name: {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
         for name in (DISK, KERNEL, INITRD)
@@ -161,13 +162,12 @@ def file_records(folder: Path) -> dict[str, dict[str, object]]:
 
 
 def verify(image: Image) -> list[str]:
-    """Return what of the image is not as it was built, one sentence each; empty when all of it
-    is."""
+    """Return how the image differs from its build, one sentence each; empty if it is unchanged."""
     problems: list[str] = []
     for name, record in image.manifest["files"].items():
         problems += _changed(image.dir / name, record["sha256"], "the image")
     for program, record in image.binaries.items():
-        # Paths in the tree may be links; resolved on the host they would lead out of it.
+        # Paths in the tree may be links; resolved on the host they would lead out of the tree.
         path = image.tree / record["path"].lstrip("/")
         problems += _changed(path, record["sha256"], f"the tree's {program}")
     for workload, contents in image.layer.get("contents", {}).items():
@@ -190,13 +190,14 @@ def _changed(path: Path, sha256: str, owner: str) -> list[str]:
 
 
 def file_sha256(path: Path) -> str:
-    """Raise OSError when it can't be read."""
+    """Return the SHA-256 of a file; raises OSError if it cannot be read."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def content_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, of a link's target, or of a folder: of all below it by name."""
+    """Return the SHA-256 of a file, of a link's target, or of a folder: of all its contents by
+    name."""
     if path.is_symlink():
         return hashlib.sha256(os.fsencode(path.readlink())).hexdigest()
     if not path.is_dir():
@@ -206,14 +207,14 @@ def content_sha256(path: Path) -> str:
 
 
 def remove(image: Image, places: StatePaths) -> None:
-    """Remove an image with its tree and prepared overlays, and the download that it alone is of.
+    """Remove an image with its tree and prepared overlays, and a download that only it uses.
 
     Raises HostError while something of it is mounted, BusyError while a build runs.
     """
     with images_lock(places):
         remove_leftovers(places)
         _refuse_mounted(image.dir)
-        # Out of sight first: what is left of an interrupted removal is no image.
+        # Rename it first: leftovers of an interrupted removal are then not an image.
         doomed = places.images / f".removing-{image.dir.name}"
         try:
             image.dir.rename(doomed)
@@ -233,7 +234,7 @@ def _download_of(image: Image) -> str | None:
 
 
 def remove_leftovers(places: StatePaths) -> None:
-    """Remove what interrupted builds and removals left. The caller holds the lock."""
+    """Remove leftovers of interrupted builds and removals. The caller holds the lock."""
     for pattern in (".building-*", ".removing-*"):
         for folder in places.images.glob(pattern):
             _refuse_mounted(folder)
@@ -241,7 +242,7 @@ def remove_leftovers(places: StatePaths) -> None:
 
 
 def _refuse_mounted(folder: Path) -> None:
-    """Deleting below a bind mount would delete what is mounted there: the host's own files."""
+    """Refuse mounts: deleting below a bind mount would delete the host's own files there."""
     prefix = f"{folder.resolve()}/"
     for line in MOUNTINFO.read_text().splitlines():
         # proc(5): field 5 is the mount point, with spaces and the like as octal escapes.

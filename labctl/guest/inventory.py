@@ -1,4 +1,4 @@
-"""Take stock of an image's tree: its packages, programs, brought files and size."""
+"""List the contents of an image's tree: its packages, programs, brought files and size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from labctl.guest import images
 
 
 def programs(tree: Path, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return path and SHA-256 of each program that a recipe names. Raises BrokenError when the tree
-    has it not."""
+    """Return path and SHA-256 of each program that a recipe names. Raises BrokenError if the tree
+    lacks one."""
     found: dict[str, dict[str, str]] = {}
     for program, name in wanted.items():
         path = tree / name.lstrip("/")
@@ -29,13 +29,12 @@ def programs(tree: Path, wanted: Mapping[str, str]) -> dict[str, dict[str, str]]
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file and folder right below a folder, by name."""
+    """Return the SHA-256 of each file and folder directly below a folder, by name."""
     return {path.name: images.content_sha256(path) for path in sorted(folder.iterdir())}
 
 
 def installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:
-    """Return the version of each package. Raises ProcessError when dpkg's database can't be
-    read."""
+    """Return the version of each package. Raises ProcessError if dpkg's database cannot be read."""
     listed = process.run(
         ["dpkg-query", f"--admindir={tree}/var/lib/dpkg", "-W", "-f", "${Package} ${Version}\n"],
         deadline=deadline,
@@ -44,7 +43,7 @@ def installed_packages(tree: Path, deadline: Deadline) -> dict[str, str]:
 
 
 def tree_bytes(tree: Path) -> int:
-    """Return bytes on the disk, hard links counted once."""
+    """Return the bytes used on disk, hard links counted once."""
     sizes: dict[tuple[int, int], int] = {}
     for folder, _, names in os.walk(tree):
         for name in names:

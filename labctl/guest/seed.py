@@ -20,7 +20,7 @@ RUNNER_PORT = "org.labctl.runner.0"
 """Name of the virtio-serial port that the runner listens on."""
 
 RESULT_PATH = "/run/cloud-init/result.json"
-"""Written by cloud-init when all its stages are over."""
+"""File that cloud-init writes when all its stages are over."""
 LOG_PATH = "/var/log/cloud-init-output.log"
 
 _FILES = ("user-data", "meta-data", "network-config")
@@ -49,7 +49,7 @@ def render(*, hostname: str, instance_id: str, user: str, runner: bytes) -> dict
 
 
 def seed_digest(files: Mapping[str, str]) -> str:
-    """Return what a prepared overlay is made with: SHA-256 (hex) of the seed's files."""
+    """Return the SHA-256 (hex) of the seed's files, which determine a prepared overlay."""
     digest = hashlib.sha256()
     for name, text in sorted(files.items()):
         digest.update(f"{name}\0{len(text)}\0{text}".encode())
@@ -57,7 +57,7 @@ def seed_digest(files: Mapping[str, str]) -> str:
 
 
 def write_seed(path: Path, files: Mapping[str, str]) -> None:
-    """Write an ISO 9660 image with the volume id that cloud-init looks for."""
+    """Write an ISO 9660 image with the volume id that cloud-init expects."""
     import pycdlib
 
     iso = pycdlib.PyCdlib()
@@ -81,12 +81,12 @@ def write_seed(path: Path, files: Mapping[str, str]) -> None:
 
 
 def finish_commands() -> list[list[str]]:
-    """Return what to run in the guest, as root, after a first boot that went well: cloud-init stays
-    off in later boots, and everything is on the disk."""
+    """Return the commands to run in the guest, as root, after a successful first boot: cloud-init
+    stays off in later boots, and everything is on the disk."""
     return [
         ["touch", "/etc/cloud/cloud-init.disabled"],
-        # The generator would still run its shell script in each boot (systemd.generator(7):
-        # one of the same name in /etc masks it).
+        # The generator would still run its shell script in each boot (systemd.generator(7): a file
+        # of the same name in /etc masks it).
         ["mkdir", "-p", "/etc/systemd/system-generators"],
         ["ln", "-sf", "/dev/null", "/etc/systemd/system-generators/cloud-init-generator"],
         ["sync"],
@@ -95,7 +95,7 @@ def finish_commands() -> list[list[str]]:
 
 def status_problem(result: str, log: str) -> str | None:
     """Return why the first boot failed, from the texts of RESULT_PATH and LOG_PATH; None if it
-    didn't."""
+    succeeded."""
     try:
         told = parse_json(result)["v1"]
         errors, datasource = told["errors"], told["datasource"]

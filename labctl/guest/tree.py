@@ -1,4 +1,4 @@
-"""Change an image's tree from the host, reading links as the guest does: an absolute link of a tree
+"""Change an image's tree from the host, resolving links as in the guest: an absolute link of a tree
 must never lead onto the host."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from labctl.base.trust import held_in_tree
 
 
 def copy_tree(source: Path, target: Path, deadline: Deadline) -> None:
-    """Copy a tree with all that files have."""
+    """Copy a tree with all attributes of its files."""
     copy = ["cp", "--archive", "--reflink=auto", str(source.resolve()), str(target)]
     process.run(copy, deadline=deadline)
 
 
 def write_file(root: Path, name: str, data: str | bytes, *, mode: int = 0o644) -> None:
-    """Write a file of a tree in place of what has its name; folders that are missing are made."""
+    """Write a file of a tree, replacing anything of that name; missing folders are made."""
     with _folder_of(root, name, make=True) as (folder, own):
         _remove(folder, own)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,31 +37,31 @@ def remove_file(root: Path, name: str) -> None:
         with _folder_of(root, name) as (folder, own):
             _remove(folder, own)
     except FileNotFoundError:
-        pass  # its folder isn't there either
+        pass  # its folder is missing, too
 
 
 def make_link(root: Path, name: str, target: str) -> None:
-    """Make a link of a tree in place of what has its name."""
+    """Make a link of a tree, replacing anything of that name."""
     with _folder_of(root, name, make=True) as (folder, own):
         _remove(folder, own)
         os.symlink(target, own, dir_fd=folder)
 
 
 def empty_folder(root: Path, name: str) -> None:
-    """Make a folder of a tree that has nothing in it."""
+    """Make an empty folder of a tree."""
     with _folder_of(root, name, make=True) as (folder, own):
         shutil.rmtree(own, ignore_errors=True, dir_fd=folder)
         os.mkdir(own, 0o755, dir_fd=folder)
 
 
 def folder_in(root: Path, name: str) -> Path:
-    """Return where on the host a tree's folder lies, without links; it is made if need be."""
+    """Return a tree's folder on the host, without links; it is made if needed."""
     with held_in_tree(root, name, make=True) as folder:
         return Path(os.readlink(f"/proc/self/fd/{folder}"))
 
 
 def read_file(root: Path, name: str) -> bytes | None:
-    """Return what a regular file of a tree holds; None where there is none."""
+    """Return the content of a regular file of a tree; None if there is none."""
     try:
         with _folder_of(root, name) as (folder, own):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -85,7 +85,7 @@ def _folder_of(root: Path, name: str, *, make: bool = False) -> Iterator[tuple[i
         yield folder, path.name
 
 
-# Make the disk of an image: one ext4 file system without partitions, made of a tree.
+# Make the disk of an image: one ext4 file system without partitions, from a tree.
 
 
 _METADATA = 1.1
@@ -93,15 +93,15 @@ _SPARE_MIB = 256
 
 
 def fitting_mib(tree_bytes: int, least_mib: int) -> int:
-    """Return the size of a disk that a tree fits on with room to write, `least_mib` or more."""
+    """Return the size of a disk on which a tree fits with room to write, `least_mib` or more."""
     return max(least_mib, math.ceil(tree_bytes * _METADATA / 2**20) + _SPARE_MIB)
 
 
 def make_disk(tree: Path, disk: Path, size_mib: int, root_uuid: str, deadline: Deadline) -> None:
     """Write a compressed qcow2 image with the tree's files in it."""
     raw = disk.with_name("disk.raw")
-    # Tables and journal initialized now: the guest's kernel would do it beside the workload
-    # (ext4lazyinit), and each restore would find it elsewhere.
+    # Initialize tables and journal now: otherwise the guest's kernel would do it beside the
+    # workload (ext4lazyinit), and each restore would find it in another state.
     options = "lazy_itable_init=0,lazy_journal_init=0"
     make = ["mke2fs", "-q", "-t", "ext4", "-L", "labctl-root", "-U", root_uuid, "-E", options]
     process.run(
