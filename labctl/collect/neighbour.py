@@ -39,7 +39,7 @@ def neighbour_readings(
         work = _hogs(data["hogs"], str(raw.path / RAW))
     kinds = dict.fromkeys(one.workload for one in work)
     if not kinds:
-        raise BrokenError(f"{raw.path / RAW}: expected what neighbours did, found none")
+        raise BrokenError(f"{raw.path / RAW}: expected the neighbours' results, found none")
     shares = _shares(raw, host, kinds)
     for name in kinds:
         labels = {"workload": name} if len(kinds) > 1 else {}
@@ -70,7 +70,7 @@ def _readings(
 ) -> Iterator[Reading]:
     done = sample_key(OPERATIONS, labels)
     if share is None:
-        reason = "the CPU time of the neighbour's threads is not known."
+        reason = "the CPU time of the neighbour's threads is unknown."
         yield Unavailable(metric=sample_key(CPU, labels), reason=reason)
         yield Unavailable(metric=done, reason=reason)
         return

@@ -117,8 +117,7 @@ class Snapshots:
             ]
         except (KeyError, TypeError, ValueError) as error:
             raise BrokenError(
-                f"{self.where}: expected what neighbours have used, found something else "
-                f"({error!r})"
+                f"{self.where}: expected the neighbours' usage, found something else ({error!r})"
             ) from error
 
     @property

@@ -369,7 +369,7 @@ class _Events:
         own_ns = chunk.words[head.time_word :][starts].view("<i8")
         time_ns = self._to_host(own_ns)
         if np.any(time_ns < 0):
-            broken(head.where, "an event was before the host was started", chunk.byte(starts[0]))
+            broken(head.where, "an event precedes the host's boot", chunk.byte(starts[0]))
         return Batch(
             cpu=cpu,
             time_ns=time_ns,

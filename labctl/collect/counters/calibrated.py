@@ -111,7 +111,7 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
     """
     if not trial.calibratable or trial.rate_metric is None:
         yield _unavailable(
-            "this workload waits or does I/O: its instructions per operation are no constant."
+            "this workload waits or does I/O: its instructions per operation are not constant."
         )
         return
     if not trial.folder.has(RAW):
@@ -119,7 +119,7 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
         return
     per_operation, reference_hz = _calibration(trial.folder)
     if reference_hz is None:
-        yield _unavailable("the rate of the host's time-stamp counter is not known.")
+        yield _unavailable("the rate of the host's time-stamp counter is unknown.")
         return
     known = Known(trial.readings)
     try:

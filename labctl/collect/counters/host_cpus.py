@@ -104,13 +104,13 @@ def _sibling_cpu(snapshots: Snapshots) -> Reading:
     """Return the CPU seconds per second on the siblings that aren't the trial's own CPUs."""
     metric = "sibling_cpu"
     if snapshots.siblings is None:
-        return Unavailable(metric=metric, reason="the labctl that measured this did not look.")
+        return Unavailable(metric=metric, reason="an older labctl did not record this.")
     if not snapshots.siblings:
         reason = "no CPU of the trial shares its core with another (no SMT)."
         return Unavailable(metric=metric, reason=reason)
     others = snapshots.siblings - snapshots.trial_cpus
     if not others:
-        reason = "the trial's CPUs share their cores with each other alone."
+        reason = "the trial's CPUs share their cores only with each other."
         return Unavailable(metric=metric, reason=reason)
     return sample(metric, max(0.0, snapshots.busy(others)), source=RAW)
 
@@ -125,7 +125,7 @@ def _frequency(raw: TrialFolder) -> Reading:
     metric = "cpu_frequency"
     if not raw.has(FREQUENCY):
         why = raw.read_text(FREQUENCY_PROBLEM) if raw.has(FREQUENCY_PROBLEM) else None
-        return Unavailable(metric=metric, reason=why or "the labctl that measured did not look.")
+        return Unavailable(metric=metric, reason=why or "an older labctl did not record this.")
     where = str(raw.path / FREQUENCY)
     found = counts(totals(read_counters(raw.read_text(FREQUENCY), where)), EVENTS)
     if isinstance(found, str):
@@ -143,11 +143,11 @@ def _latency_limit(snapshots: Snapshots) -> Reading:
     if isinstance(found, dict) and "unavailable" in found:
         return Unavailable(metric=metric, reason=f"{found['unavailable']}.")
     if found is None:
-        return Unavailable(metric=metric, reason="the labctl that measured this did not look.")
+        return Unavailable(metric=metric, reason="an older labctl did not record this.")
     if not isinstance(found, int):
         raise BrokenError(f"{snapshots.where}: expected microseconds in '{LIMIT}', found {found!r}")
     if found >= NO_LIMIT_US:
-        reason = "no process limited how long an idle CPU may take to wake up."
+        reason = "no process limited the wake-up latency of idle CPUs."
         return Unavailable(metric=metric, reason=reason)
     return sample(metric, found / 1e6, source=RAW)
 

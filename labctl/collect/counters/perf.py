@@ -133,8 +133,8 @@ def counts(summed: Mapping[str, Counter], events: Sequence[str]) -> list[float] 
             return f"perf says {counter.problem} for {event}."
         if not counter.is_whole:
             return (
-                f"perf counted {event} for {counter.running_percent:g} % of the time only: "
-                "there were more events than counters."
+                f"perf counted {event} only {counter.running_percent:g} % of the time: there were "
+                "more events than counters."
             )
         values.append(counter.value)
     return values
@@ -300,7 +300,7 @@ def _why_not(events: tuple[str, ...], choice: tuple[str, ...], output: Sequence[
     if isinstance(counts(found, (*events, *choice)), str):
         return (
             f"the PMU has no counter left for {', '.join(choice)} beside {len(events)} other events"
-            ", and shared counters are worth nothing."
+            ", and multiplexed counts are not used."
         )
     return None
 

@@ -31,7 +31,7 @@ LEFT_OUT = "perf-stat-left-out.json"
 
 PROBLEM = "perf-stat-problem.txt"
 _NO_GUEST_CODE = (
-    "guests are emulated here: guest-only events count nothing, as to the host a guest is user "
+    "guests are emulated here, so guest-only events count nothing: to the host a guest is user "
     "code."
 )
 

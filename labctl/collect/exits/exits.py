@@ -254,8 +254,8 @@ def _count_by_bpf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, s
 def _count_by_perf(raw: TrialFolder, data: Mapping[str, Any]) -> tuple[Counted, str]:
     if "window" not in data:
         raise MissingReadingError(
-            "perf counted from before the window to after it, and the labctl of that time didn't "
-            "store where in perf's file the window is."
+            "perf counted from before the window to after it, and an older labctl did not store "
+            "where in perf's file the window is."
         )
     opened_ns, closed_ns = (int(data["window"][edge]) for edge in ("opened_ns", "closed_ns"))
     if closed_ns <= opened_ns:
@@ -268,7 +268,7 @@ def _breakdown(counted: Counted, told: Mapping[str, Any], source: str) -> Breakd
     vcpus = {int(tid): int(index) for tid, index in told.items()}
     if strangers := {tid for tid, _, _ in counted.exits} - vcpus.keys():
         which = ", ".join(map(str, sorted(strangers)))
-        raise MissingReadingError(f"a vCPU came during the trial (thread {which}).")
+        raise MissingReadingError(f"a vCPU was added during the trial (thread {which}).")
     return Breakdown(
         seconds=counted.seconds,
         vcpus=sorted(vcpus.values()),
@@ -331,7 +331,7 @@ def _exit_readings(breakdown: Breakdown, total: Total | None, kernel: str) -> It
 
 def _why_none(total: Total | None) -> str:
     if total is None or total.exits == 0:
-        return "not one VM exit was seen."
+        return "no VM exit was recorded."
     return (
         f"KVM counted {total.exits} VM exits, but its tracepoint kvm:kvm_exit never fired: this "
         "KVM runs guests in software, and reports no reasons."
@@ -346,8 +346,8 @@ def _disagreement(counted: int, total: Total, breakdown: Breakdown) -> str | Non
     if total.exits - outside - margin <= counted <= total.exits + margin:
         return None
     return (
-        f"the reasons add up to {counted} VM exits and KVM's total is {total.exits}, which is "
-        f"more than {100 * _AGREEMENT:g} % apart."
+        f"the reasons add up to {counted} VM exits and KVM's total is {total.exits}: they differ "
+        f"by more than {100 * _AGREEMENT:g} %."
     )
 
 

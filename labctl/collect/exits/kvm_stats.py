@@ -62,7 +62,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
         yield from _unavailable(EMULATED)
         return
     if KEY not in snapshots.before or KEY not in snapshots.after:
-        yield from _unavailable("QEMU was not asked for KVM's statistics.")
+        yield from _unavailable("QEMU was not queried for KVM's statistics.")
         return
     before, after = (
         _stats(taken[KEY], snapshots.where) for taken in (snapshots.before, snapshots.after)
@@ -78,7 +78,7 @@ def parse(raw: TrialFolder, *, accelerator: str) -> Iterator[Reading]:
     }
     wanted = ("exits", _POLLS, _SUCCESSES, *_POLL_NS.values(), *_OTHERS)
     if any(changed.get(name, 0) < 0 for changed in changes.values() for name in wanted):
-        yield from _unavailable("KVM's counters went backwards: the guest was started anew.")
+        yield from _unavailable("KVM's counters went backwards: the guest was restarted.")
         return
     yield from _readings(_sums(changes, wanted), snapshots)
     for number, vcpu in enumerate(_vcpus(changes)):

@@ -302,7 +302,7 @@ def read_counts(raw: TrialFolder, opened_ns: int, closed_ns: int) -> Counted:
     whole = seen_by_perf(trace)
     if problem := disagreement(report, [(took.ended, took.ns) for took in whole.values()]):
         raise MissingReadingError(
-            f"of what perf recorded labctl reads something else than perf does: {problem}."
+            f"labctl reads perf's recording differently from perf: {problem}."
         )
     by_thread = {
         tid: exits.within(opened_ns, closed_ns).by_code() for tid, exits in vm_exits(trace).items()

@@ -85,13 +85,13 @@ def _known_s(raw: TrialFolder, snapshots: Snapshots) -> float | str:
 def _used_s(snapshots: Snapshots, threads: Threads, role: str, clocks: _Clocks) -> float | str:
     spent = _spent(snapshots, threads, role)
     if spent is None:
-        return "what threads that ended during the trial had used is not known."
+        return "the CPU time of threads that ended during the trial is unknown."
     share = clocks.share(role, snapshots.trial_cpus)
     if isinstance(share, str):
         if spent[_Where.BOTH] / snapshots.seconds > _NEGLIGIBLE:
             return (
-                f"{role} threads were not bound to the trial's CPUs, and how long they ran there "
-                f"is not known: {share}"
+                f"{role} threads were not bound to the trial's CPUs, and their CPU time there is "
+                f"unknown: {share}"
             )
         share = 0.0
     return spent[_Where.INSIDE] + share * spent[_Where.BOTH]
@@ -170,7 +170,7 @@ class _Clocks:
 def _read_clocks(snapshots: Snapshots) -> _Clocks:
     before, after = (taken.get(task_clock.KEY) for taken in (snapshots.before, snapshots.after))
     if before is None or after is None:
-        return _Clocks((), "the labctl that measured this did not count it by CPU.")
+        return _Clocks((), "an older labctl measured this, without counts by CPU.")
     for taken in (before, after):
         if isinstance(taken, dict) and "unavailable" in taken:
             return _Clocks((), str(taken["unavailable"]))
@@ -179,9 +179,9 @@ def _read_clocks(snapshots: Snapshots) -> _Clocks:
         ran = [row.since(then[tid]) for tid, row in now.items()]
     except KeyError as error:
         raise BrokenError(
-            f"{snapshots.where}: the snapshots' task clocks are not the same: {error}"
+            f"{snapshots.where}: the snapshots have different task clocks: {error}"
         ) from error
-    return _Clocks(ran, "no task clock was on them.")
+    return _Clocks(ran, "they had no task clock.")
 
 
 def _rows(taken: Any, where: str) -> dict[int, _Ran]:
@@ -197,7 +197,7 @@ def _rows(taken: Any, where: str) -> dict[int, _Ran]:
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BrokenError(
-            f"{where}: expected what task clocks have counted, found something else ({error!r})"
+            f"{where}: expected the counts of task clocks, found something else ({error!r})"
         ) from error
 
 

@@ -79,7 +79,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
 def changes(raw: TrialFolder) -> list[str]:
     """Return sentences on threads that started or ended during the trial."""
     threads = read_threads(read_snapshots(raw))
-    born = [f"{t.role} thread '{t.name}' was born" for t in threads.used if t.born]
+    born = [f"{t.role} thread '{t.name}' started" for t in threads.used if t.born]
     gone = [f"{t.role} thread '{t.name}' ended" for t in threads.vanished]
     return [f"{sentence} during the trial." for sentence in (*born, *gone)]
 
@@ -267,7 +267,7 @@ def _difference(now: Used, then: Used) -> Used:
 
 def _gone(role: str, threads: Threads) -> str:
     names = ", ".join(f"'{thread.name}'" for thread in threads.vanished_of(role))
-    return f"{role} thread {names} ended during the trial and what it used is not known."
+    return f"{role} thread {names} ended during the trial and its CPU time is unknown."
 
 
 def _cpu(role: str, value: float, source: str) -> Sample:

@@ -60,9 +60,9 @@ def _counted(snapshots: Snapshots) -> Mapping[str, int] | str:
         for taken in (snapshots.before, snapshots.after)
     )
     if not after or before.keys() != after.keys():
-        return "no vCPU thread was there all of the time."
+        return "no vCPU thread existed in the whole window."
     if not all("stat" in row for rows in (before, after) for row in rows.values()):
-        return "the labctl that measured this did not look."
+        return "an older labctl did not record this."
     return {
         kind: sum(
             _faults(after[tid], snapshots)[kind] - _faults(before[tid], snapshots)[kind]

@@ -64,7 +64,7 @@ def _why_none(timeline: Timeline, share: str) -> str:
     part = share.removeprefix("late_").removesuffix("_share")
     if part in timeline.late_bounds:
         least, most = timeline.late_bounds[part]
-        return f"all that is known is that it is from {least:.0%} to {most:.0%}."
+        return f"it is only known to be from {least:.0%} to {most:.0%}."
     return _problems(timeline)
 
 

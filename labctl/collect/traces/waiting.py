@@ -83,7 +83,7 @@ def why_unknown(
     share = unknown / seconds / len(seen)
     if share > _MOST_UNKNOWN:
         why = f"perf lost {found.lost:,} events" if found.lost else "the kernel kept events back"
-        return f"{why}, and what its threads did is unknown for {share:.0%} of the time."
+        return f"{why}, so the state of its threads is unknown for {share:.0%} of the time."
     return None
 
 

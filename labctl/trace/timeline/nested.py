@@ -102,7 +102,7 @@ def _watched(trace: Trace, workload: Workload, problems: list[str]) -> Woken:
     if not len(found.wakeups) and not len(found.unseen):
         found = woken(trace, [tid for tid in trace.names if tid]).within(*window)
         problems.append(
-            f"No wake-up of '{workload.name}' was recorded: late ones are of any task."
+            f"No wake-up of '{workload.name}' was recorded, so late ones of any task are shown."
             if len(found.wakeups)
             else "No wake-ups were recorded, late or not."
         )
@@ -111,8 +111,8 @@ def _watched(trace: Trace, workload: Workload, problems: list[str]) -> Woken:
         return found.only(timed)  # what else wakes it begins or ends it
     if not timed.all():
         problems.append(
-            f"Of {len(timed):,} wake-ups {int((~timed).sum()):,} were by no timer of the "
-            "task's own: their latency counts from the wake-up."
+            f"{int((~timed).sum()):,} of {len(timed):,} wake-ups were not caused by the task's own "
+            "timer: their latency counts from the wake-up."
         )
     return found
 
@@ -171,14 +171,14 @@ def _said_of_late(found: Wakeups, parts: Shared, error_ns: int) -> list[str]:
         )
     if len(parts) > MOST_LATE:
         said.append(
-            f"Of {len(parts):,} late wake-ups the {MOST_LATE:,} longest are listed; shares are "
-            "of all."
+            f"The {MOST_LATE:,} longest of {len(parts):,} late wake-ups are listed; shares are of "
+            "all."
         )
     unsure = int(parts.unsure_ns.sum())
     if unsure:
         said.append(
-            f"Of {unsure / int(parts.latency_ns.sum()):.1%} of the late wake-ups' time it is "
-            "unknown what it went to: it is among the rest."
+            f"{unsure / int(parts.latency_ns.sum()):.1%} of the late wake-ups' time cannot be "
+            "attributed: it is counted in the rest."
         )
     columns = (parts.host_ns, parts.exit_ns, parts.queue_ns)
     near = np.any([(part > 0) & (part <= error_ns) for part in columns], axis=0)
@@ -290,7 +290,7 @@ def timeline_of(
         looked = draft.take(lateness(host, workload, sight, _same, 0))
     elif guest is None or isinstance(clock, str):
         reason = clock if isinstance(clock, str) else "there is no trace of it that can be read"
-        draft.problems.append(f"Of the guest's own side nothing is shown: {reason}.")
+        draft.problems.append(f"The guest's own side is not shown: {reason}.")
     else:
         error_ns = clock.error_ns
         draft.problems += guest.problems
@@ -299,7 +299,7 @@ def timeline_of(
         _say_covered(draft, guest, workload)
         if not hosts:
             draft.problems.append(
-                "Without the host's side it is unknown what late wake-ups waited for."
+                "Without the host's side the causes of late wake-ups are unknown."
             )
         # What a guest wrote may be anything: only CPUs that it has are looked for.
         own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
@@ -358,7 +358,7 @@ def _vcpu_lanes(
         if denied:
             draft.problems.append(
                 f"Missing events of vCPU {vcpu}'s thread that no lost record accounts for: "
-                f"{denied:,}. What it did around there is unknown."
+                f"{denied:,}. Its state around there is unknown."
             )
         total = side.window_ns[1] - side.window_ns[0]
         for state, name in _SHARES.items():
@@ -415,16 +415,16 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
         draft.figures[f"{one.name}_s"] = one.total_ns / 1e9
         if one.count > len(one.kept):
             draft.problems.append(
-                f"Of {one.count:,} times '{one.kind}' the {len(one.kept):,} longest are listed."
+                f"'{one.kind}': the {len(one.kept):,} longest of {one.count:,} are listed."
             )
     if len(sides.hosts) > 1 and not sides.host.has_exits:
         draft.problems.append(
-            "Preempted lock holders can't be suspected: that takes KVM's exits for spinning."
+            "Preempted lock holders can't be detected without KVM's exits for spinning."
         )
     missing = sorted(sides.hosts.keys() - sides.guests.keys())
     if missing:
         numbers = ", ".join(map(str, missing))
-        draft.problems.append(f"Of vCPU {numbers} the guest recorded no switch of tasks.")
+        draft.problems.append(f"The guest recorded no task switch on vCPU {numbers}.")
 
 
 def _say_covered(draft: _Draft, guest: Trace, workload: Workload) -> None:
@@ -443,7 +443,7 @@ def _say_lost(draft: _Draft, trace: Trace, whose: str) -> None:
     if trace.gaps:
         draft.problems.append(
             f"Events that were lost on the {whose}'s side: {trace.lost:,}, in "
-            f"{counted(len(trace.gaps), 'place')}. What went on over one is unknown."
+            f"{counted(len(trace.gaps), 'place')}. The state in between is unknown."
         )
 
 

@@ -94,8 +94,7 @@ def double_scheduling(sides: Sides) -> Found:
     def text(vcpu: int, start: int, end: int, task: str, _: int) -> str:
         behind = _behind(sides.hosts[vcpu], start, end)
         return (
-            f"to the guest '{task}' runs, but vCPU {vcpu} waits {_ms(end - start)} "
-            f"for a CPU{behind}"
+            f"the guest runs '{task}', but vCPU {vcpu} waits {_ms(end - start)} for a CPU{behind}"
         )
 
     return _found(DOUBLE, sides, long, text)

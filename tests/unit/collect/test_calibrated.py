@@ -103,8 +103,8 @@ def test_natively_busy_is_the_workload_s_own_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"calibratable": False}, "no constant"),
-        ({"rate_metric": None}, "no constant"),
+        ({"calibratable": False}, "not constant"),
+        ({"rate_metric": None}, "not constant"),
         ({"count": None}, "not counted on this side"),
         ({"count": {**COUNT, "tsc_hz": None}}, "time-stamp"),
         ({"readings": GUEST[:1]}, "host_cpu{thread=vcpu}"),

@@ -197,8 +197,8 @@ def test_where_the_kernel_refuses_clocks_it_is_unavailable_with_the_reason(
         taken[KEY] = {"unavailable": "perf_event_open is refused (Permission denied)."}
     found = _parse(tmp_path, data)
     assert reasons(found)[OTHER] == (
-        "neighbour threads were not bound to the trial's CPUs, and how long they ran there is not "
-        "known: perf_event_open is refused (Permission denied)."
+        "neighbour threads were not bound to the trial's CPUs, and their CPU time there is "
+        "unknown: perf_event_open is refused (Permission denied)."
     )
     assert "host_busy" in values(found)
 
@@ -206,7 +206,7 @@ def test_where_the_kernel_refuses_clocks_it_is_unavailable_with_the_reason(
 def test_in_an_old_run_whose_hogs_roamed_it_is_unavailable(tmp_path: Path) -> None:
     old = {tid: (role, None, run_s) for tid, (role, _, run_s) in PINNED.items()}
     found = reasons(_parse(tmp_path, host(ran=old)))
-    assert "the labctl that measured this did not count it by CPU" in found[OTHER]
+    assert "an older labctl measured this, without counts by CPU" in found[OTHER]
 
 
 def test_in_an_old_run_whose_arm_had_all_cpus_it_is_what_it_was(tmp_path: Path) -> None:

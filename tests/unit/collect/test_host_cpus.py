@@ -60,9 +60,9 @@ def test_load_on_siblings_is_what_was_not_idle_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "reason"),
     [
-        ({}, "did not look"),
+        ({}, "older labctl"),
         ({"siblings": ""}, "no SMT"),
-        ({"trial_cpus": "0-1", "siblings": "0-1"}, "with each other alone"),
+        ({"trial_cpus": "0-1", "siblings": "0-1"}, "only with each other"),
     ],
 )
 def test_without_other_siblings_their_load_is_unavailable(
@@ -84,7 +84,7 @@ def test_csv_of_an_older_perf_gives_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frequency", "reason"),
     [
-        (None, "did not look"),
+        (None, "older labctl"),
         (printed(aperf="<not supported>"), "<not supported> for msr/aperf/"),
         (printed(mperf="0.000000"), "MPERF did not count"),
         (printed(percent="66.67"), "66.67 % of the time"),

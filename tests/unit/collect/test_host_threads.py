@@ -178,7 +178,7 @@ def test_threads_that_came_or_went_are_told(tmp_path: Path) -> None:
 
     assert host_threads.changes(trial(tmp_path, host=altered(TCG, same))) == []
     told = host_threads.changes(trial(tmp_path, host=altered(TCG, come)))
-    assert told == ["emulator thread 'worker' was born during the trial."]
+    assert told == ["emulator thread 'worker' started during the trial."]
     told = host_threads.changes(trial(tmp_path, host=altered(TCG, _reuse_a_number)))
     assert len(told) == 2
 

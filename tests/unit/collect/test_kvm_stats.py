@@ -93,7 +93,7 @@ def _backwards(data: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda d: d["after"].pop("query_stats"), "not asked"),
+        (lambda d: d["after"].pop("query_stats"), "not queried"),
         (lambda d: d["after"].update(query_stats=[[], []]), "no statistics"),
         (lambda d: d["after"]["query_stats"][0].pop(), "vCPUs changed"),
         (_without_exits, "doesn't count 'exits'"),

@@ -41,7 +41,7 @@ def test_faults_are_counted_over_the_window(tmp_path: Path) -> None:
 
 
 def test_snapshots_of_an_older_labctl_have_none(tmp_path: Path) -> None:
-    assert "did not look" in reasons(_parse(tmp_path))[MINOR]
+    assert "older labctl" in reasons(_parse(tmp_path))[MINOR]
 
 
 def test_a_vcpu_that_came_or_went_leaves_it_unknown(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_code_without_a_name_leaves_the_instruction_set_known(tmp_path: Path) 
     records = [entry(VCPU0, 1), left(VCPU0, OPENED, 0x3FF, isa=2), entry(VCPU0, OPENED + US)]
     raw = _trial(tmp_path, records, table(("UNKNOWN", 1, 1)), total=0, kernel="6.1.20")
     said = reasons(_parse(raw))
-    assert "more than 1 % apart" in said["exits{reason}"]
+    assert "differ by more than 1 %" in said["exits{reason}"]
 
 
 def test_what_a_real_guest_did_is_told_of_any_part_of_the_recording(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_table_that_says_something_else_makes_all_of_it_unavailable(
     assert values(readings) == {}
     said = reasons(readings)
     assert set(said) == set(exits.BY_REASON)
-    assert "labctl reads something else than perf does" in said["exit_time"]
+    assert "labctl reads perf's recording differently" in said["exit_time"]
 
 
 def test_a_time_that_is_off_by_more_than_perfs_rounding_is_seen(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_trial_whose_window_was_not_stored_is_unavailable(tmp_path: Path) -> N
     raw.write_raw_json(files.EXITS, {**data, "seconds": SECONDS, "around_s": 0.1})
     readings = _parse(raw)
     assert values(readings) == {}
-    assert "didn't store where" in reasons(readings)["userspace_exits"]
+    assert "did not store where" in reasons(readings)["userspace_exits"]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_without_the_guests_side_the_hosts_is_shown_and_the_reason_said() -> Non
         assert lanes_of(timeline, "host")
         assert not lanes_of(timeline, "guest")
         assert timeline.clock_error_ns is None
-        assert any("Of the guest's own side nothing" in problem for problem in timeline.problems)
+        assert any("The guest's own side is not shown" in problem for problem in timeline.problems)
 
 
 def test_natively_there_is_a_lane_per_cpu_and_waiting_is_for_other_tasks() -> None:
@@ -92,7 +92,7 @@ def test_what_cannot_be_told_has_no_figure() -> None:
     told_of = {"wakeups", "wakeups_unseen", "late_wakeups", "late_threshold_s"}
     assert set(alone.figures) == told_of
     assert [late.queue_ns for late in alone.late] == [0]
-    assert any("is unknown what late wake-ups waited for" in text for text in alone.problems)
+    assert any("the causes of late wake-ups are unknown" in text for text in alone.problems)
     native = timeline_of(inside.trace(), [], None, "natively", WORKLOAD).figures
     assert {name for name in native if "share" in name} == {"late_queue_share", "late_other_share"}
 

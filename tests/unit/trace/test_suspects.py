@@ -40,7 +40,7 @@ def test_a_task_that_the_guest_runs_on_a_vcpu_without_a_cpu_is_double_scheduling
     (suspect,) = [one for one in timeline.suspects if one.kind == "double scheduling"]
     assert (suspect.start_ns, suspect.end_ns) == (50_000_000, 55_000_000)
     assert suspect.text == (
-        "to the guest 'sh' runs, but vCPU 0 waits 5.000 ms for a CPU behind 'stress-ng'"
+        "the guest runs 'sh', but vCPU 0 waits 5.000 ms for a CPU behind 'stress-ng'"
     )
     assert timeline.figures["double_scheduling_count"] == 1
     assert timeline.figures["double_scheduling_s"] == pytest.approx(0.005)

@@ -179,7 +179,7 @@ def test_times_before_the_hosts_boot_are_refused(tmp_path: Path) -> None:
 
     source, target = tmp_path / "perf.data", tmp_path / "trace.dat"
     source.write_bytes(made.perfdata([at(77)]))
-    with pytest.raises(BrokenError, match="before the host was started"):
+    with pytest.raises(BrokenError, match="precedes the host's boot"):
         write_tracedat(source, target, to_host=before)
 
 
