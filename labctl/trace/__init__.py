@@ -1,1 +1,2 @@
-"""Read kernel traces from perf's files, reduce them to figures, put them on one time line. Pure."""
+"""Read kernel traces from perf's files, reduce them to figures, combine them on one time line.
+Pure."""

@@ -1,8 +1,8 @@
-"""Put a guest's clock on the host's, with a bound that holds. Pure.
+"""Map a guest's clock to the host's, with a guaranteed error bound. Pure.
 
-Both are CLOCK_MONOTONIC: they never step, and while neither is steered their difference is affine.
-A reading (host asks, guest reads its clock, host has the answer) says that the host's clock stood
-somewhere between the two host moments when the guest's did so (Cristian 1989, Probabilistic clock
+Both are CLOCK_MONOTONIC: they never step, and while neither is adjusted their difference is affine.
+A reading (the host asks, the guest reads its clock, the host has the answer) shows that the host's
+clock was between the two host times when the guest's was read (Cristian 1989, Probabilistic clock
 synchronization). A line through all of these gates is a possible clock; there are many, and the
 extremes of all of them are the bound (convex bounds: Duda et al. 1987).
 """
@@ -25,12 +25,13 @@ from labctl.trace import files
 from labctl.trace.model import Nanoseconds
 
 RATE_LIMIT = 1e-3
-"""Largest difference of two clocks, seconds per second: NTP adjusts by up to 500 ppm (adjtimex(2)),
-and a guest that calibrates its TSC errs by some hundred. Beyond it one was stopped or set."""
+"""Largest plausible difference of two clocks, seconds per second: NTP adjusts by up to 500 ppm
+(adjtimex(2)), and a guest that calibrates its TSC errs by some hundred. Beyond it one was stopped
+or set."""
 
 _LAST_NS = 2**62
 _CLOCK_NS = 1
-"""Error of reading a clock in whole nanoseconds."""
+"""Error of a clock that is read in whole nanoseconds."""
 
 _Point = tuple[float, float]
 
@@ -39,8 +40,8 @@ _Point = tuple[float, float]
 class ClockMap:
     """Map a guest's time to the host's: host = guest + offset_ns + (rate - 1) * (guest - at_ns).
 
-    `error_ns`: how far off that may be for any moment of the guest's from `at_ns` to `until_ns`,
-    the first and the last reading. `rate`: host seconds per guest second.
+    `error_ns`: the maximum error for any guest time from `at_ns` to `until_ns`, the first and the
+    last reading. `rate`: host seconds per guest second.
     """
 
     at_ns: int
@@ -50,17 +51,17 @@ class ClockMap:
     error_ns: int
 
     def to_host(self, guest_ns: Nanoseconds) -> Nanoseconds:
-        """Return the host's CLOCK_MONOTONIC at moments of the guest's, in nanoseconds."""
+        """Return the host's CLOCK_MONOTONIC at these guest times, in nanoseconds."""
         # Not guest_ns * rate: nanoseconds since boot may have more digits than a float.
         drift: Nanoseconds = np.rint((guest_ns - self.at_ns) * (self.rate - 1)).astype(np.int64)
         return guest_ns + self.offset_ns + drift
 
 
 def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
-    """Return the guest's clock on the host's; a sentence when the readings are of no two steady
-    clocks.
+    """Return the map from the guest's clock to the host's; a sentence if the readings do not fit
+    two steady clocks.
 
-    `readings`: in order, some before and some after what is to be mapped.
+    `readings`: in order, some before and some after the times to map.
     """
     told = [reading.machine_ns for reading in readings]
     if len(told) < 2 or told != sorted(told) or told[0] == told[-1]:
@@ -69,8 +70,8 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
         return f"the guest's clock reads {told[-1]} ns, not a time since a boot"
     at, until = told[0], told[-1]
     base = readings[0].asked_ns - at
-    # A line is two numbers: how far ahead the host is (less `base`) at the first reading and at
-    # the last. Those two readings make a rectangle of them, and each other one cuts it.
+    # A line is two numbers: how far ahead the host is (less `base`) at the first reading and at the
+    # last. Those two readings bound a rectangle, and each other reading cuts it.
     (left, right), (bottom, top) = _gate(readings[0], base), _gate(readings[-1], base)
     corners = [(left, bottom), (right, bottom), (right, top), (left, top)]
     for reading in readings[1:-1]:
@@ -89,8 +90,8 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
             f"in {(until - at) / 1e9:.3f} s of the guest's clock the host's went "
             f"{min(rates, key=abs) * 100:+.2f} % further: one of them was stopped or set"
         )
-    # The extremes over all possible lines are convex in time, so what holds at both ends holds
-    # in between.
+    # The extremes over all possible lines are convex in time, so a bound at both ends also holds in
+    # between.
     ends = [[corner[end] for corner in corners] for end in (0, 1)]
     first, last = ((min(end) + max(end)) / 2 for end in ends)
     return ClockMap(
@@ -98,16 +99,16 @@ def clock_map(readings: Sequence[ClockReading]) -> ClockMap | str:
         until_ns=until,
         offset_ns=base + round(first),
         rate=1 + (last - first) / (until - at),
-        # And the nanosecond that rounding may take, twice.
+        # Plus a nanosecond of rounding, twice.
         error_ns=int(max(max(end) - min(end) for end in ends) / 2) + 2,
     )
 
 
 def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
-    """Return the map of a trial's stored readings, with what the host's clock was steered in the
-    bound; a sentence where there is none.
+    """Return the map of a trial's stored readings, with the adjustments of the host's clock
+    included in the bound; a sentence if there is none.
 
-    Raises BrokenError naming the file when it isn't what was written.
+    Raises BrokenError naming the file if it is invalid.
     """
     if not raw.has(files.CLOCKS):
         return "the guest's clock was not read"
@@ -136,11 +137,12 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
 
 
 def bent_ns(steered: Sequence[ClockDiscipline], over: ClockMap) -> int:
-    """Return how far from a straight line a clock that is steered so may be between the readings.
+    """Return how far a clock with these adjustments may deviate from a straight line between the
+    readings.
 
-    While its rate stays between these it strays by a quarter of what they differ by: the furthest
-    where it keeps to the one for the first half, and to the other then. What the kernel is about to
-    add besides, it may have added in full.
+    While its rate stays between these it deviates by at most a quarter of their difference: the
+    worst case is the one rate for the first half, then the other. A pending correction of the
+    kernel may have been added in full.
     """
     rates = [one.ppm for one in steered]
     span_ns = (over.until_ns - over.at_ns) * (max(rates) - min(rates)) / 1e6
@@ -160,7 +162,7 @@ def _reading(entry: Mapping[str, Any]) -> ClockReading:
 
 
 def _gate(reading: ClockReading, base: int) -> _Point:
-    """Return how far ahead of the guest the host is at least and at most, less `base`."""
+    """Return the minimum and maximum of the host's lead over the guest, less `base`."""
     return (
         float(reading.asked_ns - reading.machine_ns - base - _CLOCK_NS),
         float(reading.answered_ns - reading.machine_ns - base + _CLOCK_NS),
@@ -168,7 +170,7 @@ def _gate(reading: ClockReading, base: int) -> _Point:
 
 
 def _cut(corners: Sequence[_Point], a: float, b: float, limit: float) -> list[_Point]:
-    """Return what of a convex polygon lies where a * x + b * y <= limit (Sutherland & Hodgman
+    """Return the part of a convex polygon where a * x + b * y <= limit (Sutherland & Hodgman
     1974)."""
     kept: list[_Point] = []
     beyond = [a * x + b * y - limit for x, y in corners]

@@ -1,8 +1,7 @@
-"""Estimate how many of the wake-ups that a trace ought to tell of it does, and what that lets one
-say.
+"""Estimate which share of the wake-ups a trace shows, and what conclusions that allows.
 
-Those that are missing are no random part of them: where a kernel keeps back what its idle tasks do,
-the wake-ups that are left are those on CPUs that were busy.
+Missing wake-ups are not a random part: if a kernel hides the actions of its idle tasks, the visible
+wake-ups are those on CPUs that were busy.
 """
 
 from __future__ import annotations
@@ -18,15 +17,14 @@ from labctl.trace.model import Nanoseconds
 QUANTILE = 0.95
 """Quantile of all latencies from which wake-ups count as late."""
 _WHOLE_NS = 1_000
-"""Programs tell of latencies in whole microseconds."""
+"""Resolution: programs report latencies in whole microseconds."""
 
 Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """Hold what a program itself says: how many wake-ups it had, and the longest latency of
-    them."""
+    """Hold a program's own report: its number of wake-ups, and their longest latency."""
 
     program: str
     wakeups: int
@@ -35,11 +33,10 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Count wake-ups that a trace covers. `seen`: those with a known due and actual time,
-    `inferred` among them, which have no event of their own. `unseen`: how many more there were; all
-    together they waited for no longer than `unseen_ns`. Of those seen, `worst_ns` is the longest
-    latency, and `until_ns` the longest from when the task was meant to run to when it slept again.
-    """
+    """Count wake-ups that a trace covers. `seen`: those with a known due and actual time, including
+    `inferred` ones, which have no event of their own. `unseen`: how many more there were; their
+    waits add up to at most `unseen_ns`. Of those seen, `worst_ns` is the longest latency, and
+    `until_ns` the longest time from when the task was due to when it slept again."""
 
     seen: int
     inferred: int
@@ -60,8 +57,8 @@ class Coverage:
 
     @property
     def lacks_worst(self) -> bool:
-        """Return whether the program tells of a latency that none of those can have given it: it
-        looks at the clock when it has come, and before it sleeps again."""
+        """Return whether the program reports a latency that none of the seen ones can explain: it
+        reads the clock after waking, and before it sleeps again."""
         return self.own is not None and self.own.worst_ns >= self.until_ns + _WHOLE_NS
 
     @property
@@ -74,14 +71,14 @@ class Coverage:
 
     @property
     def why_unknown(self) -> str:
-        """Return why nothing is said of all late ones, as a clause; "" where something is."""
+        """Return why the late ones as a whole are unknown, as a clause; "" if they are known."""
         if self.is_enough:
             return ""
         return f"the trace shows {self.text}, and the slowest may be among the others"
 
 
 def is_narrow(bounds: Bounds) -> bool:
-    """Return whether a share is known well enough for one number."""
+    """Return whether a share is known well enough for a single number."""
     return bounds[1] - bounds[0] <= TENTH + 1e-9
 
 
@@ -90,9 +87,9 @@ def bounds_of(
 ) -> Bounds:
     """Return bounds on a part's share of all late wake-ups' time, whatever the unseen ones were.
 
-    The columns are those of the late ones that were seen: of `unsure_ns` it isn't known whether it
-    is the part's. Any unseen one may be late, in place of the least late of these, and its time may
-    be all of the part or none of it.
+    The columns are those of the seen late ones: `unsure_ns` may or may not belong to the part. Any
+    unseen one may be late, in place of the least late of these, and its time may belong to the part
+    completely or not at all.
     """
     order = np.argsort(-latency_ns, kind="stable")
     late = coverage.total - math.ceil(QUANTILE * coverage.total - 1e-9) + 1
@@ -101,7 +98,7 @@ def bounds_of(
         np.concatenate(([0], np.cumsum(column[order])))[fewest:]
         for column in (latency_ns, part_ns, unsure_ns)
     )
-    # Of more wake-ups more are late: some that were seen and just not late.
+    # With more wake-ups, more are late: some that were seen just below the limit.
     more = max(0, late - len(order))
     unseen_ns = coverage.unseen_ns + more * int(latency_ns.min() if len(latency_ns) else 0)
     if not whole[0] + unseen_ns:

@@ -1,4 +1,4 @@
-"""Know what KVM calls the reasons of exits, by their numbers in its tracepoints.
+"""Define KVM's names of exit reasons, by their numbers in its tracepoints.
 
 Source: print fmt of kvm:kvm_exit and kvm:kvm_userspace_exit, Linux 6.18 (x86).
 """
@@ -210,15 +210,15 @@ _TO_QEMU = {
     39: "MEMORY_FAULT",
 }
 _RESTART = -4
-"""-EINTR: the thread got a signal."""
+"""-EINTR: the thread received a signal."""
 
 IDLE = frozenset({"HLT", "hlt", "idle-halt"})
-"""Names of those whose time is the guest's idle time, and what KVM polls of it (METHOD 14)."""
+"""Names of exits whose time is the guest's idle time, and KVM's polling in it (METHOD 14)."""
 
 HALTS = {VMX: (12, 36), SVM: (0x78, 0x8B, 0xA6)}
-"""Exits of a guest that has nothing to do: HLT and MWAIT."""
+"""Exits of an idle guest: HLT and MWAIT."""
 SPINS = {VMX: (40,), SVM: (0x77,)}
-"""Exits of a guest that waits in a loop of PAUSE for longer than the host allows."""
+"""Exits of a guest that spins on PAUSE for longer than the host allows."""
 
 
 def exit_name(isa: int, reason: int) -> str:

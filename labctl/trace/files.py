@@ -1,4 +1,4 @@
-"""Know where a trial's folder holds what its collectors recorded."""
+"""Define the files in which a trial's folder holds its collectors' recordings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOCKS = "trace/clocks.json"
 """Readings of both clocks, before and after the window: a list of {asked_ns, machine_ns,
 answered_ns}, of which the first and the last are the host's."""
 CLOCK_DISCIPLINE = "trace/clock-discipline.json"
-"""Discipline of the host's clock at these two moments, where the kernel reports it: a list of {ppm,
+"""Discipline of the host's clock at these two times, if the kernel reports it: a list of {ppm,
 pending_ns}."""
 EXITS = "trace/exits.json"
 """VM exits by reason, and those that went on to QEMU."""
@@ -25,11 +25,11 @@ PROBLEMS = "trace/problems.json"
 """Reasons why collectors recorded nothing, by name."""
 
 _FORMER = {RUNNER: "side.json", CLOCK_DISCIPLINE: "trace/steering.json"}
-"""Names that these files had before 0.1.0 was released; runs that have them stay readable."""
+"""Names of these files before 0.1.0 was released; runs that have them stay readable."""
 
 
 def stored(folder: TrialFolder, name: str) -> str:
-    """Return the file's name in a trial's folder: the former one where only that is there."""
+    """Return the file's name in a trial's folder: the former one if only that exists."""
     former = _FORMER[name]
     return former if folder.has(former) and not folder.has(name) else name
 

@@ -1,4 +1,4 @@
-"""Define what a trace holds, whichever tool recorded it."""
+"""Define the contents of a trace, whichever tool recorded it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Numbers = NDArray[np.int64] | NDArray[np.int32] | NDArray[np.int16]
 class Events:
     """Hold every event of one tracepoint as columns of one length, in order of time.
 
-    `tid`: the thread that ran when it happened; 0 is the idle task. `fields`: the tracepoint's
-    own integers, by the names that its format has (`prev_pid`, `next_pid`, `prev_state`, ...).
+    `tid`: the thread that ran when it happened; 0 is the idle task. `fields`: the tracepoint's own
+    integers, by their names in its format (`prev_pid`, `next_pid`, `prev_state`, ...).
     """
 
     time_ns: Nanoseconds
@@ -37,8 +37,8 @@ class Events:
         tid: NDArray[Any] | int,
         fields: Mapping[str, Any],
     ) -> Events:
-        """Return the events with these added, columns in order too, after those of their time; 0 in
-        fields that they lack."""
+        """Return the events with these added, columns in order too, after those of the same time; 0
+        in missing fields."""
         place = np.searchsorted(self.time_ns, time_ns, "right")
 
         def joined(column: NDArray[Any], more: NDArray[Any] | int) -> Any:
@@ -56,8 +56,8 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Describe a gap: the recorder lost events on a CPU between two moments. A state from before
-    the gap may not have lasted through it."""
+    """Describe a gap: the recorder lost events on a CPU between two times. A state from before the
+    gap may not have lasted through it."""
 
     cpu: int
     start_ns: int
@@ -68,47 +68,47 @@ class Gap:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """Hold a trace. `where`: the file, for errors. `names`: threads' own names, by tid.
-    `processes`: the process of a thread, as far as the trace tells. `problems`: sentences on what
-    of the file isn't whole."""
+    `processes`: the process of a thread, as far as the trace shows it. `problems`: sentences on
+    incomplete parts of the file."""
 
     where: str
     start_ns: int
     end_ns: int
     events: Mapping[str, Events]
-    """Events by the tracepoint's whole name: `sched:sched_switch`."""
+    """Events by the tracepoint's full name: `sched:sched_switch`."""
     names: Mapping[int, str] = field(default_factory=dict)
     processes: Mapping[int, int] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     problems: tuple[str, ...] = ()
     every_switch: bool = False
     """True if the recorder also wrote records of its own for switches, one from either thread: a
-    thread with none missing ran nowhere between two known switches."""
+    thread without missing records ran nowhere between two known switches."""
 
     @property
     def lost(self) -> int:
         return sum(gap.count for gap in self.gaps)
 
 
-# Name the kernel's tracepoints as perf calls them, and describe their fields.
+# Define perf's names of the kernel's tracepoints, and describe their fields.
 
 
 SWITCH = "sched:sched_switch"
 WAKING = "sched:sched_waking"
-"""Somebody asks for a thread to be woken. Where a CPU wakes a thread of another one, it comes
-before the thread is on a run queue, and may come before it was switched out."""
+"""Request to wake a thread. If a CPU wakes a thread of another CPU, it precedes the thread's
+arrival on a run queue, and may precede its switch-out."""
 WAKEUP, WAKEUP_NEW = "sched:sched_wakeup", "sched:sched_wakeup_new"
 WAKEUPS = (WAKEUP, WAKEUP_NEW)
-"""Events from which a thread is on a run queue."""
+"""Events that put a thread on a run queue."""
 MIGRATE = "sched:sched_migrate_task"
 FORK = "sched:sched_process_fork"
 
 STOPPED = 0xFF
-"""prev_state's bits for why a thread stopped; with none of them it is runnable (TASK_REPORT_MAX,
+"""prev_state's bits for why a thread stopped; without any of them it is runnable (TASK_REPORT_MAX,
 above them, is "preempted": include/trace/events/sched.h, __trace_sched_switch_state)."""
 ENDED = 0x30
 """State bits of a thread that has ended (EXIT_DEAD, EXIT_ZOMBIE)."""
 UNTOLD = -1
-"""A prev_state of ours: whether the thread sleeps, waits or has ended isn't known."""
+"""labctl's own prev_state: whether the thread sleeps, waits or has ended is unknown."""
 
 TIMER_START, TIMER_EXPIRE = "timer:hrtimer_start", "timer:hrtimer_expire_entry"
 

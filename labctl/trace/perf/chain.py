@@ -1,11 +1,10 @@
 """Find the records of perf.data, a few megabytes at a time.
 
 Records follow each other without holes, each with its size in its header (`struct
-perf_event_header` of include/uapi/linux/perf_event.h), so where one begins is known only from the
-one before. Most are samples. What looks like one is found by comparing whole arrays; a stretch of
-them is taken where each ends exactly where the next begins, from a place that is known to be the
-start of a record. Where that fails one record is stepped over, and it is tried again. So no record
-is guessed.
+perf_event_header` of include/uapi/linux/perf_event.h), so the start of a record is known only from
+the one before. Most are samples. Candidates are found by comparing whole arrays; a stretch of them
+is accepted if each ends exactly where the next begins, from a known start of a record. If that
+fails, one record is skipped, and the search is repeated. So no record is guessed.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from labctl.trace.model import Gap, Nanoseconds
 from labctl.trace.perf.head import Head, broken, refused
 
 CHUNK_BYTES = 1 << 21
-"""Many times the largest record (64 KiB). What is made of four times as much is in no CPU's own
-cache, and with a half the calls themselves take longer than what they do."""
+"""Many times the largest record (64 KiB). Arrays of four times this size exceed any CPU's own
+cache, and with half of it the calls themselves take longer than their work."""
 
 SAMPLE = 9
 _SWITCH = 15  # PERF_RECORD_SWITCH_CPU_WIDE
 _COMPRESSED, _COMPRESSED_2, _AUXTRACE = _REFUSED = 81, 83, 71
 _KIND = 0xFFFFFFFF
 _TYPES = range(1, 128)
-"""perf_event.h has them from 1 on, perf's own (tools/lib/perf/include/perf/event.h) from 64 on;
-newer ones are stepped over."""
+"""Types are numbered from 1 on in perf_event.h, perf's own from 64 on
+(tools/lib/perf/include/perf/event.h); newer ones are skipped."""
 
 _SIZE_SHIFT = 48
 _MOST_PLACES = 1 << 16
-"""Numbers of events that a table holds; others are searched for."""
+"""Size of the table of event numbers; others are searched for."""
 _FEW = 64
-"""Places in a chunk with other records than usual, up to which one looks at each."""
+"""Number of unusual records in a chunk, up to which each is examined."""
 _NO_EVENT = np.int16(-1)
 
 _Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
@@ -46,9 +45,8 @@ _Candidates = tuple[NDArray[np.int64], NDArray[np.int16], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Locate a record that is no sample of the file's events. `at` and `size` in words of the
-    chunk.
-    """
+    """Locate a record that is not a sample of the file's events. `at` and `size` in words of the
+    chunk."""
 
     kind: int
     misc: int
@@ -58,9 +56,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Hold a stretch of whole records. `samples`: where each begins, in `words`; `ends`: where the
-    next record does; `events`: the index of its attr. `switches`: where records of context switches
-    begin. `offset`: the stretch's place in the file, in bytes."""
+    """Hold a stretch of complete records. `samples`: where each begins, in `words`; `ends`: where
+    the next record does; `events`: the index of its attr. `switches`: where records of context
+    switches begin. `offset`: the stretch's place in the file, in bytes."""
 
     offset: int
     words: NDArray[np.uint64]
@@ -78,10 +76,10 @@ class Chunk:
 def read_chunks(
     file: io.FileIO, head: Head, file_bytes: int, problems: list[str]
 ) -> Iterator[Chunk]:
-    """Yield all records, in the file's order; each chunk holds until the next one is asked for.
+    """Yield all records, in the file's order; each chunk is valid until the next one is requested.
 
-    Adds a sentence to `problems` where the last record is cut. Raises BrokenError, with the place,
-    where a record isn't one.
+    Adds a sentence to `problems` if the last record is truncated. Raises BrokenError, with the
+    place, if a record is invalid.
     """
     buffer = bytearray(CHUNK_BYTES)
     at, end = head.data_start, min(head.data_end, file_bytes)
@@ -105,34 +103,33 @@ class _Finder:
     def __init__(self, head: Head) -> None:
         self.head = head
         self.ids, self.events_of_ids = head.ids
-        # The kernel numbers one after the other: to look a number up takes a sixth of a search.
+        # The kernel numbers events consecutively: a table look-up takes a sixth of a search.
         self.places: NDArray[np.int64] | None = None
         if len(self.ids) and (span := int(self.ids[-1] - self.ids[0])) < _MOST_PLACES:
             self.places = np.zeros(span + 1, dtype=np.int64)
             self.places[(self.ids - self.ids[0]).view("<i8")] = np.arange(len(self.ids))
         least = 1 + max(head.cpu_word, head.time_word, head.tid_word, head.id_word or 0)
         self.switch_bytes = 8 * (2 + len(head.trailer))
-        # Of each attr; of records of switches, which are none's, the last one holds.
+        # Of each attr; for records of switches, which belong to none, the last one applies.
         self.least_words = np.array(
             [*(max(least, attr.raw_word + 1) for attr in head.attrs), 0], dtype=np.int64
         )
 
     def find(self, words: NDArray[np.uint64], offset: int) -> tuple[Chunk, int]:
-        """Return the records from the chunk's start on, and how many words they take: whole
-        ones."""
-        kinds = words.astype(np.uint32)  # what a header begins with: its lower half
+        """Return the complete records from the chunk's start on, and how many words they take."""
+        kinds = words.astype(np.uint32)  # the lower half of a header's start
         found = self._nearly_all_usual(words, kinds, offset)
         return found if found is not None else self._any(words, kinds, offset)
 
     def _nearly_all_usual(
         self, words: NDArray[np.uint64], kinds: NDArray[np.uint32], offset: int
     ) -> tuple[Chunk, int] | None:
-        """Return what `find` does of a chunk that holds samples of the file's events, records of
-        switches and few others; None of another one.
+        """Return the result of `find` for a chunk of samples of the file's events, records of
+        switches and few others; None for any other chunk.
 
-        Samples and switches are looked for apart, without asking where they lie in what order.
-        Nothing of what was found lies within another record, as each one ends where one begins,
-        and all sizes add up to the place where the last one ends.
+        Samples and switches are searched for separately, without checking their order. None of them
+        lies within another record, because each one ends where one begins, and all sizes add up to
+        the place where the last one ends.
         """
         is_start = np.zeros(len(words) + 1, dtype=bool)
         is_start[-1] = True
@@ -174,7 +171,7 @@ class _Finder:
                     record = self._record(words, at, offset)
                     if at + record.size > len(words):
                         if used < len(words):
-                            return None  # two can't be cut
+                            return None  # two cannot be truncated
                         used = at
                         break
                     others.append(record)
@@ -204,7 +201,7 @@ class _Finder:
         at = candidate = next_break = 0
         while at < len(words):
             while candidate < len(starts) and starts[candidate] < at:
-                candidate += 1  # looked like a sample within another record
+                candidate += 1  # it looked like a sample within another record
             if candidate < len(starts) and starts[candidate] == at:
                 while breaks[next_break] < candidate:
                     next_break += 1
@@ -237,7 +234,7 @@ class _Finder:
         return chunk, at
 
     def _candidates(self, words: NDArray[np.uint64], kinds: NDArray[np.uint32]) -> _Candidates:
-        """Return what looks like whole samples, or records of switches, in order."""
+        """Return candidates for complete samples, or records of switches, in order."""
         is_start = kinds == SAMPLE
         if self.head.has_switches:
             is_start |= kinds == _SWITCH
@@ -259,10 +256,10 @@ class _Finder:
     def _events(
         self, words: NDArray[np.uint64], starts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
-        """Return the event of each sample that may begin there, and whether there is such a one."""
+        """Return the event of each sample that may begin there, and whether it exists."""
         if self.head.id_word is None:
             return np.zeros(len(starts), dtype=np.int16), np.ones(len(starts), dtype=bool)
-        # One that begins so near the end that it has no id isn't whole, either.
+        # One that begins so near the end that it has no id is not complete, either.
         ids = words.take(starts + self.head.id_word, mode="clip")
         if self.places is None:
             places = np.searchsorted(self.ids[1:], ids, side="right")
@@ -299,8 +296,7 @@ _NEVER = -1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
     """Hold a PERF_RECORD_LOST: at this place of the file `count` records of this CPU are
-    missing.
-    """
+    missing."""
 
     at: int
     cpu: int
@@ -309,9 +305,8 @@ class Loss:
 
 class Gaps:
     """Find gaps. A CPU's records are in the file in the order of its own buffer, so its samples on
-    either side of a loss bound it. Times don't: the kernel takes that of a PERF_RECORD_LOST after
-    that of the sample which it makes room for (perf_output_begin in kernel/events/ring_buffer.c).
-    """
+    either side of a loss bound it. Times do not: the time of a PERF_RECORD_LOST is taken after that
+    of the sample that it precedes (perf_output_begin in kernel/events/ring_buffer.c)."""
 
     def __init__(self) -> None:
         self._last = np.full(MAX_CPUS, _NEVER, dtype=np.int64)
@@ -327,13 +322,13 @@ class Gaps:
         times: Nanoseconds,
         cpus: NDArray[np.int32],
     ) -> None:
-        """Take the file's next records: losses, and samples at the ascending places `at`."""
+        """Process the file's next records: losses, and samples at the ascending places `at`."""
         if losses or self._open:
             self._place(losses, at, times, cpus)
         if len(cpus) and (cpus == cpus[0]).all():
             self._last[cpus[0]] = times[-1]
         else:
-            self._last[cpus] = times  # of equal indices the last one holds
+            self._last[cpus] = times  # for equal indices the last one applies
 
     def _place(
         self,
@@ -363,14 +358,13 @@ class Gaps:
                 self._open.append((loss.cpu, int(before), loss.count))
 
     def lost_in_all(self, cpu: int, count: int) -> None:
-        """Take perf's final sum of what one event lost on a CPU: it includes PERF_RECORD_LOST and
-        later losses."""
+        """Process perf's final sum of the losses of one event on a CPU: it includes
+        PERF_RECORD_LOST and later losses."""
         self._said[cpu] += count
 
     def gaps(self, start_ns: int, end_ns: int) -> tuple[Gap, ...]:
-        """Return the gaps in order of time. `start_ns`, `end_ns`: of the trace, where no sample
-        bounds a gap.
-        """
+        """Return the gaps in order of time. `start_ns`, `end_ns`: of the trace, if no sample bounds
+        a gap."""
         unbounded = [
             (cpu, int(self._last[cpu]), None, said - self._counted[cpu])
             for cpu, said in self._said.items()
@@ -381,7 +375,7 @@ class Gaps:
         for cpu, start, end, count in [*self._found, *after, *unbounded]:
             first = start_ns if start == _NEVER else start
             last = end_ns if end is None else end
-            # An interrupt's event may stand in the file before the one that it interrupted.
+            # An interrupt's event may precede, in the file, the event that it interrupted.
             found.append(
                 Gap(cpu=cpu, start_ns=min(first, last), end_ns=max(first, last), count=count)
             )

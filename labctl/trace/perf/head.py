@@ -1,4 +1,4 @@
-"""Read the head of a perf.data file: which events it holds, and how their records are laid out.
+"""Read the head of a perf.data file: its events, and the layout of their records.
 
 Sources: tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c for the
 file, include/uapi/linux/perf_event.h for `struct perf_event_attr` and the records.
@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from labctl.base.errors import BrokenError
 
-# Read how the fields of tracepoints lie in their records, as the recording kernel told perf.
+# Read the layout of tracepoints' fields in their records, as the recording kernel reported it to
+# perf.
 #
-# perf.data's section HEADER_TRACING_DATA is what tools/perf/util/trace-event-info.c writes
-# (read_tracing_data) and trace-event-read.c reads; a format's text is that of tracefs's
+# perf.data's section HEADER_TRACING_DATA is written by tools/perf/util/trace-event-info.c
+# (read_tracing_data) and read by trace-event-read.c; a format's text is that of tracefs's
 # `events/SYSTEM/EVENT/format` (Documentation/trace/events.rst).
 
 
 _MAGIC = b"\x17\x08\x44tracing"
-# What a guest wrote may be anything: neither expression may try a stretch of text twice.
+# A guest may write anything: neither expression may try a stretch of text twice.
 _FIELD = re.compile(
     r"\s*field:(?P<declared>[^;]*);\s*offset:(?P<offset>\d+);"
     r"\s*size:(?P<size>\d+);(?:\s*signed:(?P<signed>\d+);)?"
@@ -37,7 +38,8 @@ _ID = re.compile(r"^ID:[ \t]*(\d+)", re.MULTILINE)
 _NAME = re.compile(r"^name:[ \t]*(\S+)", re.MULTILINE)
 
 _MOST = 4096
-"""Systems, or events of one: a kernel has some thousand, and perf writes those it recorded."""
+"""Limit on systems, or events of one: a kernel has some thousand, and perf writes the recorded
+ones."""
 _MOST_BYTES = 1 << 20
 """Limit on one format: the longest of Linux's have some thousand."""
 
@@ -45,8 +47,8 @@ _MOST_BYTES = 1 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """Describe a field. `offset` and `size` in bytes, from the start of the tracepoint's own bytes.
-    `array`: also one of which only the place is there (`__data_loc`, `__rel_loc`). `thread`: its
-    values are ids of threads."""
+    `array`: also one that only holds a place (`__data_loc`, `__rel_loc`). `thread`: its values are
+    ids of threads."""
 
     offset: int
     size: int
@@ -72,7 +74,7 @@ class Format:
 
 
 class _Reader:
-    """Takes the section apart from its start on; a ValueError is where it ends too early."""
+    """Parse the section from its start on; a ValueError means that it ends too early."""
 
     def __init__(self, text: bytes) -> None:
         self.text, self.at = text, 0
@@ -102,7 +104,7 @@ class _Reader:
 
 def read_formats(section: bytes, where: str, at: int) -> list[Format]:
     """Return the formats of every tracepoint in the section, which lies at byte `at` of the file.
-    Raises BrokenError where it isn't what perf writes."""
+    Raises BrokenError if the section is invalid."""
     reader = _Reader(section)
     with _explained(reader, where, at):
         _skip_header(reader)
@@ -110,10 +112,10 @@ def read_formats(section: bytes, where: str, at: int) -> list[Format]:
 
 
 def event_layouts(section: bytes, where: str, at: int) -> bytes:
-    """Return what of a section that was read lies between the header of the ring buffer and the
-    names of threads: layouts of ftrace's own events and of the others, symbols of the kernel,
-    formats of trace_printk. trace.dat has the very same there (trace-cmd.dat.v6(5)). Raises
-    BrokenError where the section ends too early."""
+    """Return the part of the section between the ring-buffer header and the names of threads:
+    layouts of ftrace's own events and of the others, symbols of the kernel, formats of
+    trace_printk. trace.dat contains the same part (trace-cmd.dat.v6(5)). Raises BrokenError if the
+    section ends too early."""
     reader = _Reader(section)
     with _explained(reader, where, at):
         _skip_header(reader)
@@ -139,7 +141,7 @@ def _explained(reader: _Reader, where: str, at: int) -> Iterator[None]:
 def _skip_header(reader: _Reader) -> None:
     if reader.take(len(_MAGIC)) != _MAGIC:
         raise ValueError("they don't begin with 'tracing'")
-    reader.string()  # the version, of which all have what we read
+    reader.string()  # the version; all have the parts that are read here
     if reader.number(1) != 0:
         raise ValueError("they are of a big-endian machine")
     reader.take(5)  # size of a long, of a page
@@ -163,7 +165,7 @@ def _formats(reader: _Reader) -> list[Format]:
 
 
 def parse_format(system: str, text: str) -> Format:
-    """Return the format of one tracepoint. Raises ValueError where it isn't one."""
+    """Return the format of one tracepoint. Raises ValueError if it is invalid."""
     name, number = _NAME.search(text), _ID.search(text)
     if name is None or number is None:
         raise ValueError(f"an event of '{system}' has no name or no ID")
@@ -180,7 +182,7 @@ def parse_format(system: str, text: str) -> Format:
 
 
 def _field(system: str, match: re.Match[str]) -> tuple[str, Field]:
-    """Declared as in C: `char comm[16]`, `__data_loc char[] text`."""
+    """Return the field of a C declaration: `char comm[16]`, `__data_loc char[] text`."""
     declared = match["declared"].rstrip()
     is_array = declared.endswith("]")
     before = declared[: declared.rfind("[")] if is_array else declared
@@ -190,8 +192,8 @@ def _field(system: str, match: re.Match[str]) -> tuple[str, Field]:
         size=int(match["size"]),
         signed=match["signed"] == "1",
         array=is_array or "_loc " in before,
-        # System calls' own have 8 bytes, and -1 among their values. What the scheduler's are looked
-        # up by isn't for a guest to declare as something else.
+        # Fields of system calls have 8 bytes, and -1 among their values. A guest cannot redefine
+        # the scheduler's fields that are used as look-up keys.
         thread=(before.split() == ["pid_t", name] and match["size"] == "4")
         or (system == "sched" and name.endswith("pid")),
     )
@@ -217,8 +219,8 @@ _TRACING_DATA = 1
 _COMPRESSED = 27
 _MAX_ATTRS = 4096
 _MAX_ID_BYTES = 1 << 24
-"""Limit on all events together: 64 events on 32,768 CPUs. Attrs may share a place in the file, so
-that its size doesn't bound them."""
+"""Limit on the ids of all events together: 64 events on 32,768 CPUs. Attrs may share a place in the
+file, so that its size does not bound them."""
 
 _TRACEPOINT = 2  # PERF_TYPE_TRACEPOINT
 _FREQUENCY, _ID_ALL, _USE_CLOCK, _SWITCHES = 1 << 10, 1 << 18, 1 << 25, 1 << 26
@@ -234,9 +236,7 @@ Each takes 8 bytes."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attr:
-    """Hold one event of the file, of a `struct perf_event_attr`; `ids` as its records carry
-    them.
-    """
+    """Hold one event of the file, from a `struct perf_event_attr`; `ids` as in its records."""
 
     kind: int
     config: int
@@ -261,7 +261,7 @@ class Attr:
 
     @property
     def raw_word(self) -> int:
-        """Return where, in 8-byte words from its start, a sample has the tracepoint's own bytes."""
+        """Return the offset, in 8-byte words, of the tracepoint's own bytes in a sample."""
         reads = 1 + sum(bool(self.read_format & 1 << bit) for bit in (0, 1, 2, 4))
         return (
             1
@@ -274,7 +274,7 @@ class Attr:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """Describe the file. `data_start` to `data_end`: the records, in bytes of the file. `formats`:
-    by `config`. `layouts`: the section that they were read from, which lies at `layouts_at`."""
+    by `config`. `layouts`: their source section, which lies at `layouts_at`."""
 
     where: str
     data_start: int
@@ -285,7 +285,8 @@ class Head:
     layouts_at: int
 
     def name(self, attr: Attr) -> str | None:
-        """Return `sched:sched_switch`; None for an event that is no tracepoint or has no format."""
+        """Return `sched:sched_switch`; None for an event that is not a tracepoint or has no
+        format."""
         found = self.formats.get(attr.config) if attr.is_tracepoint else None
         return found.name if found else None
 
@@ -296,7 +297,7 @@ class Head:
 
     @property
     def has_switches(self) -> bool:
-        """Return whether it was to hold perf's own records of context switches."""
+        """Return whether perf was told to write its own records of context switches."""
         return any(attr.flags & _SWITCHES for attr in self.attrs)
 
     @property
@@ -305,7 +306,7 @@ class Head:
 
     @property
     def ids(self) -> tuple[NDArray[np.uint64], NDArray[np.int16]]:
-        """Return the ids of all events, ascending, and of each the index of its attr."""
+        """Return the ids of all events, ascending, and for each the index of its attr."""
         pairs = sorted((id_, index) for index, a in enumerate(self.attrs) for id_ in a.ids)
         return (
             np.array([id_ for id_, _ in pairs], dtype=np.uint64),
@@ -318,7 +319,7 @@ class Head:
 
     @property
     def id_word(self) -> int | None:
-        """Return where a sample has its event's id; None where there is one event only and no
+        """Return the offset of the event's id in a sample; None if there is only one event and no
         id."""
         for bit in (IDENTIFIER, ID):
             if self._sample_type & bit:
@@ -339,26 +340,27 @@ class Head:
 
     @property
     def trailer(self) -> Mapping[int, int]:
-        """Return what other records end with (`struct sample_id`): the bit of each word to its
-        place, counted from the record's end. perf_event.h, "sample_id_all"."""
+        """Return the end of other records (`struct sample_id`): the bit of each word to its place,
+        counted from the record's end. perf_event.h, "sample_id_all"."""
         order = (IDENTIFIER, CPU, STREAM, ID, TIME, TID)
         present = [bit for bit in order if self._sample_type & bit]
         return {bit: back for back, bit in enumerate(present, start=1)}
 
 
 def broken(where: str, what: str, at: int | None = None) -> NoReturn:
-    """Raise BrokenError: the file isn't what perf writes."""
+    """Raise BrokenError: the file is not valid perf.data."""
     place = "" if at is None else f" at byte {at:,}"
     raise BrokenError(f"'{where}' can't be read as perf.data{place}: {what}", hint=_ANOTHER)
 
 
 def refused(where: str, what: str) -> NoReturn:
-    """Raise BrokenError: it was recorded in a way that can't be read here."""
+    """Raise BrokenError: it was recorded in a way that is not supported here."""
     raise BrokenError(f"'{where}' {what}", hint=RECORD)
 
 
 def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
-    """Return what the file says of its records. Raises BrokenError with the reason and a remedy."""
+    """Return the file's description of its records. Raises BrokenError with the reason and a
+    remedy."""
     data_start, data_bytes, attrs_at, attrs_bytes, attr_bytes, flags = _header(
         file, where, file_bytes
     )
@@ -372,7 +374,7 @@ def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
         broken(where, "it was cut: names and layouts of its events come last", file_bytes)
     if not flags & 1 << _TRACING_DATA:
         refused(where, "holds no tracepoints")
-    # The first of the sections that the flags announce: bit 0 is none.
+    # The first of the sections that the flags announce; bit 0 announces none.
     at, size = _SECTION.unpack(_read(file, where, features_at, _SECTION.size))
     layouts = _read(file, where, at, min(size, file_bytes))
     head = Head(
@@ -461,7 +463,7 @@ def _check(head: Head) -> None:
 
 
 def check_wanted(head: Head, attr: Attr) -> None:
-    """Raise BrokenError where this tracepoint was recorded in a way that tells too little."""
+    """Raise BrokenError if this tracepoint was recorded with too little data."""
     name = head.name(attr)
     if not attr.sample_type & RAW:
         refused(head.where, f"has no fields of {name}: 'perf record -R' records them")
@@ -474,7 +476,7 @@ def check_wanted(head: Head, attr: Attr) -> None:
 
 
 def _read(file: io.FileIO, where: str, at: int, size: int) -> bytes:
-    # An offset of garbage may be beyond what seek(2) takes.
+    # A garbage offset may be beyond the range of seek(2).
     if at > os.fstat(file.fileno()).st_size:
         broken(where, f"it points to byte {at:,}, beyond its end")
     file.seek(at)

@@ -1,5 +1,4 @@
-"""Read what perf.data tells of threads: what they call themselves, and whose process they are
-of."""
+"""Read from perf.data the threads' names and processes."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ COMM_BYTES = 16
 """TASK_COMM_LEN of include/linux/sched.h."""
 
 _IDLE = "swapper"
-"""Name that perf gives the idle tasks, one per CPU, all of which are thread 0."""
+"""Name of the idle tasks in perf, one per CPU, all of which are thread 0."""
 
 
 class Threads:
-    """Gather threads in arrays by thread number, whose unused parts take no memory: a trace may
+    """Collect threads in arrays by thread number, whose unused parts take no memory: a trace may
     name a thread ten million times."""
 
     def __init__(self) -> None:
@@ -27,10 +26,10 @@ class Threads:
         self._named_at = np.zeros(MAX_TID + 1, dtype=np.int64)
         self._order = np.zeros(MAX_TID + 1, dtype=np.int32)
         self._processes = np.zeros(MAX_TID + 1, dtype=np.int32)
-        self._end = 1  # above all threads that were told of
+        self._end = 1  # above all threads seen
 
     def run_in(self, tids: NDArray[np.int32], pids: NDArray[np.int32]) -> None:
-        """Record the threads' processes; where records differ, the last one holds."""
+        """Record the threads' processes; if records differ, the last one applies."""
         if len(tids) and tids.min() >= 0 and np.array_equal(self._processes.take(tids), pids):
             return
         known = (tids > 0) & (tids <= MAX_TID) & (pids > 0) & (pids <= MAX_TID)
@@ -54,7 +53,7 @@ class Threads:
         anew: bool,
     ) -> None:
         """Record names of threads from events at the ascending bytes `at` of the file; `starts` are
-        the names' places in `names`. The last name holds; without `anew` only unnamed threads get
+        the names' places in `names`. The last name applies; without `anew` only unnamed threads get
         one, which costs less."""
         if not anew:
             named_at = self._named_at.take(tids)
@@ -64,8 +63,8 @@ class Threads:
             tids, at, starts = tids[nameless], at[nameless], starts[nameless]
         places = tids.astype(np.intp)  # NumPy takes half the time for indices of its own type
         order = np.arange(len(tids), dtype=np.int32)
-        # Where an index is repeated NumPy keeps the last value ("Assigning values to indexed
-        # arrays" of its user guide).
+        # For a repeated index NumPy keeps the last value ("Assigning values to indexed arrays" of
+        # its user guide).
         self._order[places] = order
         last = np.flatnonzero(self._order.take(places) == order)
         last = last[at[last] >= self._named_at[tids[last]]]

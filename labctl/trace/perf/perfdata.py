@@ -1,8 +1,8 @@
-"""Read perf.data, the file that `perf record` writes, into columns.
+"""Read perf.data, the file of `perf record`, into columns.
 
-Its caller says in advance which tracepoints and which of their fields it is read for, so that ten
-million events fit into memory. What the file's parts are, and by which sources, is told in
-`perfdata_head` (which events), `perfdata_formats` (their fields) and `perfdata_chain` (records).
+The caller names the tracepoints and fields that it needs in advance, so that ten million events fit
+into memory. The parts of the file and their sources are documented in `head` (events and their
+fields) and `chain` (records).
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ from labctl.trace.perf.switches import Missing, Switches, Told
 
 _LEAVES = ("prev_comm", "prev_pid")
 _NAMED = (_LEAVES, ("next_comm", "next_pid"), ("comm", "pid"))
-"""Fields of scheduler events that tell a thread's name, and whose it is. A thread changes its name
+"""Fields of scheduler events with a thread's name, and the thread. A thread may change its name
 while it runs, so the one that leaves a CPU has its newest."""
 
 _PART = 1 << 18
-"""Events that are put in order at a time: it bounds the memory."""
+"""Events sorted at a time, to bound the memory."""
 
 _FEW = 1 << 16
-"""Events that have room at first: of eleven tracepoints most are rare, and the system may give
-memory to a larger column by megabytes."""
+"""Initial room for events: of eleven tracepoints most are rare, and the system may allocate
+megabytes for a larger column."""
 
 _RANGES: Final = tuple(
     (kind, np.iinfo(kind).min, np.iinfo(kind).max) for kind in (np.int16, np.int32, np.int64)
 )
-_TIME, _CPU, _TID = "(time)", "(cpu)", "(thread)"  # no field is called so
-_RAW_HEAD = 4  # the u32 that says how many bytes follow
+_TIME, _CPU, _TID = "(time)", "(cpu)", "(thread)"  # no field has such a name
+_RAW_HEAD = 4  # the u32 with the number of bytes that follow
 
 
 class Columns:
-    """Hold a tracepoint's columns. `raw_words`: where samples of its events have its own bytes;
-    `data_bytes`: all records.
-    """
+    """Hold a tracepoint's columns. `raw_words`: offset of the tracepoint's own bytes in samples;
+    `data_bytes`: all records."""
 
     def __init__(
         self,
@@ -81,7 +80,7 @@ class Columns:
         used += [field for comm, tid, _ in self.named for field in (comm, tid)]
         if layout.common_pid is not None:
             used.append(layout.common_pid)
-        # Each place is read once, whichever names it has.
+        # Read each place once, whichever names it has.
         self.read = list(dict.fromkeys([*self.fields.values(), *(tid for _, tid, _ in self.named)]))
         self.places = {name: self.read.index(field) for name, field in self.fields.items()}
         self.named_places = [self.read.index(tid) for _, tid, _ in self.named]
@@ -90,8 +89,8 @@ class Columns:
         self.most = data_bytes // shortest
         self.count = 0
         room = min(self.most, _FEW)
-        # A column is as narrow as its values let it be. Of threads there is at first that which
-        # ran: a sched_switch tells of it twice, and what is the same is kept once.
+        # A column is as narrow as its values allow. Initially only the running thread is stored: a
+        # sched_switch contains it twice, and equal columns are kept once.
         self.columns: dict[str, NDArray[Any]] = {
             _TIME: np.empty(room, np.int64),
             _CPU: np.empty(room, np.int16),
@@ -109,14 +108,14 @@ class Columns:
         tids: NDArray[np.int32],
         threads: Threads,
     ) -> None:
-        """Take the chunk's samples `own` of this tracepoint, whose own bytes, after their number,
-        are at `raw_word`. Raises BrokenError where those are too few, or garbage."""
+        """Add the chunk's samples `own` of this tracepoint, whose own bytes, after their number,
+        are at `raw_word`. Raises BrokenError if those are too few, or garbage."""
         starts = chunk.samples.take(own)
         self._check(chunk, starts, chunk.ends.take(own), raw_word)
         raw_at = 8 * raw_word + _RAW_HEAD
         tids = tids.take(own)
         if self.layout.common_pid is not None and tids.min(initial=0) < 0:
-            # A thread that has died has no number any more, by which perf would know it.
+            # perf no longer knows the number of a thread that has died.
             tids = np.where(tids < 0, gathered(chunk, starts, raw_at, self.layout.common_pid), tids)
             self._check_threads(chunk, starts, tids)
         read = [gathered(chunk, starts, raw_at, field) for field in self.read]
@@ -142,18 +141,18 @@ class Columns:
             )
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return what was taken of a field so far."""
+        """Return the stored values of a field so far."""
         return self.columns.get(name, self.columns[_TID])[: self.count]
 
     def _make_room_for(self, count: int) -> None:
         if self.count + count > len(self.columns[_TIME]):
-            # Of all this only what is written to takes memory.
+            # Only the written part takes memory.
             for name, column in self.columns.items():
                 self.columns[name] = _moved(column[: self.count], self.most, column.dtype.type)
 
     def _put(self, name: str, values: NDArray[Any]) -> None:
         column = self.columns.get(name)
-        if column is None:  # it was the same as the thread that ran
+        if column is None:  # it was the same as the running thread
             known = self.columns[_TID]
             column = _moved(known[: self.count], len(known), np.int32)
         column = self.columns[name] = _holding(column, self.count, values)
@@ -176,8 +175,8 @@ class Columns:
             )
 
     def _check_threads(self, chunk: Chunk, starts: NDArray[np.int64], tids: Numbers) -> None:
-        # Whoever reads the columns looks threads up by number.
-        # Of these numbers taken as unsigned, negative ones are the largest.
+        # Readers of the columns look threads up by number. As unsigned numbers, negative ones are
+        # the largest.
         if tids.view(f"<u{tids.itemsize}").max(initial=0) > MAX_TID:
             first = int(np.argmax((tids < 0) | (tids > MAX_TID)))
             broken(
@@ -187,8 +186,8 @@ class Columns:
             )
 
     def events(self, missing: Missing | None) -> Events:
-        """Return what was taken, in order of time; of equal times, in the file's. `missing`: what
-        belongs between. To be asked for once."""
+        """Return the stored events, in order of time; for equal times, in the file's order.
+        `missing`: events to insert. To be called once."""
         columns, count = self.columns, self.count
         if missing is not None and len(missing):
             count += len(missing)
@@ -222,7 +221,7 @@ def _moved(known: NDArray[Any], room: int, kind: type[np.signedinteger[Any]]) ->
 
 
 def _holding(column: NDArray[Any], count: int, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the column, or a wider one that has room for such values; `count` are in it."""
+    """Return the column, or a wider one that can hold such values; `count` are in it."""
     if column.dtype == values.dtype or not len(values):
         return column
     least, most = int(values.min()), int(values.max())
@@ -235,8 +234,8 @@ def _holding(column: NDArray[Any], count: int, values: NDArray[Any]) -> NDArray[
 def _inserted(
     column: NDArray[Any], count: int, places: NDArray[np.int64], values: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return the column with values before these ascending places of the `count` in it. It is moved
-    from its end on, a part at a time, so that it isn't in memory twice."""
+    """Return the column with values inserted before these ascending places of the `count` in it. It
+    is moved from its end on, a part at a time, so that it is not in memory twice."""
     column = _holding(column, count, values)
     if len(column) < count + len(values):
         column = _moved(column[:count], count + len(values), column.dtype.type)
@@ -251,11 +250,11 @@ def _inserted(
 
 
 def _sort(times: Nanoseconds, columns: Sequence[NDArray[Any]]) -> None:
-    """Sorts `times`, and the columns with them, in place and stable.
+    """Sort `times`, and the columns with them, in place and stable.
 
     A file is almost in order: perf flushes one CPU's buffer after the other's. So it is sorted part
-    by part, and what of a part is no later than anything after it is done. No column is in memory
-    twice.
+    by part; values of a part that are no later than anything after it are final. No column is in
+    memory twice.
     """
     if not len(times):
         return
@@ -276,7 +275,7 @@ def gathered(chunk: Chunk, starts: NDArray[np.int64], raw_at: int, field: Field)
     """Return a field of all these samples, whose own bytes begin `raw_at` bytes after their
     start."""
     at = raw_at + field.offset
-    unit = math.gcd(at, field.size)  # raw bytes begin in the middle of a word
+    unit = math.gcd(at, field.size)  # raw bytes begin within a word
     parts: NDArray[Any] = chunk.words.view(f"<u{unit}")
     places = starts * (8 // unit)
     found: NDArray[Any]
@@ -319,32 +318,31 @@ def _is_thread(field: Field | None) -> bool:
 # Kinds of records: include/uapi/linux/perf_event.h; ID_INDEX is perf's own.
 _MMAP, _LOST, _COMM, _FORK, _MMAP2, _LOST_SAMPLES, _ID_INDEX = 1, 2, 3, 7, 10, 13, 69
 _OF_PROCESSES = {_MMAP: (2, 3), _MMAP2: (2, 3), _COMM: (2, 3), _FORK: (2, 4)}
-"""Places of pid and tid in these records, in 4-byte words from their start."""
+"""Offsets of pid and tid in these records, in 4-byte words from their start."""
 
 _LONGEST_NS = 24 * 3600 * 10**9
-"""Limit on a trace's length, so that arithmetic on its times can't overflow. A guest may write
-any.
-"""
+"""Limit on a trace's length, so that arithmetic on its times cannot overflow. A guest may write any
+time."""
 
 _BY_BPF = 1 << 15  # PERF_RECORD_MISC_LOST_SAMPLES_BPF: filtered out, not lost
 
 
 def tracepoints(path: Path) -> tuple[str, ...]:
-    """Return the tracepoints that a perf.data was to record: `("sched:sched_switch", ...)`. Raises
-    BrokenError where it can't be read."""
+    """Return the tracepoints that a perf.data should contain: `("sched:sched_switch", ...)`. Raises
+    BrokenError if it cannot be read."""
     with _opened(path) as file:
         return read_head(file, str(path), _size(file)).tracepoints
 
 
 def read_trace(path: Path, wanted: Mapping[str, Sequence[str]]) -> Trace:
-    """Return every event of the tracepoints in `wanted`, each with the integer fields that are
-    named there: `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
+    """Return every event of the tracepoints in `wanted`, each with the integer fields named there:
+    `{"sched:sched_switch": ("prev_pid", "next_pid")}`.
 
-    Fields of threads are int32, the others int16, int32 or int64, as all values need (of unsigned
-    ones of 8 bytes, two's complement). A file that ends within a record is
-    read up to there, and `problems` says so. Switches that the kernel kept from the tracepoint are
-    among its events where perf recorded switches itself (`perfdata_switches`). Raises BrokenError
-    where it is no perf.data, is broken, tells too little, or wasn't to record what is wanted.
+    Fields of threads are int32, the others int16, int32 or int64, as large as their values require
+    (unsigned ones of 8 bytes in two's complement). A file that ends within a record is read up to
+    there, and `problems` says so. Switches that the kernel hid from the tracepoint are included if
+    perf recorded switches itself (`switches`). Raises BrokenError if it is not perf.data, is
+    broken, contains too little, or was recorded without the wanted tracepoints.
     """
     problems: list[str] = []
     with _opened(path) as file:
@@ -416,7 +414,7 @@ class _Reading:
         cpus = halves[2 * self.head.cpu_word :].take(twice).view("<i4")
         if len(times):
             first_ns = int(times.min())
-            most_cpus = int(cpus.view("<u4").max())  # of these, negative ones are the largest
+            most_cpus = int(cpus.view("<u4").max())  # negative ones are the largest
             if first_ns < 0 or most_cpus >= MAX_CPUS or int(tids.max()) > MAX_TID:
                 self._check(chunk, tids, times, cpus)
             self.start_ns = min(self.start_ns, first_ns)
@@ -441,7 +439,7 @@ class _Reading:
 
     def _told(self, chunk: Chunk, cpus: NDArray[np.int32], before: int) -> Told | None:
         """Return the chunk's sched_switch events, of which `before` are in the columns already from
-        earlier ones; None where they weren't asked who left and came."""
+        earlier ones; None if the caller did not request the threads that left and came."""
         columns = self.columns.get(SWITCH)
         if columns is None or not columns.fields.keys() >= {"prev_pid", "next_pid"}:
             return None
@@ -507,7 +505,8 @@ class _Reading:
             for first in range(0, len(entries) - 3, 4):
                 self.cpus_of_ids[int(entries[first])] = int(entries[first + 2])
         elif record.kind == _LOST_SAMPLES and not record.misc & _BY_BPF:
-            # struct { header, u64 lost, sample_id }; where perf made it, its CPU says nothing.
+            # struct { header, u64 lost, sample_id }; in one made by perf itself the CPU is
+            # meaningless.
             bit = IDENTIFIER if IDENTIFIER in self.head.trailer else ID
             known = self.cpus_of_ids.get(self._trailer(chunk, record, bit), MAX_CPUS)
             cpu = known if known < MAX_CPUS else self._cpu(chunk, record)

@@ -1,14 +1,14 @@
-"""Restore switches that a kernel kept back, from perf's own records of them.
+"""Restore switches that a kernel hid, from perf's own records of them.
 
-Linux 6.18 was seen to tell nothing of what some threads do, a CPU's idle task among them, to no
-reader, neither by tracepoints nor by perf's own records; the cause isn't known. But of a switch
-perf has two of these: PERF_RECORD_SWITCH_CPU_WIDE (`perf record --switch-events`) comes once from
-the thread that leaves the CPU, right after its sched_switch, and once from the one that comes
+Linux 6.18 was seen to hide all events of some threads, among them a CPU's idle task, from every
+reader, both tracepoints and perf's own records; the cause is unknown. But perf has two records of a
+switch: PERF_RECORD_SWITCH_CPU_WIDE (`perf record --switch-events`) comes once from the thread that
+leaves the CPU, right after its sched_switch, and once from the one that comes
 (__perf_event_task_sched_out and _in in kernel/events/core.c). So only a switch from one such thread
 to another is missing.
 
-A CPU writes all of them into one buffer, whose order the file keeps: that tells which event belongs
-to which record, however coarse the clock is.
+A CPU writes all of them into one buffer, whose order the file keeps. That order assigns events to
+records, however coarse the clock is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labctl.trace.threads import Mask
 # include/uapi/linux/perf_event.h.
 _OUT, _OUT_RUNNABLE = np.uint32(1 << 13), np.uint32(1 << 14)
 _RUNS, _SLEEPS = 0, 1
-"""prev_state of who is runnable; of who isn't, in whichever way."""
+"""prev_state of a runnable thread, and of one that is not, for whatever reason."""
 
 _NONE = -1
 _PLACE_BITS = 32
@@ -39,7 +39,7 @@ _ONE_SWITCH = 2  # records of it
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Hold switches that no event tells of, as columns in the file's order: `left`, in `state`, for
+    """Hold switches without an event, as columns in the file's order: `left`, in `state`, for
     `came`. `place`: before which event, counted from the file's first, each belongs."""
 
     time_ns: Nanoseconds
@@ -56,8 +56,7 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Told:
     """Hold the sched_switch events of a chunk in the file's order, as columns. `at`: where each
-    begins, in words, `ends`: where the next record does; `before`: how many came before the
-    chunk."""
+    begins, in words, `ends`: where the next record does; `before`: how many preceded the chunk."""
 
     at: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -76,8 +75,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """Hold a chunk's records of switches as columns. `at`: where each begins, in words; `own`: who
-    wrote it, `other`: who left for it or came after it; `misc`: the header's flags."""
+    """Hold a chunk's records of switches as columns. `at`: where each begins, in words; `own`: the
+    thread that wrote it, `other`: the thread that left for it or came after it; `misc`: the
+    header's flags."""
 
     at: NDArray[np.int64]
     own: NDArray[np.int32]
@@ -99,26 +99,26 @@ class _Records:
 
 
 class Switches:
-    """Find, chunk by chunk, what these records of a file tell and its events don't. `trailer`: as
-    `Head` has it."""
+    """Find, chunk by chunk, the switches in a file's records that its events lack. `trailer`: as in
+    `Head`."""
 
     def __init__(self, where: str, trailer: Mapping[int, int]) -> None:
         self._where = where
         self._trailer = trailer
         self._words = 2 + len(trailer)
         self._parts: list[Missing] = []
-        # Of each CPU, as of the records that were taken: the switch that the last one was of, where
-        # it was written by the thread that left; and that of the last event, if no record of
-        # another switch has followed it.
+        # For each CPU, as of the processed records: the switch of the last record, if the leaving
+        # thread wrote it; and that of the last event, if no record of another switch has followed
+        # it.
         self._half = np.full(MAX_CPUS, _NONE, dtype=np.int64)
         self._event = np.full(MAX_CPUS, _NONE, dtype=np.int64)
         self._is_told = np.zeros(MAX_CPUS, dtype=bool)
         self.are_told = False
-        """True once a switch of these records was taken."""
+        """True once a switch of these records was processed."""
 
     def take(self, chunk: Chunk, told: Told | None) -> None:
-        """Take the chunk's records, and its events; None where these don't tell who left and came.
-        Raises BrokenError where a record can't be one."""
+        """Process the chunk's records, and its events; None if these lack the threads that left and
+        came. Raises BrokenError for an impossible record."""
         records = self._read(chunk)
         self.are_told |= len(records) > 0
         if told is None:
@@ -172,9 +172,9 @@ class Switches:
             )
 
     def _are_all_told(self, records: _Records, told: Told) -> bool:
-        """Return whether these are of one CPU, and of each event's switch, right after it, first
-        the record of who left and then that of who came. Most chunks of a busy CPU are like that
-        where nothing is kept back, and seeing it takes a fifth of what `_take` does."""
+        """Return whether these are of one CPU, and each event's switch is followed directly by the
+        record of the leaving thread and then that of the coming one. Most chunks of a busy CPU are
+        like that if nothing is hidden, and this check takes a fifth of the time of `_take`."""
         of = np.s_[: (len(records) + 1) // 2]
         outs, ins = records.rows(np.s_[::2]), records.rows(np.s_[1::2])
         more = len(told.at) - len(outs)  # The last one's records may be in the next chunk.
@@ -199,7 +199,7 @@ class Switches:
         at, cpu, time_ns, is_out = records.at, records.cpu, records.time_ns, records.is_out
         own, other = records.own, records.other
         left, came = np.where(is_out, own, other), np.where(is_out, other, own)
-        # A thread that has died has no number any more: with such a one nothing can be put back.
+        # A dead thread has no number any more; without it nothing can be restored.
         known = np.flatnonzero((left >= 0) & (came >= 0))
         # By CPU, and on each in the order of its buffer.
         order = known[_by_cpu(cpu[known])]
@@ -225,17 +225,17 @@ class Switches:
     def _first_halves(
         self, cpu: NDArray[np.uint32], pair: NDArray[np.int64], is_out: Mask
     ) -> NDArray[np.intp]:
-        """Return which aren't the second record of the switch that the CPU's last one was of."""
+        """Return which are not the second record of the switch of the CPU's last record."""
         half = np.where(is_out, pair, _NONE)
         before = np.append(_NONE, half[:-1])
         starts = _starts(cpu)
         before[starts] = self._half[cpu[starts]]
-        self._half[cpu] = half  # of equal indices the last one holds
+        self._half[cpu] = half  # for equal indices the last one applies
         return np.flatnonzero(is_out | (before != pair))
 
     def _untold(self, key: NDArray[np.int64], pair: NDArray[np.int64], told: Told) -> Mask:
-        """Return which of these records, one of each switch, have no event of theirs right before
-        them."""
+        """Return which of these records, one of each switch, have no event of their own right
+        before them."""
         order = _by_cpu(told.cpu)
         told_cpu = told.cpu[order].astype(np.int64)
         told_key = told_cpu << _PLACE_BITS | told.at[order]
@@ -247,7 +247,7 @@ class Switches:
         starts = _starts(cpu)
         event = np.full(len(key), _NONE)
         event[starts] = self._event[cpu[starts]]
-        # One event tells of one switch: of those after it, of the first.
+        # An event belongs to one switch: the first of those after it.
         is_news = is_here.copy()
         is_news[1:] &= (last[1:] != last[:-1]) | (cpu[1:] != cpu[:-1])
         event[is_news] = told_pair[last[is_news]]
@@ -260,8 +260,8 @@ class Switches:
         return found
 
     def missing(self, start_ns: int, end_ns: int) -> Missing:
-        """Return what was found between these moments, of the CPUs that any event is of: of the
-        others they were not to be recorded."""
+        """Return the switches found between these times, on the CPUs that have any event: on others
+        none should have been recorded."""
         names = Missing.__dataclass_fields__
         none = np.zeros(0, dtype=np.int32)
         found = Missing(
