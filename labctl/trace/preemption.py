@@ -1,4 +1,4 @@
-"""Find who had the CPU that a thread waited for."""
+"""Find which thread had the CPU that another waited for."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from labctl.trace.threads import Mask, Numbering
 
 
 _CELLS = 1 << 18
-"""Cells of a table that is worth making for a few pairs."""
+"""Cells of a table that is worthwhile for a few pairs."""
 _MOST = 1 << 18
-"""Sums that are kept before those of the same pair are added up: it bounds the memory."""
+"""Sums to keep before those of the same pair are added up, to bound the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Pairs:
 
 
 class SumsOfPairs:
-    """Add up, for each pair of threads that is told of, for however short. `count`: above all
+    """Add up times by pairs of threads, including pairs with very short times. `count`: above all
     numbers of threads."""
 
     def __init__(self, count: int) -> None:
@@ -41,7 +41,7 @@ class SumsOfPairs:
         self._kept = 0
 
     def add(self, pairs: Pairs) -> None:
-        """Take pairs, all of whose times add up to less than 2^53 ns, some hundred days."""
+        """Add pairs, all of whose times add up to less than 2^53 ns, some hundred days."""
         if not len(pairs.first):
             return
         least = int(pairs.first.min())
@@ -75,9 +75,9 @@ class SumsOfPairs:
 
 
 _PART = 1 << 16
-"""Waits, and slices of them, that are worked on at a time: it bounds the memory."""
+"""Waits, and slices of them, processed at a time, to bound the memory."""
 _MOST_ASIDE = 1 << 20
-"""Waits that are put aside at most, for the same reason."""
+"""Maximum of deferred waits, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,11 @@ class _Stretches:
 
 
 class Preemptors:
-    """Find out who ran on the CPU that a thread was queued at while it waited, for each thread.
+    """Find, for each thread, which threads ran on the CPU that it was queued at while it waited.
 
-    A thread that is moved while it waits waits for its new CPU from then on. Most waits are short,
-    and looked up among the switches since those before. The others, and those of threads that were
-    moved, are put aside and looked up among all switches.
+    A thread that is moved while it waits then waits for its new CPU. Most waits are short, and
+    looked up among the switches since the previous ones. Longer ones, and those of threads that
+    were moved, are deferred and looked up among all switches.
     """
 
     def __init__(self, trace: Trace, numbering: Numbering) -> None:
@@ -115,13 +115,13 @@ class Preemptors:
         self._switches = trace.events[SWITCH]
         self._runners = _Runners(numbering)
         self._sums = SumsOfPairs(self._runners.count)
-        self._row = 0  # of the switches, after those that were looked at
+        self._row = 0  # among the switches, after those that were processed
         self._came = np.full(int(self._switches.cpu.max(initial=0)) + 1, _NOBODY, np.int32)
         self._move = 0
         self._aside: list[_Stretches] = []
 
     def add(self, waits: Spans) -> None:
-        """Take waits in order of thread and time, all of which end later than those before."""
+        """Add waits in order of thread and time, all of which end later than the earlier ones."""
         if not len(waits):
             return
         until_ns = int(waits.end_ns.max())
@@ -151,7 +151,7 @@ class Preemptors:
         return int(self._came[cpu]) if 0 <= cpu < len(self._came) else _NOBODY
 
     def _moved(self, waits: Spans, until_ns: int) -> NDArray[np.intp]:
-        """Return which of these waits moves since those before, up to this moment, fell into."""
+        """Return which of these waits include a move since the previous ones, up to this time."""
         if MIGRATE not in self._trace.events:
             return np.zeros(0, np.intp)
         events = self._trace.events[MIGRATE]
@@ -182,8 +182,8 @@ class Preemptors:
             del runs  # before the next CPU's
 
     def by_thread(self) -> dict[int, Mapping[int, int]]:
-        """Return by thread that waited: by thread that ran meanwhile, how long, in ns; 0 is the
-        idle task, -1 what isn't known."""
+        """Return, by thread that waited, how long each other thread ran meanwhile, in ns; 0 is the
+        idle task, -1 unknown."""
         if self._aside:
             self._look_up_aside()
         waited, ran, total_ns = self._sums.found()
@@ -199,11 +199,11 @@ class Preemptors:
 
 
 _NOBODY, _UNKNOWN = -1, 0
-"""Numbers of nobody yet, and of whoever isn't known."""
+"""Numbers for nobody yet, and for an unknown thread."""
 
 
 class _Runners:
-    """Number whoever may run: 0 is not known, 1 the idle task."""
+    """Number the threads that may run: 0 is unknown, 1 the idle task."""
 
     def __init__(self, numbering: Numbering) -> None:
         self._number_of = numbering.number_of.astype(np.int32) + 2
@@ -220,8 +220,8 @@ class _Runners:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Hold, of each wait, after how many of a CPU's switches it begins, and at how many more it is
-    cut."""
+    """Hold, for each wait, the number of a CPU's switches before its start, and the number of
+    switches that cut it."""
 
     first: NDArray[np.intp]
     cuts: NDArray[np.intp]
@@ -232,18 +232,19 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Hold who ran on a CPU. `switch_ns`: its switches; `who`: the number of who ran before the
-    first of them, after each, and after the last."""
+    """Hold the threads that ran on a CPU. `switch_ns`: its switches; `who`: the number of the
+    thread that ran before the first of them, after each, and after the last."""
 
     switch_ns: Nanoseconds
     who: NDArray[np.int32]
 
     @classmethod
     def of(cls, switches: Events, cpu: int, rows: slice, runners: _Runners, before: int) -> _Runs:
-        """Find the runs of these switches. `before`: the number of who came to the CPU last."""
+        """Find the runs of these switches. `before`: the number of the thread that came to the CPU
+        last."""
         count = int(np.count_nonzero(switches.cpu[rows] == cpu))
         time_ns = np.empty(count, np.int64)
-        # Where the next switch is away from another thread, it isn't known who ran.
+        # If the next switch is away from another thread, it is unknown which one ran.
         who = np.empty(count + 1, np.int32)
         who[0] = before
         at = 0
@@ -263,16 +264,16 @@ class _Runs:
     def places(self, waits: _Stretches) -> _Places:
         first = np.searchsorted(self.switch_ns, waits.start_ns, "right")
         last = np.searchsorted(self.switch_ns, waits.end_ns, "left")
-        # Of a wait that lasts no time, any number of switches may be at its moment.
+        # For a wait of zero length, any number of switches may have the same time.
         return _Places(first, np.maximum(last, first) - first)
 
     def end_after(self, places: _Places) -> Mask:
-        """Return which end after all of these switches: later ones tell who ran then."""
+        """Return which end after all of these switches: later ones determine who ran then."""
         found: Mask = places.first + places.cuts == len(self.switch_ns)
         return found
 
     def during(self, waits: _Stretches, places: _Places, runners: _Runners) -> Iterator[Pairs]:
-        """Yield who waited, who ran meanwhile, and how long."""
+        """Yield the thread that waited, the one that ran meanwhile, and how long."""
         first, cuts = places.first, places.cuts
         waited = runners.number_of(waits.tid)
         whole = np.flatnonzero(cuts == 0)
@@ -287,13 +288,13 @@ class _Runs:
     def _slices(
         self, waits: _Stretches, first: NDArray[np.intp], count: NDArray[np.intp]
     ) -> tuple[Nanoseconds, NDArray[np.intp], NDArray[np.intp]]:
-        """Return these waits cut at the CPU's switches: how long each slice is, after which switch
-        it begins, and which wait's it is."""
+        """Return these waits cut at the CPU's switches: the length of each slice, the switch at its
+        start, and its wait."""
         wait = np.repeat(np.arange(len(count)), count)
         slot = np.arange(len(wait)) + np.repeat(first - (np.cumsum(count) - count), count)
         is_first = np.append(True, wait[1:] != wait[:-1])
         is_last = np.append(is_first[1:], True)
-        # Only inner ends are a switch's: the places of others may be before all or after them.
+        # Only inner ends are at a switch: the outer ones may be before all or after them.
         begin = np.where(is_first, waits.start_ns[wait], self.switch_ns.take(slot - 1, mode="clip"))
         end = np.where(is_last, waits.end_ns[wait], self.switch_ns.take(slot, mode="clip"))
         return end - begin, slot, wait
@@ -359,8 +360,8 @@ def _moves(
     start_ns: Nanoseconds,
     end_ns: Nanoseconds,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return which of these waits, in order of thread and time, each of the moves fell into, and
-    the rows of these moves: in order of waits and time."""
+    """Return which of these waits, in order of thread and time, contains each of the moves, and the
+    rows of these moves: in order of waits and time."""
     waited: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
     moved: list[NDArray[np.intp]] = [np.zeros(0, np.intp)]
     pids = events.fields["pid"][rows]

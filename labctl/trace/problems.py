@@ -1,4 +1,4 @@
-"""Say why a trial's collectors recorded nothing, or not all: one sentence each."""
+"""Store why a trial's collectors recorded nothing, or not everything: one sentence each."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
 HOST_TRACE, GUEST_TRACE, EXITS = "host_trace", "guest_trace", "exits"
-"""Collectors, as the file names them."""
+"""Collectors by their names in the file."""
 
 SIZE_LIMIT = "size limit"
-"""Words of every sentence on a recording that became too large, perf's own among them."""
+"""Words of every sentence on a recording that became too large, perf's own included."""
 
 
 def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
@@ -20,8 +20,8 @@ def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
 
 
 def noted_problem(raw: TrialFolder, collector: str) -> str | None:
-    """Return what a collector said; None when it recorded, or never ran. Raises BrokenError naming
-    the file when it isn't what was written."""
+    """Return a collector's sentence; None if it recorded, or never ran. Raises BrokenError naming
+    the file if it is invalid."""
     if not raw.has(files.PROBLEMS):
         return None
     sentence = _all(raw).get(collector)

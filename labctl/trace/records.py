@@ -1,4 +1,4 @@
-"""Find what a trace's scheduler events say of each thread, as records in the thread's own order."""
+"""Convert a trace's scheduler events into records of each thread, in the thread's own order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from labctl.trace.model import STOPPED, SWITCH, WAKEUPS, Nanoseconds, Numbers, T
 from labctl.trace.threads import Mask, Numbering
 
 BATCH = 30_000
-"""Switches that are worked on at a time: it bounds the memory."""
+"""Switches processed at a time, to bound the memory."""
 
 OUT, OUT_RUNNABLE, WAKE, IN, UNSEEN = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Hold what happened to threads, as columns. `thread`: as `Numbering` has it. `what`: OUT and
-    OUT_RUNNABLE when a CPU left it, WAKE with its wake-up, IN when a CPU went to it; UNSEEN before
-    anything is known of it."""
+    """Hold the events of threads, as columns. `thread`: as numbered by `Numbering`. `what`: OUT and
+    OUT_RUNNABLE when a CPU left it, WAKE with its wake-up, IN when a CPU switched to it; UNSEEN
+    before its first event."""
 
     thread: NDArray[Any]
     time_ns: Nanoseconds
@@ -40,7 +40,7 @@ class Records:
 
     @property
     def is_last(self) -> Mask:
-        """Return which are the last of their thread, where these are in order of threads."""
+        """Return which are the last of their thread, for records in order of threads."""
         found = np.ones(len(self.thread), dtype=bool)
         np.not_equal(self.thread[1:], self.thread[:-1], out=found[:-1])
         return found
@@ -48,8 +48,8 @@ class Records:
 
 def batches(trace: Trace, numbering: Numbering) -> Iterator[Sequence[Records]]:
     """Yield the records of a trace that has sched_switch, in batches that follow one another in
-    time; each in parts, which are in order of time, in the order in which things happen that have
-    the same time. -1 stands for threads without a number."""
+    time; each in parts, which are in order of time. Records of the same time are in the order of
+    the events. -1 stands for threads without a number."""
     switches = trace.events[SWITCH]
     last = len(switches)
     wakeups: list[tuple[Nanoseconds, NDArray[Any], NDArray[Any]]] = []
@@ -79,12 +79,12 @@ def batches(trace: Trace, numbering: Numbering) -> Iterator[Sequence[Records]]:
 
 
 def by_thread(held: Records, *batch: Records) -> Records:
-    """Return the records of a batch after those that were held back of earlier ones, in order of
-    thread and time."""
+    """Return the records of a batch after those deferred from earlier ones, in order of thread and
+    time."""
     merged = joined(held, *batch)
     order = np.flatnonzero(merged.thread >= 0)
-    # Twice a stable sort, by time and then by thread. The columns are in order already, which the
-    # first makes use of; of numbers of 16 bits the second is a radix sort.
+    # A stable sort by time, then one by thread. The columns are in order already, which speeds up
+    # the first; for numbers of 16 bits the second is a radix sort.
     order = order.take(np.argsort(merged.time_ns.take(order), kind="stable"))
     merged = merged.take(order.take(np.argsort(merged.thread.take(order), kind="stable")))
     came_and_left = _came_and_left_at_once(merged)
@@ -112,8 +112,8 @@ def _slice(time_ns: Nanoseconds, after_ns: int | None, until_ns: int | None) -> 
 
 
 def _came_and_left_at_once(records: Records) -> NDArray[np.intp]:
-    """Return where a thread that didn't run leaves a CPU, and comes to it next at the same time: it
-    had come before it left."""
+    """Return the switches at which a thread that did not run leaves one CPU and enters another at
+    the same timestamp: it had come before it left."""
     what, thread = records.what, records.thread
     at = np.flatnonzero(records.time_ns[1:-1] == records.time_ns[2:]) + 1
     found = (what[at] <= OUT_RUNNABLE) & (what[at + 1] == IN) & (thread[at] == thread[at + 1])

@@ -1,4 +1,4 @@
-"""Compute what a machine's scheduler did to its threads: a trace's events reduced to figures."""
+"""Reduce a trace's scheduler events to figures on a machine's threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labctl.trace.spans import Kind, Spans, spans_of
 from labctl.trace.threads import Numbering
 
 _PART = 1 << 20
-"""Switches that are counted at a time: it bounds the memory."""
+"""Switches counted at a time, to bound the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Delays:
         return int(self.length_ns.sum())
 
     def percentile(self, q: float) -> int | None:
-        """Return the nearest-rank percentile (0 < q < 1) in ns; None of too few values (METHOD
-        16)."""
+        """Return the nearest-rank percentile (0 < q < 1) in ns; None if there are too few values
+        (METHOD 16)."""
         count = len(self.length_ns)
         if count < samples_needed(q):
             return None
@@ -43,8 +43,8 @@ class Delays:
         return int(np.partition(self.length_ns, rank)[rank])
 
     def histogram(self) -> tuple[tuple[int, int], ...]:
-        """Return counts by powers of two: (upper bound in ns, how many lie between the bound before
-        and this one), up to the last that isn't empty."""
+        """Return counts by powers of two: (upper bound in ns, number between the previous bound and
+        this one), up to the last non-empty one."""
         _, exponents = np.frexp(self.length_ns.astype(np.float64))
         counts = np.bincount(exponents)
         return tuple((2**power, int(count)) for power, count in enumerate(counts))
@@ -52,12 +52,12 @@ class Delays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadSchedule:
-    """Hold a thread's schedule. `on_cpu_ns`: its time on any CPU within the window. `unknown`: how
-    many of its spans aren't known, since events of them are missing, and `unknown_ns` how long
-    those were within the window; `may_have_run_ns`: without those in which it slept or waited, and
-    surely didn't run. `preempted_by_ns`: who ran on the CPU that it waited for, while it did, by
-    thread; 0 is the idle task, which runs until the CPU has seen that there is work, and -1 what
-    events don't tell. They add up to `delays.total_ns`."""
+    """Hold a thread's schedule. `on_cpu_ns`: its time on any CPU within the window. `unknown`: the
+    number of its spans that are unknown because of missing events, and `unknown_ns` their length
+    within the window; `may_have_run_ns`: without those in which it slept or waited, and certainly
+    did not run. `preempted_by_ns`: the threads that ran on the CPU that it waited for, by thread; 0
+    is the idle task, which runs until the CPU has noticed the work, and -1 unknown. They add up to
+    `delays.total_ns`."""
 
     tid: int
     name: str
@@ -76,8 +76,8 @@ class ThreadSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Hold every thread that the trace's switches or wake-ups name, by its id. `lost`: events that
-    the recorder lost, in all of the trace."""
+    """Hold every thread in the trace's switches or wake-ups, by its id. `lost`: events that the
+    recorder lost, in the whole trace."""
 
     start_ns: int
     end_ns: int
@@ -92,11 +92,11 @@ def schedule(
     window: tuple[int, int] | None = None,
     preemptors: bool = True,
 ) -> Schedule:
-    """Return what became of every thread, or of some.
+    """Return the schedule of every thread, or of some.
 
-    `window`: the part of the trace that counts, in ns; without it all of the trace. `preemptors`:
-    find out who ran while they waited. A thread without a switch in the trace is none of the
-    result's: whether it slept or ran all along isn't known.
+    `window`: the part of the trace that counts, in ns; without it the whole trace. `preemptors`:
+    find the threads that ran while these waited. A thread without a switch in the trace is not in
+    the result: whether it slept or ran all along is unknown.
     """
     start_ns, end_ns = window or (trace.start_ns, trace.end_ns)
     if not has_switches(trace):
@@ -144,7 +144,7 @@ class _Sum(NamedTuple):
 
 
 class _Sums:
-    """Add up what each thread's spans come to within a window."""
+    """Add up each thread's spans within a window."""
 
     def __init__(self, start_ns: int, end_ns: int) -> None:
         self._start_ns, self._end_ns = start_ns, end_ns
@@ -157,7 +157,7 @@ class _Sums:
             return
         inside = np.minimum(batch.end_ns, self._end_ns)
         inside -= np.maximum(batch.start_ns, self._start_ns)
-        # One that lasts no time at all counts where it is.
+        # A span of zero length counts where it is.
         ran = np.where(batch.kind == Kind.RAN, np.maximum(inside, 0), 0)
         firsts = np.append(0, np.flatnonzero(batch.tid[1:] != batch.tid[:-1]) + 1)
         nothing = np.zeros(len(firsts), np.int64)
@@ -181,7 +181,7 @@ class _Sums:
 
 
 class _Waits:
-    """Gather each thread's waits in a row of their own: of all threads there may be millions."""
+    """Collect each thread's waits in a row of their own: there may be millions in total."""
 
     def __init__(self, switches: Events, numbering: Numbering) -> None:
         self._numbering = numbering
@@ -192,7 +192,7 @@ class _Waits:
             most += np.bincount(number[number >= 0], minlength=len(most))
         self._begins = np.cumsum(most) - most
         self._ends = self._begins.copy()
-        # Of these only what is written to takes memory.
+        # Only the written part takes memory.
         room = int(most.sum())
         self._start_ns = np.empty(room, np.int64)
         self._length_ns = np.empty(room, np.int64)

@@ -1,8 +1,9 @@
-"""Find what each thread did between its scheduler events: ran, waited for a CPU, or slept.
+"""Find the state of each thread between its scheduler events: running, waiting for a CPU, or
+asleep.
 
-A wait is what the kernel calls run delay: from the wake-up, or from being switched out while
-runnable, to the switch-in (kernel/sched/stats.h, sched_info_enqueue and sched_info_arrive; `perf
-sched latency` has it the same).
+A wait is the kernel's run delay: from the wake-up, or from being switched out while runnable, to
+the switch-in (kernel/sched/stats.h, sched_info_enqueue and sched_info_arrive; `perf sched latency`
+uses the same).
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from labctl.trace.threads import Mask, Numbering
 
 class Kind(IntEnum):
     """Name kinds of spans. PREEMPTED waits began when the thread was switched out, WOKEN ones with
-    its wake-up; UNFINISHED ones had no end when the trace had. UNKNOWN: events are missing in
-    between. OFF_CPU: it slept and then waited, but its wake-up is missing; it surely didn't run."""
+    its wake-up; UNFINISHED ones last beyond the end of the trace. UNKNOWN: events are missing in
+    between. OFF_CPU: it slept and then waited, but its wake-up is missing; it certainly did not
+    run."""
 
     RAN = 0
     PREEMPTED = 1
@@ -47,7 +49,7 @@ class Kind(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
     """Hold columns of one length, in order of thread and time. `cpu`: where the span began; a
-    thread that waits may be moved meanwhile. `kind`: of `Kind`."""
+    waiting thread may be moved meanwhile. `kind`: of `Kind`."""
 
     tid: NDArray[np.int32]
     start_ns: Nanoseconds
@@ -80,9 +82,10 @@ def spans(trace: Trace, tids: Collection[int] | None = None) -> Iterator[Spans]:
     """Yield every thread's spans (or those of some threads) in batches, which follow one another in
     time.
 
-    Sleep is left out, and so is the idle task. A thread that a CPU is seen to leave first has run
-    there since the trace began, one that it is seen to go to last until the trace ended. What goes
-    over a gap is UNKNOWN, as is what events contradict. Nothing without sched_switch.
+    Sleep and the idle task are left out. If the first event of a thread is that it leaves a CPU, it
+    has run there since the trace began; if the last is that it enters one, it runs there until the
+    trace ended. Spans across a gap are UNKNOWN, as are those that events contradict. Nothing
+    without sched_switch.
     """
     if SWITCH in trace.events and len(trace.events[SWITCH]):
         yield from spans_of(trace, Numbering.of(trace, tids))
@@ -125,19 +128,19 @@ def _running_at_start(trace: Trace, numbering: Numbering) -> Records:
 
 
 def _last_of_each(cpu: Numbers) -> NDArray[np.int32]:
-    """Return the last index of each CPU from 0; -1 where there is none."""
+    """Return the last index of each CPU from 0; -1 if there is none."""
     found = np.full(int(cpu.max()) + 1, -1, np.int32)
     for first in range(0, len(cpu), BATCH):
         part = cpu[first : first + BATCH]
-        # The last value of an index that is repeated holds (NumPy's "Assigning values to indexed
+        # For a repeated index the last value applies (NumPy's "Assigning values to indexed
         # arrays").
         found[part] = np.arange(first, first + len(part), dtype=np.int32)
     return found
 
 
 def _told_already(records: Records, gaps: _Gaps) -> NDArray[np.intp]:
-    """Return where wake-ups are of threads that ran or were runnable: they cut short a thread's way
-    to sleep, or come twice. After a gap they may be news."""
+    """Return which wake-ups are of threads that ran or were runnable: they interrupt a thread that
+    is about to sleep, or come twice. After a gap they may be genuine."""
     at = np.flatnonzero(records.what[1:] == WAKE)
     at = at[records.thread[at] == records.thread[at + 1]]
     before = records.what[at]
@@ -153,11 +156,12 @@ _WHATS = UNSEEN + 1
 
 
 def _kinds(every_switch: bool) -> NDArray[np.int8]:
-    """Return what there is between two records of a thread, where no event is missing: a `Kind`,
-    sleep or nothing; by what the first says times the number of them, plus what the second says."""
+    """Return the state between two records of a thread, if no event is missing: a `Kind`, sleep or
+    nothing; indexed by the `what` of the first times the number of values, plus the `what` of the
+    second."""
     found = np.full((_WHATS, _WHATS), Kind.UNKNOWN, np.int8)
     found[OUT, WAKE] = _ASLEEP
-    # Of who is seen to leave first, and to come never, events are missing before.
+    # A thread that is first seen leaving, without having come, has missing events before.
     found[UNSEEN, OUT_RUNNABLE + 1 :] = _NONE
     found[IN, : OUT_RUNNABLE + 1] = Kind.RAN
     found[OUT_RUNNABLE, IN] = Kind.PREEMPTED
@@ -170,7 +174,7 @@ def _kinds(every_switch: bool) -> NDArray[np.int8]:
 def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switch: bool) -> Spans:
     kind = _kinds(every_switch).take(records.what[:-1] * np.int8(_WHATS) + records.what[1:])
     kind[records.thread[1:] != records.thread[:-1]] = _NONE
-    if gaps:  # Of sleep only what a gap touches is told.
+    if gaps:  # Sleep is only returned if a gap touches it.
         sleeps = np.flatnonzero(kind == _ASLEEP)
         ends_ns = records.time_ns.take(sleeps + 1)
         kind[sleeps[~gaps.between(records.time_ns.take(sleeps), ends_ns)]] = _NONE
@@ -189,13 +193,13 @@ def _between(records: Records, gaps: _Gaps, tids: NDArray[np.int32], every_switc
 def _mark_gaps(
     gaps: _Gaps, start_ns: Nanoseconds, end_ns: Nanoseconds, cpu: Numbers, kind: NDArray[np.int8]
 ) -> None:
-    """Make those spans unknown, in these columns, that a gap touches."""
+    """Mark the spans in these columns that a gap touches as unknown."""
     rows = np.flatnonzero(gaps.between(start_ns, end_ns))
     kinds = kind.take(rows)
-    # What a CPU runs is for its own events to tell. Who waits may have run elsewhere in a gap.
+    # A running thread's CPU records its events. A waiting thread may have run elsewhere in a gap.
     ran = rows[kinds == Kind.RAN]
     ran = ran[gaps.between_of(cpu.take(ran), start_ns.take(ran), end_ns.take(ran))]
-    # Who slept at both ends of a gap may have run in it, and nowhere else.
+    # A thread that slept at both ends of a gap may have run in it, and only there.
     sleeps = rows[kinds == _ASLEEP]
     start_ns[sleeps], end_ns[sleeps] = gaps.within(start_ns.take(sleeps), end_ns.take(sleeps))
     kind[rows[kinds != Kind.RAN]] = Kind.UNKNOWN
@@ -203,12 +207,12 @@ def _mark_gaps(
 
 
 def _at_end(held: Records, trace: Trace, gaps: _Gaps, tids: NDArray[np.int32]) -> Spans:
-    """Return, for each thread, what its last event began."""
+    """Return, for each thread, the state that its last event began."""
     end_ns = np.full(len(held.thread), trace.end_ns, np.int64)
     kind = np.full(len(held.thread), Kind.UNKNOWN, np.int8)
     switches = trace.events[SWITCH]
     ran = np.flatnonzero(held.what == IN)
-    # Of a CPU that has gone to somebody else since, a switch is missing.
+    # If a CPU has switched to another thread since, a switch is missing.
     last = _last_of_each(switches.cpu)[held.cpu[ran]]
     ran = ran[tids[held.thread[ran]] == switches.fields["next_pid"][last]]
     ran = ran[~gaps.between_of(held.cpu[ran], held.time_ns[ran], end_ns[ran])]
@@ -238,8 +242,7 @@ class _Gaps:
 
     def within(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
         """Return the time from the first to the last gap in each of these spans, all of which have
-        one.
-        """
+        one."""
         starts, ends = self._all
         first = np.searchsorted(ends, start_ns, "right")
         last = np.searchsorted(starts, end_ns, "left") - 1
@@ -256,7 +259,7 @@ class _Gaps:
 
 
 def _merged(gaps: Collection[Gap]) -> tuple[Nanoseconds, Nanoseconds]:
-    """Starts and ends of gaps that don't overlap, in order."""
+    """Return starts and ends of gaps that do not overlap, in order."""
     ordered = sorted((gap.start_ns, gap.end_ns) for gap in gaps)
     merged: list[tuple[int, int]] = []
     for start_ns, end_ns in ordered:
@@ -281,7 +284,7 @@ def _touched(
         return found
     # Most spans are short, and far from any gap.
     near = np.flatnonzero((end_ns > starts[first]) & (start_ns < ends[last - 1]))
-    # The first gap that isn't over when the span begins. Gaps lie between two events, both seen.
+    # The first gap that is not over when the span begins. Gaps lie between two events, both seen.
     next_gap = np.searchsorted(ends, start_ns.take(near), "right")
     is_any = next_gap < len(starts)
     found[near] = is_any & (starts.take(next_gap, mode="clip") < end_ns.take(near))

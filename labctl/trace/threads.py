@@ -1,4 +1,4 @@
-"""Find whose threads a trace's events are of, which are the workload's, and number them."""
+"""Find the owners of a trace's threads, and which are the workload's, and number them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from labctl.trace.model import FORK, SWITCH, WAKEUPS, Trace
 
 
 def process_tree(trace: Trace, root: int) -> frozenset[int]:
-    """Return the threads of process `root` and of all that it has started, as far as the trace saw
-    them start. The kernel calls a new thread a fork, too (include/trace/events/sched.h)."""
+    """Return the threads of process `root` and of its descendants, as far as the trace contains
+    their start. The kernel calls a new thread a fork, too (include/trace/events/sched.h)."""
     found = {root, *(tid for tid, pid in trace.processes.items() if pid == root)}
     for parent, child in _forks(trace):
         if parent in found:
@@ -36,7 +36,7 @@ def _forks(trace: Trace) -> Iterable[tuple[int, int]]:
     return zip(fields["parent_pid"].tolist(), fields["child_pid"].tolist(), strict=True)
 
 
-# Find whose threads a trace's events are of, and which of them are the workload's.
+# Find the owners of a trace's threads, and which of them are the workload's.
 
 
 _LATEST_NS = 2**62
@@ -57,8 +57,7 @@ class Thread:
 
 
 def stored_threads(raw: TrialFolder) -> list[Thread]:
-    """Read a trial's threads. Raises BrokenError naming the file when it is missing or isn't what
-    was written."""
+    """Read a trial's threads. Raises BrokenError naming the file if it is missing or invalid."""
     data: Any = raw.read_json(files.THREADS)
     try:
         return [
@@ -80,9 +79,9 @@ def stored_threads(raw: TrialFolder) -> list[Thread]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Hold what the runner started. `name`: how its threads' names begin. `pid`: its first process.
-    `window_ns`: when that ran, by the clock of its machine. `own`: what it says of its wake-ups
-    itself. None where that isn't known."""
+    """Hold what the runner started. `name`: the beginning of its threads' names. `pid`: its first
+    process. `window_ns`: when that ran, by the clock of its machine. `own`: its own report on its
+    wake-ups. None if unknown."""
 
     name: str
     pid: int | None = None
@@ -90,8 +89,8 @@ class Workload:
     own: Own | None = None
 
     def tids(self, trace: Trace) -> list[int]:
-        """Return its threads, of a trace of its machine; or, with none of its process in there,
-        those of its name. Not the first one of a process that has others, which only starts them
+        """Return its threads in a trace of its machine; or, if the trace lacks its process, those
+        of its name. The first thread of a process that has others is left out: it only starts them
         and waits (cyclictest's measuring threads)."""
         found = (
             [] if self.pid is None else sorted(process_tree(trace, self.pid) & trace.names.keys())
@@ -116,8 +115,7 @@ class Window:
 
 
 def stored_window(raw: TrialFolder) -> Window:
-    """Read a trial's window. Raises BrokenError naming the file when it is missing or isn't what
-    the runner wrote."""
+    """Read a trial's window. Raises BrokenError naming the file if it is missing or invalid."""
     name = files.stored(raw, files.RUNNER)
     data: Any = raw.read_json(name)
     try:
@@ -136,17 +134,18 @@ def stored_window(raw: TrialFolder) -> Window:
 
 
 def stored_workload(raw: TrialFolder, program: str, readings: Iterable[Reading] = ()) -> Workload:
-    """Read a trial's workload. `program`: what labctl calls it. `readings`: what its own output
-    says. Raises as `stored_window` does."""
+    """Read a trial's workload. `program`: labctl's name for it. `readings`: of its own output.
+    Raises as `stored_window` does."""
     ran = stored_window(raw)
-    # sysbench-cpu is of sysbench.
+    # The program of sysbench-cpu is sysbench.
     name = program.split("-")[0]
     window = ran.start_ns, ran.end_ns
     return Workload(name=name, pid=ran.pid, window_ns=window, own=_own(name, readings))
 
 
 def _own(name: str, readings: Iterable[Reading]) -> Own | None:
-    """Return the program's own latencies; others' aren't those of their own threads' wake-ups."""
+    """Return the program's own latencies; other programs' are not those of their own threads'
+    wake-ups."""
     if name != CYCLICTEST:
         return None
     told: dict[str, list[float]] = {"wakeups": [], "latency_max": []}
@@ -160,11 +159,11 @@ def _own(name: str, readings: Iterable[Reading]) -> Own | None:
     return Own(program=name, wakeups=wakeups, worst_ns=round(worst_s * 1e9))
 
 
-# Choose which threads a trace's scheduler events are looked through for, numbered.
+# Choose the threads to search a trace's scheduler events for, and number them.
 
 
 _PART = 1 << 16
-"""Events that are looked at a time: it bounds the memory."""
+"""Events processed at a time, to bound the memory."""
 
 Mask = NDArray[np.bool_]
 
@@ -177,13 +176,12 @@ class Numbering:
     number_of: NDArray[Any]
 
     def within(self, tids: NDArray[Any]) -> NDArray[Any]:
-        """Return the keys, with 0 for those that are too large to be looked up."""
+        """Return the keys, with 0 for those that are too large for the table."""
         return np.where(tids < len(self.number_of), tids, 0)
 
     @classmethod
     def of(cls, trace: Trace, tids: Collection[int] | None = None) -> Numbering:
-        """Number these threads, or all that a trace's scheduler events name; never the idle task
-        (0)."""
+        """Number these threads, or all in a trace's scheduler events; never the idle task (0)."""
         columns = [trace.events[SWITCH].fields[name] for name in ("prev_pid", "next_pid")]
         columns += [trace.events[name].fields["pid"] for name in WAKEUPS if name in trace.events]
         highest = max((int(column.max()) for column in columns if len(column)), default=0)

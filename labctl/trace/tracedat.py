@@ -1,8 +1,8 @@
-"""Write trace.dat, trace-cmd's own format (version 6), from what perf recorded.
+"""Write trace.dat, trace-cmd's own format (version 6), from perf's recordings.
 
-A trace.dat holds what perf.data does: layouts of events, and of each event the very bytes that the
-kernel made of it. Only what is around them differs. Sources: trace-cmd.dat.v6(5) for the file,
-trace-cmd's lib/trace-cmd/trace-input.c for its options.
+A trace.dat contains the same as perf.data: layouts of events, and for each event the kernel's own
+bytes. Only the container differs. Sources: trace-cmd.dat.v6(5) for the file, trace-cmd's
+lib/trace-cmd/trace-input.c for its options.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from labctl.trace.perf.chain import Chunk, read_chunks
 from labctl.trace.perf.head import Head, broken, check_wanted, event_layouts, read_head
 from labctl.trace.perf.perfdata import read_trace, tracepoints
 
-# Pack events into pages of the kernel's ring buffer, of which trace.dat is made.
+# Pack events into pages of the kernel's ring buffer, which make up a trace.dat.
 #
-# A page holds one CPU's events: a head (the time of its first event, and how many bytes follow),
-# then each event with the time since the one before it. Sources: include/linux/ring_buffer.h
-# (`struct ring_buffer_event`), kernel/trace/ring_buffer.c (`struct buffer_data_page`,
-# RB_MISSED_EVENTS), and libtraceevent's kbuffer-parse.c, by which trace-cmd and KernelShark read
-# them.
+# A page holds one CPU's events: a head (the time of its first event, and the number of bytes that
+# follow), then each event with the time since the previous one. Sources:
+# include/linux/ring_buffer.h (`struct ring_buffer_event`), kernel/trace/ring_buffer.c (`struct
+# buffer_data_page`, RB_MISSED_EVENTS), and libtraceevent's kbuffer-parse.c, with which trace-cmd
+# and KernelShark read them.
 
 
 PAGE_BYTES = 4096
@@ -61,10 +61,10 @@ HEADER_EVENT = (
 
 _WORDS = PAGE_BYTES // 4
 _HEAD_WORDS = 4
-_ROOM = _WORDS - _HEAD_WORDS - 2  # after the events there may be how many were lost before
+_ROOM = _WORDS - _HEAD_WORDS - 2  # the events may be followed by the number of those lost before
 _TYPE_BITS, _DELTA_BITS = 5, 27
 _SHORT = 28
-"""So many words of an event's own have their number in its first one."""
+"""Largest size, in words, that an event's first word can hold."""
 MOST_BYTES = 4 * (_ROOM - 4)
 """Limit on an event's own bytes, with room for its time and its size."""
 _TIME_EXTEND = 30
@@ -73,7 +73,7 @@ _MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 
 _HELD_BACK = 2
 _TOGETHER = 1 << 16
-"""Events that are put into pages at a time."""
+"""Events packed at a time."""
 _COPIED = 1024
 
 
@@ -93,7 +93,7 @@ class Batch:
         return len(self.cpu)
 
     def only(self, chosen: NDArray[np.bool_]) -> Batch:
-        """Return some of them, with none of the others' bytes."""
+        """Return some of them, without the others' bytes."""
         start, words = self.start[chosen], self.words[chosen]
         end = np.cumsum(words)
         within = np.arange(end[-1] if len(end) else 0) - np.repeat(end - words, words)
@@ -108,11 +108,11 @@ class Batch:
 
 
 class Pages:
-    """Take events in the file's order, and return pages by CPU. `spool`: a file for pages
-    meanwhile; only a few of each CPU's are in memory.
+    """Process events in the file's order, and return pages by CPU. `spool`: a temporary file for
+    pages; only a few of each CPU's are in memory.
 
     An interrupt's event may have been recorded before the one that it interrupted. So each CPU's
-    last two pages are held back, and what is in them is sorted with what comes.
+    last two pages are held back, and their events are sorted with the next ones.
     """
 
     def __init__(self, spool: IO[bytes]) -> None:
@@ -129,7 +129,7 @@ class Pages:
 
     def by_cpu(self) -> tuple[NDArray[np.int64], Iterator[NDArray[np.uint8]]]:
         """Return how many pages each CPU has, and all of them, some at a time: CPU 0's, CPU 1's,
-        and so on. To be asked for once, at the end."""
+        and so on. To be called once, at the end."""
         self._pack(held_back=0)
         self._spool.flush()
         cpus = np.concatenate(self._cpus)
@@ -160,7 +160,7 @@ class Pages:
 
 
 def _in_time(batches: list[Batch]) -> Batch:
-    """Return all of them, by CPU and time; of equal times, as they were recorded."""
+    """Return all of them, by CPU and time; with equal times in the order of recording."""
     offsets = np.cumsum([0, *(len(batch.data) for batch in batches)])
     none = [np.zeros(0, dtype=np.int64)]
     cpu, time_ns, lost, words = (
@@ -181,9 +181,9 @@ def _in_time(batches: list[Batch]) -> Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Say how events lie in pages. `firsts`: those that begin a page. Of each event: the number of
-    its page; where it ends if all were in one row, and its size, in words; the time since the one
-    before it in its page, and whether that takes words of its own."""
+    """Hold the layout of events in pages. `firsts`: those that begin a page. For each event: the
+    number of its page; its end if all were in one row, and its size, in words; the time since the
+    previous one in its page, and whether that takes words of its own."""
 
     firsts: NDArray[np.int64]
     page: NDArray[np.int64]
@@ -202,7 +202,7 @@ class _Layout:
         end = np.cumsum(size)
         begins_anew = np.flatnonzero(~is_next | (events.lost[1:] > 0)) + 1
         firsts = _firsts(end.tolist(), [*begins_anew.tolist(), len(events)])
-        # The head of a page tells the time of its first event.
+        # The head of a page holds the time of its first event.
         since_ns[firsts] = 0
         return cls(
             firsts=firsts,
@@ -215,7 +215,7 @@ class _Layout:
 
 
 def _firsts(ends: list[int], stops: list[int]) -> NDArray[np.int64]:
-    """Put as many events in each page as fit; none continues over a stop."""
+    """Put as many events into each page as fit; none continues across a stop."""
     firsts = []
     at = 0
     for stop in stops:
@@ -227,7 +227,7 @@ def _firsts(ends: list[int], stops: list[int]) -> NDArray[np.int64]:
 
 
 def _filled(events: Batch, layout: _Layout, is_written: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """Return the pages that are to be written."""
+    """Return the pages to write."""
     last = np.append(layout.firsts[1:], len(events)) - 1
     begin = layout.end[layout.firsts] - layout.size[layout.firsts]
     used = (layout.end[last] - begin)[is_written]
@@ -275,12 +275,12 @@ def _event_head(kind: int | NDArray[np.int64], since_ns: Nanoseconds) -> NDArray
 _CPUSTAT, _TRACECLOCK, _TRACEID, _GUEST, _END = 2, 4, 11, 13, 0
 _CLOCK = "[mono]"
 """Name of CLOCK_MONOTONIC in tracefs's trace_clock."""
-_COMMON_BYTES = 8  # that every event begins with: its type, flags and thread
+_COMMON_BYTES = 8  # at the start of every event: its type, flags and thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """Hold what a host's trace.dat says of its guest's: `trace_id`, and the threads by vCPU."""
+    """Hold a guest's entry in its host's trace.dat: `trace_id`, and the threads by vCPU."""
 
     trace_id: int
     vcpu_tids: Mapping[int, int]
@@ -293,12 +293,12 @@ def write_tracedat(
     to_host: Callable[[Nanoseconds], Nanoseconds] = lambda times: times,
     guest: Guest | None = None,
 ) -> int:
-    """Write all tracepoints of a perf.data, and return the id that the file has for a host's.
+    """Write all tracepoints of a perf.data, and return the file's id for a host's.
 
-    `to_host`: the host's CLOCK_MONOTONIC at times of the recorder's. Raises BrokenError where the
-    perf.data can't be read, HostError where `target` can't be written.
+    `to_host`: function from the recorder's times to the host's CLOCK_MONOTONIC. Raises BrokenError
+    if the perf.data cannot be read, HostError if `target` cannot be written.
     """
-    # First for what is known at a recording's end only: names that threads had last, and losses.
+    # First read what is known only at a recording's end: threads' last names, and losses.
     named = {SWITCH: ()} if SWITCH in tracepoints(source) else {}
     trace = read_trace(source, named)
     trace_id = _id(f"{source.name} {trace.start_ns}")
@@ -325,14 +325,14 @@ def write_tracedat(
 
 
 class _Events:
-    """Hold a perf.data's samples, with what `trace` knows of losses between them."""
+    """Hold a perf.data's samples, with the losses between them from `trace`."""
 
     def __init__(self, trace: Trace, to_host: Callable[[Nanoseconds], Nanoseconds]) -> None:
         self._to_host = to_host
         self._gaps = defaultdict(list)
         self._lost: defaultdict[int, int] = defaultdict(int)
         for gap in trace.gaps:
-            if gap.start_ns < gap.end_ns:  # and not after the last event of all
+            if gap.start_ns < gap.end_ns:  # and not after the last event
                 self._gaps[gap.cpu].append((gap.end_ns, gap.count))
             self._lost[gap.cpu] += gap.count
 
@@ -394,8 +394,8 @@ class _Events:
         return lost
 
     def statistics(self) -> Iterator[bytes]:
-        """Return the statistics of each CPU that lost events, as tracefs's per_cpu/cpuN/stats has
-        them. Those that it lost after its last one are nowhere else."""
+        """Return the statistics of each CPU that lost events, in the form of tracefs's
+        per_cpu/cpuN/stats. Events lost after a CPU's last one are only there."""
         for cpu, count in sorted(self._lost.items()):
             yield _text(f"CPU: {cpu}\nentries: 0\noverrun: {count}\n")
 
@@ -406,7 +406,7 @@ def _head(
     options: list[tuple[int, bytes]],
     pages: NDArray[np.int64],
 ) -> bytes:
-    """Return all that comes before the pages. `pages`: how many each CPU has."""
+    """Return everything before the pages. `pages`: how many each CPU has."""
     known = {tid: " ".join(printable(name).split()) for tid, name in names.items()}
     lines = "".join(f"{tid} {name}\n" for tid, name in known.items() if tid and name)
     parts = [
@@ -441,8 +441,7 @@ def _file(name: str, content: str) -> bytes:
 
 def _guest(guest: Guest) -> bytes:
     """Write the option by which KernelShark finds the thread of each vCPU (trace_guest_load of
-    trace-input.c).
-    """
+    trace-input.c)."""
     count = max(guest.vcpu_tids, default=-1) + 1
     pairs = ((cpu, guest.vcpu_tids.get(cpu, 0)) for cpu in range(count))
     head = _text("guest") + struct.pack("<QI", guest.trace_id, count)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labctl.trace.model import ENTRY, EXIT, Nanoseconds, Numbers, Trace
 
 WANTED = {EXIT: ("exit_reason", "isa"), ENTRY: ()}
-"""Events that a trace must have been read for."""
+"""Events that must have been read from the trace."""
 
 _NEVER = np.iinfo(np.int64).max
 _CODE_BITS = 32
@@ -30,8 +30,8 @@ class Took:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmExits:
     """Hold the exits of one vCPU thread: columns of one length, in order of time. `entry_ns`: when
-    the thread went back into the guest; int64's largest where the trace doesn't say so before its
-    next exit."""
+    the thread re-entered the guest; int64's largest if the trace has no entry before its next
+    exit."""
 
     time_ns: Nanoseconds
     entry_ns: Nanoseconds
@@ -74,8 +74,7 @@ class VmExits:
 
 
 def vm_exits(trace: Trace) -> dict[int, VmExits]:
-    """Pair each exit with its thread's next entry; an exit that is followed by another exit has no
-    end."""
+    """Pair each exit with its thread's next entry; an exit followed by another exit has no end."""
     exits, entries = trace.events[EXIT], trace.events[ENTRY]
     found = {}
     for tid in np.unique(exits.tid).tolist():
@@ -94,9 +93,9 @@ def vm_exits(trace: Trace) -> dict[int, VmExits]:
 
 
 def seen_by_perf(trace: Trace) -> dict[tuple[int, int], Took]:
-    """Return what `perf kvm stat` makes of the same trace, of all threads together: it knows a vCPU
-    from its first entry on, and an exit by its end (tools/perf/builtin-kvm.c, per_vcpu_record and
-    handle_end_event)."""
+    """Return the counts that `perf kvm stat` derives from the same trace, of all threads together:
+    it knows a vCPU from its first entry on, and an exit by its end (tools/perf/builtin-kvm.c,
+    per_vcpu_record and handle_end_event)."""
     entries = trace.events[ENTRY]
     sums: dict[tuple[int, int], Took] = {}
     for tid, exits in vm_exits(trace).items():

@@ -1,1 +1,1 @@
-"""Read what a trace's events say about who ran, waited and woke, by one clock."""
+"""Combine the events of a trial's traces by one clock: who ran, waited and woke."""

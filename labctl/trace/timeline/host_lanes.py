@@ -1,8 +1,8 @@
-"""Draw what QEMU's threads were doing on their host, from its scheduler's and KVM's events. Pure.
+"""Draw the states of QEMU's threads on their host, from its scheduler's and KVM's events. Pure.
 
-A thread's events cut its time into spans, and each event says what the thread does after it. Where
-events were lost, the span is known up to the loss; what comes after the loss is known as far as the
-next event leaves only one possibility (who is switched out was on a CPU).
+A thread's events cut its time into spans, and each event determines the state after it. If events
+were lost, the span is known up to the loss; the state after the loss is known as far as the next
+event leaves only one possibility (a thread that is switched out was on a CPU).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from labctl.trace.timeline.lanes import (
     stacked,
 )
 
-# Find who had a CPU while a thread waited for it, as far as switches tell. Pure.
+# Find which thread had a CPU while another waited for it, as far as switches show. Pure.
 
 
 _Rows = NDArray[np.int64]
@@ -54,8 +54,8 @@ _Rows = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Waits:
     """Hold spans of waiting, each part of one with the thread that ran meanwhile: `first`, and at
-    its end `then`. They differ where switches between others weren't recorded; -1 is unknown.
-    `row`: the wait that it is a part of."""
+    its end `then`. They differ if switches between others were not recorded; -1 is unknown. `row`:
+    the wait that it is a part of."""
 
     row: _Rows
     start_ns: Nanoseconds
@@ -117,7 +117,7 @@ def _during(cpu: _Cpu, rows: _Rows, start_ns: Nanoseconds, end_ns: Nanoseconds) 
     after = np.searchsorted(cpu.time_ns, start_ns, "right")
     before = np.searchsorted(cpu.time_ns, end_ns, "left")
     counts = np.maximum(before - after, 0) + 1
-    # The switch with which each part begins, and whether it is the first of its wait.
+    # The switch at the start of each part, and whether it is the first of its wait.
     at = ranges(after - 1, counts)
     wait = np.repeat(np.arange(len(rows)), counts)
     is_first = np.concatenate(([True], wait[1:] != wait[:-1]))
@@ -128,9 +128,9 @@ def _during(cpu: _Cpu, rows: _Rows, start_ns: Nanoseconds, end_ns: Nanoseconds) 
     end = np.where(is_last, end_ns[wait], cpu.time_ns[ends])
     came = np.where(at >= 0, cpu.came[begins], -1)
     left = np.where(at < last, cpu.left[ends], came)
-    # A switch long before the wait says who ran at its beginning only if the next one agrees.
+    # A switch long before the wait shows who ran at its start only if the next one agrees.
     is_near = (at >= 0) & (cpu.time_ns[begins] >= start)
-    # And one after the wait says nothing of it if others ran in between.
+    # And one after the wait shows nothing about it if others ran in between.
     is_in = (at < last) & (cpu.time_ns[ends] <= end)
     agreed = came == left
     first = np.where(agreed | is_near, came, np.where(is_in, left, -1))
@@ -147,7 +147,7 @@ _Keys = NDArray[np.int64]
 
 
 class _What(IntEnum):
-    """Name a thread's events, in the order in which those of one moment happen."""
+    """Name a thread's events, in the order in which those of the same time happen."""
 
     BEGIN = 0
     """Begin of the trace: nothing is known yet."""
@@ -173,7 +173,8 @@ _LEAVES = (_What.PREEMPTED, _What.SLEPT, _What.ENDED, *_KVM)
 
 
 class _Says(IntEnum):
-    """Hold what the number of a detail tells of. It stands above two numbers, of 32 and 24 bits."""
+    """Name the meaning of a detail's number, stored in the bits above two numbers of 32 and 24
+    bits."""
 
     EXIT = 1
     ASLEEP = 2
@@ -183,8 +184,8 @@ class _Says(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Events of a lane's threads in order. `number`: the exit's reason, or why QEMU got it; 1 of
-    an end that need be none."""
+    """Hold the events of a lane's threads in order. `number`: the exit's reason, or why QEMU got
+    it; 1 for an end without an exit."""
 
     time_ns: Nanoseconds
     what: NDArray[np.int8]
@@ -205,8 +206,8 @@ class _Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSide:
-    """Hold what the lanes of one trace share. `isa`: whose numbers exits' reasons are, 0 if
-    unknown. `window_ns`: what they show."""
+    """Hold the common data of one trace's lanes. `isa`: of the exits' reasons, 0 if unknown.
+    `window_ns`: the part to show."""
 
     trace: Trace
     names: Mapping[int, str]
@@ -236,24 +237,25 @@ class HostSide:
 
     @property
     def has_exits(self) -> bool:
-        """Return whether KVM told of entries and exits: under emulation there are none, and
-        software-only KVM tells only of those that go on to QEMU."""
+        """Return whether KVM reported entries and exits: under emulation there are none, and
+        software-only KVM reports only those that go on to QEMU."""
         return any(len(self.trace.events.get(name, ())) for name in (ENTRY, EXIT))
 
     def name(self, tid: int) -> str:
-        """Name a thread; a vCPU of another guest says so, as its name looks like this guest's."""
+        """Name a thread; a vCPU of another guest is marked, because its name looks like this
+        guest's."""
         if tid == 0:
             return "idle CPU"
         name = self.names.get(tid, f"thread {tid}")
         return f"another guest's {name}" if _VCPU.fullmatch(name) else name
 
     def vcpu_lane(self, tids: Sequence[int], vcpu: int) -> tuple[Lane, int]:
-        """Draw the lane of the thread of a vCPU, or its threads one after the other; and how often
-        its events contradict each other.
+        """Draw the lane of the thread of a vCPU, or its threads one after the other; and count the
+        contradictions between its events.
 
-        Where KVM traces its entries and exits: GUEST, EXIT (in the kernel or in QEMU, on a CPU or
-        asleep for another reason than the guest's halt), PREEMPTED, HALTED. Else GUEST for all its
-        time on a CPU, and HALTED for all its sleep.
+        If KVM traces its entries and exits: GUEST, EXIT (in the kernel or in QEMU, on a CPU or
+        asleep for another reason than the guest's halt), PREEMPTED, HALTED. Otherwise GUEST for all
+        its time on a CPU, and HALTED for all its sleep.
         """
         moments = self._moments(tids)
         if not moments.has(_What.EXITED, _What.ENTERED):  # software-only KVM traces only TO_QEMU
@@ -321,7 +323,7 @@ class HostSide:
         end = np.append(start[1:], last)
         denied = _denied(moments, then)
         if WAKEUP in self.trace.events:
-            # Who comes without one was woken at a moment that isn't known.
+            # A thread that comes without a wake-up was woken at an unknown time.
             denied |= (what == _What.SLEPT) & (then == _What.IN)
         until, again = self._known(moments, end)
         until, again = np.where(denied, start, until), np.where(denied, end, again)
@@ -343,9 +345,9 @@ class HostSide:
         return spans.lane(title, "host", vcpu, self._text), int(denied.sum())
 
     def _known(self, moments: _Moments, end: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
-        """Return until when each moment's span is known, and from when on no more events are lost.
+        """Return until when each span is known, and from when on no more events are lost.
 
-        What runs on a CPU is for that CPU's events to tell; who sleeps or waits may run anywhere.
+        A running thread's CPU records its events; a sleeping or waiting thread may run anywhere.
         """
         start = moments.time_ns
         until, again = self.holes.of_spans(start, end)
@@ -356,7 +358,7 @@ class HostSide:
             until[own] = holes.of_spans(start[own], end[own])[0]
         again = np.where(until < end, again, end)
         begins = moments.what == _What.BEGIN
-        # Recording began there, so all is told from then on, or from the end of a loss.
+        # Recording began there, so everything is known from then on, or from the end of a loss.
         again = np.where(begins & (until == end), start, again)
         return np.where(begins, start, until), again
 
@@ -399,29 +401,29 @@ def _in_order(parts: Sequence[_Moments]) -> _Moments:
         np.concatenate([part.number for part in parts]),
     )
     moments = joined.take(np.lexsort((joined.what, joined.time_ns)))
-    # Wake-ups of who runs or is runnable already cut its way to sleep short, or come twice.
-    # On waking up a thread may be moved before it is queued.
+    # Wake-ups of running or runnable threads interrupt their going to sleep, or come twice. A woken
+    # thread may be moved before it is queued.
     woken, moved = moments.what == _What.WOKEN, moments.what == _What.MOVED
     before = _last(~woken & ~moved)
     count = np.cumsum(woken)
     asleep = (_What.SLEPT, _What.ENDED, _What.BEGIN, _What.BORN)
     wakes = among(moments.what[before], asleep)
     moments = moments.take(~woken | (wakes & (count == count[before] + 1)))
-    # Who is moved then was no thread that waits.
+    # A thread moved then was not waiting.
     moved = moments.what == _What.MOVED
     waits = among(moments.what[_last(~moved)], (_What.PREEMPTED, _What.WOKEN))
     return moments.take(~moved | waits)
 
 
 def _last(such: Flags) -> NDArray[np.int64]:
-    """Return at each moment the last matching one up to it."""
+    """Return for each row the last matching one up to it."""
     found: NDArray[np.int64] = np.maximum.accumulate(np.where(such, np.arange(len(such)), -1))
     return found
 
 
 def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
-    """Return those whose next event can't follow on it: one in between is missing, and nobody
-    counted it."""
+    """Return which rows contradict the next event: one in between is missing, and was not
+    counted."""
     runs, leaves = among(moments.what, _ON), among(then, _LEAVES)
     elsewhere = np.append(moments.cpu[1:] != moments.cpu[:-1], False)
     waits = among(moments.what, _WAITS)
@@ -436,7 +438,7 @@ def _denied(moments: _Moments, then: NDArray[np.int8]) -> Flags:
 def _after(
     moments: _Moments, broken: Flags, isa: int, is_told: bool, on_cpu: State, asleep: State
 ) -> tuple[NDArray[np.int8], _Keys]:
-    """Return what the thread does after each moment, and its detail."""
+    """Return the thread's state after each event, and its detail."""
     what = moments.what
     state = np.full(len(moments), NUMBER_OF[State.UNKNOWN])
     key = np.zeros(len(moments), dtype=np.int64)
@@ -446,7 +448,7 @@ def _after(
     if not is_told:
         state[runs] = NUMBER_OF[on_cpu]
         return state, key
-    # KVM's last word on what the thread does, unless something in between is unknown.
+    # KVM's latest event on the thread's state, unless something in between is unknown.
     rows = np.arange(len(moments))
     word = np.maximum.accumulate(np.where(among(what, _KVM), rows, -1))
     lost = np.concatenate(([0], np.cumsum(broken)))
@@ -470,7 +472,7 @@ def _after(
 def _before(
     then: NDArray[np.int8], is_told: bool, on_cpu: State, asleep: State
 ) -> NDArray[np.int8]:
-    """Return what the thread did before each next moment, whatever came earlier."""
+    """Return the thread's state before each next event, whatever came earlier."""
     state = np.full(len(then), NUMBER_OF[State.UNKNOWN])
     state[then == _What.WOKEN] = NUMBER_OF[asleep]
     if is_told:
@@ -508,15 +510,15 @@ def task_lane(
 ) -> Lane:
     """Return TASK (its name is the detail) and IDLE, from one switch of the CPU to the next.
 
-    UNKNOWN where events were lost, and where the task that leaves isn't the one that came: switches
-    in between weren't recorded. `mapped`: of the trace's times. `window_ns`: what is shown, by the
-    time line's clock.
+    UNKNOWN where events were lost, and where the task that leaves is not the one that came, because
+    switches in between were not recorded. `mapped`: function for the trace's times. `window_ns`:
+    the part to show, by the time line's clock.
     """
     switches = trace.events[SWITCH]
     own = switches.cpu == cpu
     time = switches.time_ns[own]
     left, came = switches.fields["prev_pid"][own], switches.fields["next_pid"][own]
-    # Before the first switch and after the last one: who leaves, and who came.
+    # Before the first switch and after the last one: the task that leaves, and the one that came.
     start = np.concatenate(([trace.start_ns], time))
     end = np.append(time, max(trace.end_ns, int(time[-1])))
     ran = np.concatenate((left[:1], came)).astype(np.int64)
@@ -524,11 +526,11 @@ def task_lane(
     until, again = Holes.of(trace.gaps, cpu).of_spans(start, end)
     broken = until < end
     lost = ~broken & (ran != leaves)
-    # Before the first switch nobody was seen to come; a loss in there leaves only who leaves.
+    # Before the first switch no task was seen coming; a loss there leaves only the one that leaves.
     until[0] = start[0] if broken[0] else end[0]
     until = np.where(lost, start, until)
     again = np.where(lost, end, again)
-    # Nothing is known of what came after a loss that no switch follows.
+    # The state after a loss that no switch follows is unknown.
     again[-1] = end[-1]
     spans = stacked(
         [

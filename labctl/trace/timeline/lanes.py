@@ -1,4 +1,4 @@
-"""Describe a time line: what threads and tasks did when, on both sides, by one clock."""
+"""Describe a time line: the states of threads and tasks on both sides, by one clock."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Late:
-    """Describe one late wake-up and where its time went, in nanoseconds. Parts add up to
+    """Describe one late wake-up and its time by cause, in nanoseconds. Parts add up to
     `latency_ns`: `host_ns` with QEMU's threads in the host's run queue, `exit_ns` in exits,
     `queue_ns` behind other tasks of the guest, `other_ns` the rest. `at_ns`: when it was due."""
 
@@ -59,15 +59,15 @@ class Late:
     queue_ns: int
     other_ns: int
     culprit: str = ""
-    """Thread that had the CPU for the longest of it."""
+    """Thread that had the CPU for most of it."""
     behind_ns: Mapping[str, int] = field(default_factory=dict)
     """Share of `host_ns` by the thread that had the CPU, as far as known, the longest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Describe a moment that deserves a look. `kind`: "double scheduling" (the guest gave a task a
-    CPU that had none itself), "lock holder preempted" or "wake-up chain"."""
+    """Describe a moment worth inspecting. `kind`: "double scheduling" (the guest gave a task a CPU
+    that had none itself), "lock holder preempted" or "wake-up chain"."""
 
     kind: str
     vcpu: int
@@ -81,8 +81,8 @@ class Timeline:
     """Hold a time line. Times are the host's CLOCK_MONOTONIC. `clock_error_ns`: bound on the guest
     side's error; None without a guest. `figures`: totals of the trial by name, in seconds or
     shares, for the head of the page. `coverage`: of the wake-ups that late ones are taken from;
-    None where none are looked for. `late_bounds`: of the share of each part in late wake-ups' time;
-    none of parts that can't be told of."""
+    None if none are searched for. `late_bounds`: on the share of each part in late wake-ups' time;
+    parts that cannot be determined are missing."""
 
     start_ns: int
     end_ns: int
@@ -109,8 +109,8 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LaneSpans:
-    """Hold columns of one length, in order, not overlapping. `key`: what its detail will be made
-    of, one number for each text; 0 for none."""
+    """Hold columns of one length, in order, not overlapping. `key`: a number for each text of a
+    detail; 0 for none."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -118,12 +118,12 @@ class LaneSpans:
     key: NDArray[np.int64]
 
     def filled(self) -> LaneSpans:
-        """Return those that last."""
+        """Return the spans that are not empty."""
         kept = np.flatnonzero(self.start_ns < self.end_ns)
         return LaneSpans(self.start_ns[kept], self.end_ns[kept], self.state[kept], self.key[kept])
 
     def within(self, start_ns: int, end_ns: int) -> LaneSpans:
-        """Cut to a window, without empty spans, and with equal neighbours made one."""
+        """Cut to a window, without empty spans, and with equal neighbours merged."""
         start, end = np.maximum(self.start_ns, start_ns), np.minimum(self.end_ns, end_ns)
         kept = end > start
         start, end, state, key = start[kept], end[kept], self.state[kept], self.key[kept]
@@ -138,7 +138,7 @@ class LaneSpans:
         """Return the lane. `text`: the detail of a key other than 0."""
         keys, inverse = np.unique(self.key, return_inverse=True)
         texts = [text(int(key)) if key else "" for key in keys]
-        details = tuple(dict.fromkeys(texts))  # two keys may say the same
+        details = tuple(dict.fromkeys(texts))  # two keys may have the same text
         place = {detail: number for number, detail in enumerate(details)}
         numbers = np.array([place[one] for one in texts], dtype=np.int32)
         return Lane(
@@ -168,14 +168,14 @@ def stacked(parts: Sequence[LaneSpans]) -> LaneSpans:
 
 @dataclass(frozen=True, slots=True)
 class Holes:
-    """Say when events were lost, in order, not overlapping."""
+    """Hold when events were lost, in order, not overlapping."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
 
     @classmethod
     def of(cls, gaps: Iterable[Gap], cpu: int | None = None) -> Holes:
-        """Return those of one CPU, or of any. A gap of no length lasts a nanosecond."""
+        """Return the gaps of one CPU, or of any. A gap of no length lasts a nanosecond."""
         ends: list[tuple[int, int]] = []
         found = [gap for gap in gaps if cpu is None or gap.cpu == cpu]
         for gap in sorted(found, key=lambda gap: gap.start_ns):
@@ -187,8 +187,8 @@ class Holes:
         return cls(pairs[:, 0], pairs[:, 1])
 
     def of_spans(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, ...]:
-        """Return for each span until when and from when on nothing of it was lost; both are its end
-        where it has no hole."""
+        """Return for each span until when and from when on none of it was lost; both are its end if
+        it has no hole."""
         if not len(self.start_ns):
             return end_ns, end_ns
         first = np.searchsorted(self.end_ns, start_ns, "right")
@@ -201,7 +201,7 @@ class Holes:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Measure how long a state held up to any moment. Exact: whole nanoseconds."""
+    """Measure how long a state lasted up to any time. Exact: whole nanoseconds."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -209,7 +209,7 @@ class Meter:
 
     @classmethod
     def of(cls, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Meter:
-        """Make a meter of spans in order that don't overlap: so it was during each of them."""
+        """Make a meter of ordered spans that do not overlap, during which the state holds."""
         return cls(start_ns, end_ns, np.concatenate(([0], np.cumsum(end_ns - start_ns))))
 
     @property
@@ -220,7 +220,7 @@ class Meter:
         return self._until(end_ns) - self._until(start_ns)
 
     def _until(self, moment_ns: Nanoseconds) -> Nanoseconds:
-        # Spans that began by then; the last of them may go on.
+        # Spans that began by then; the last of them may continue.
         begun = np.searchsorted(self.start_ns, moment_ns, "right")
         if not len(self.start_ns):
             return np.zeros_like(moment_ns)
@@ -238,7 +238,7 @@ def in_states(lane: Lane, *states: State) -> Flags:
 
 
 def among(values: NDArray[np.int8], chosen: Sequence[int]) -> Flags:
-    """Return which of these small numbers are among others; -1 is never. np.isin() takes ten times
+    """Return which of these small numbers are among others; -1 never is. np.isin() takes ten times
     as long."""
     is_chosen = np.zeros(128, dtype=bool)
     is_chosen[list(chosen)] = True

@@ -1,7 +1,6 @@
-"""Find late wake-ups, and attribute each part of them. Pure.
+"""Find late wake-ups, and attribute each part of their latency. Pure.
 
-The parts are lengths of sets of moments that have none in common, so that they add up to the
-latency exactly.
+The parts are lengths of disjoint sets of times, so that they add up to the latency exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from labctl.trace.timeline.wakeups import Wakeups
 
 _HOST = " (host)"
 ENOUGH = 400
-"""Wake-ups, for 20 of them to be beyond the quantile."""
+"""Minimum number of wake-ups, so that 20 are beyond the quantile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +34,12 @@ class Shared:
     ran_ns: Nanoseconds
     host_ns: Nanoseconds
     main_loop_ns: Nanoseconds
-    """Part of `host_ns` in which the vCPU halted and QEMU's main loop, which was to wake it,
-    waited.
-    """
+    """Part of `host_ns` in which the vCPU was halted and QEMU's main loop, which should wake it,
+    waited."""
     exit_ns: Nanoseconds
     queue_ns: Nanoseconds
     unsure_ns: Nanoseconds
-    """Part of the rest that can't be attributed: the host's side is unknown, or another task ran
+    """Part of the rest that cannot be attributed: the host's side is unknown, or another task ran
     and this one may have been woken before or after."""
 
     def __len__(self) -> int:
@@ -62,8 +60,8 @@ class Shared:
 
 
 def late_ones(found: Wakeups) -> Wakeups:
-    """Return those at or above the 95th percentile of all their latencies. A percentile is one of
-    them: the smallest latency that at least 95 % don't exceed."""
+    """Return those at or above the 95th percentile of all latencies. A percentile is one of the
+    values: the smallest latency that at least 95 % do not exceed."""
     if not len(found):
         return found
     threshold = np.quantile(found.latency_ns, QUANTILE, method="inverted_cdf")
@@ -73,7 +71,7 @@ def late_ones(found: Wakeups) -> Wakeups:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """Hold lanes by the number of the CPU: `hosts`, of vCPUs on their host, and `tasks`, of CPUs as
-    the guest sees them. `main_loop`: of QEMU's main thread, where that runs the guest's timers."""
+    the guest sees them. `main_loop`: of QEMU's main thread, if it runs the guest's timers."""
 
     hosts: Mapping[int, Lane]
     tasks: Mapping[int, Lane]
@@ -83,7 +81,7 @@ class Sight:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return which parts of a latency can be told of: what isn't, is among the others."""
+        """Return the parts of a latency that can be determined; the rest is among the others."""
         if self.is_native:
             return ("queue",)
         if not self.hosts:
@@ -92,7 +90,7 @@ class Sight:
 
 
 def shared(late: Wakeups, sight: Sight, mapped: Mapped) -> Shared:
-    """Return who had the time of each."""
+    """Return the parts of each wake-up's latency."""
     meant, woken, ran = mapped(late.meant_ns), mapped(late.woken_ns), mapped(late.ran_ns)
     host, loop, exits, queue, unsure = (np.zeros(len(late), dtype=np.int64) for _ in range(5))
     for number in np.unique(late.cpu).tolist():
@@ -132,7 +130,7 @@ def described(
     sight: Sight,
     names: Mapping[int, str],
 ) -> tuple[Late, ...]:
-    """Return some of them, each with who had the CPU for the longest of it."""
+    """Return some of them, each with the thread that had the CPU for most of it."""
     culprits: dict[int, str] = {}
     behind: dict[int, dict[str, int]] = {}
     for number in np.unique(late.cpu[rows]).tolist():
@@ -184,7 +182,7 @@ class _Who(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Had:
-    """Say who had a CPU when. `name`: indices into `names`."""
+    """Hold which thread had a CPU when. `name`: indices into `names`."""
 
     start_ns: Nanoseconds
     end_ns: Nanoseconds
@@ -198,7 +196,7 @@ class _Had:
         return cls(lane.start_ns[chosen], lane.end_ns[chosen], name, lane.details)
 
     def during(self, lane: Lane, state: State) -> _Had:
-        """Return what of that fell into a state of another lane."""
+        """Return the part that overlaps a state of another lane."""
         chosen = in_states(lane, state)
         start, end = lane.start_ns[chosen], lane.end_ns[chosen]
         span, at = overlaps(self.start_ns, self.end_ns, start, end)
@@ -221,7 +219,8 @@ def _tasks(tasks: Lane, host: Lane | None) -> _Had:
 
 
 def _main_loop(host: Lane, main_loop: Lane) -> _Had:
-    """Return who had the CPU that QEMU's main loop waited for, while the vCPU was halted."""
+    """Return the threads that had the CPU that QEMU's main loop waited for, while the vCPU was
+    halted."""
     return _Had.of(main_loop, State.PREEMPTED).during(host, State.HALTED)
 
 
@@ -252,7 +251,7 @@ def _who_had_it(
     pairs, place = np.unique(of * (len(number) + 1) + name, return_inverse=True)
     sums = np.bincount(place, weights=length)
     names = list(number)
-    # Of equal ones the last.
+    # For equal ones the last.
     in_order = np.argsort(sums, kind="stable")[::-1]
     for pair, length in zip(pairs[in_order].tolist(), sums[in_order].tolist(), strict=True):
         name, where = names[pair % (len(number) + 1)]

@@ -1,6 +1,6 @@
-"""Put two schedulers on one time line: a host's threads over what their guest ran on them.
+"""Put two schedulers on one time line: a host's threads, and what their guest ran on them.
 
-`docs/nested.md` says what each state, part and suspect means, and what it can't tell.
+`docs/nested.md` defines each state, part and suspect, and their limits.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _OTHER = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """Hold a workload's lateness. `bounds`: of each part's share of the late ones' time. `figures`
-    and `problems`: as a `Timeline` has them."""
+    """Hold a workload's lateness. `bounds`: on each part's share of the late ones' time. `figures`
+    and `problems`: as in `Timeline`."""
 
     late: tuple[Late, ...] = ()
     coverage: Coverage | None = None
@@ -57,10 +57,9 @@ class Lateness:
 def lateness(
     trace: Trace, workload: Workload, sight: Sight, mapped: Mapped, error_ns: int
 ) -> Lateness:
-    """Return what a machine's trace tells of late wake-ups; it must have a lane in `sight` for each
-    CPU.
+    """Return the late wake-ups in a machine's trace; `sight` must have a lane for each CPU.
 
-    `error_ns`: by how much `mapped` may be off.
+    `error_ns`: the error bound of `mapped`.
     """
     problems: list[str] = []
     watched = _watched(trace, workload, problems)
@@ -108,7 +107,7 @@ def _watched(trace: Trace, workload: Workload, problems: list[str]) -> Woken:
         )
     timed = found.wakeups.timed
     if by_timers and timed.any():
-        return found.only(timed)  # what else wakes it begins or ends it
+        return found.only(timed)  # other wake-ups begin or end it
     if not timed.all():
         problems.append(
             f"{int((~timed).sum()):,} of {len(timed):,} wake-ups were not caused by the task's own "
@@ -121,11 +120,11 @@ def _coverage(found: Wakeups, watched: Woken, workload: Workload) -> Coverage:
     unseen, unseen_ns = len(watched.unseen), watched.unseen.total_ns
     until_ns = int((found.again_ns - found.meant_ns).max(initial=0))
     if workload.own is not None:
-        # Cycles that were over before the task slept are no wake-ups.
+        # Cycles that were over before the task slept are not wake-ups.
         known = len(watched.wakeups) + len(watched.unslept_ns) + unseen
         more = max(0, workload.own.wakeups - known)
         unseen, unseen_ns = unseen + more, unseen_ns + more * workload.own.worst_ns
-        # At least that is missing, of whichever.
+        # At least this much is missing, whichever it is.
         unseen_ns = max(unseen_ns, workload.own.worst_ns - until_ns)
     return Coverage(
         seen=len(found),
@@ -139,21 +138,21 @@ def _coverage(found: Wakeups, watched: Woken, workload: Workload) -> Coverage:
 
 
 def _bounds(parts: Shared, sight: Sight, coverage: Coverage) -> dict[str, Bounds]:
-    """Return the bounds of each part that can be told of, and of the rest."""
+    """Return the bounds of each part that can be determined, and of the rest."""
     if not sight.parts or not parts.latency_ns.any():
         return {}
     found = {
         name: bounds_of(parts.latency_ns, parts.of(name), parts.unsure_ns, coverage)
         for name in sight.parts
     }
-    # Of the rest all that is unsure may be another part's.
+    # All of the rest that is unsure may belong to another part.
     rest = parts.other_ns - parts.unsure_ns
     found[_OTHER] = bounds_of(parts.latency_ns, rest, parts.unsure_ns, coverage)
     return found
 
 
 def _shares(parts: Shared, sight: Sight, bounds: Mapping[str, Bounds]) -> dict[str, float]:
-    """Return the shares of those seen; none of a part of which that may be far from the share of
+    """Return the shares of the seen wake-ups, without parts whose share may be far from that of
     all."""
     total = int(parts.latency_ns.sum())
     known = [name for name in bounds if is_narrow(bounds[name])]
@@ -197,7 +196,7 @@ def _seconds(value_ns: int) -> str:
 
 MOST_CPUS = 1024
 QUIET_NS = 1_000_000_000
-"""So long a host may be without any event: its trace begins with its first, and not before."""
+"""Longest time of a host without any event: its trace begins with its first, not before."""
 
 _SHARES = {
     State.GUEST: "guest",
@@ -211,7 +210,7 @@ _SHARES = {
 
 @dataclass(slots=True)
 class _Draft:
-    """Hold a time line that is being put together."""
+    """Hold a time line under construction."""
 
     window_ns: tuple[int, int]
     lanes: list[Lane] = field(default_factory=list)
@@ -225,19 +224,19 @@ class _Draft:
 
 
 def read_timeline(folder: TrialFolder) -> Timeline:
-    """Return the time line of a stored trial's measured window, as `timeline_of_files` has it."""
+    """Return the time line of a stored trial's measured window, as `timeline_of_files` does."""
     program = str(folder.read_record().parsed_with.get("program", ""))
-    # An attempt that was thrown away has none.
+    # A discarded attempt has none.
     readings = folder.read_readings() if folder.has("samples.json") else ()
     return timeline_of_files(Traces(folder), program, readings)
 
 
 def timeline_of_files(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Timeline:
-    """Return the time line of a trial's measured window, of the files that its collectors left.
+    """Return the time line of a trial's measured window, from its collectors' files.
 
-    `program`: what labctl calls the workload's. `readings`: of its own output. Raises UsageError
-    for a trial without a trace, BrokenError naming a file of labctl's own that isn't what was
-    written. What a recorder didn't get is among the `problems`.
+    `program`: labctl's name for the workload's. `readings`: of its own output. Raises UsageError
+    for a trial without a trace, BrokenError naming an invalid file of labctl's own. Missing
+    recordings are among the `problems`.
     """
     found = recordings(traces, program, readings)
     host = found.host
@@ -261,11 +260,10 @@ def timeline_of(
     clock: ClockMap | str,
     workload: Workload,
 ) -> Timeline:
-    """Return the time line of a workload's window, or of all of its host's trace if that isn't
-    known.
+    """Return the time line of a workload's window, or of its host's whole trace if that is unknown.
 
-    `threads`: whose the host's threads are. `guest`: None natively, too. `clock`: the guest's on
-    the host's, or why there is none.
+    `threads`: the owners of the host's threads. `guest`: None natively, too. `clock`: the guest's
+    on the host's, or why there is none.
     """
     tids = _vcpus(threads)
     is_native = guest is None and not tids
@@ -275,7 +273,7 @@ def timeline_of(
     host = replace(host, start_ns=start, end_ns=end)
     draft = _Draft(window_ns=window, problems=[*host.problems])
     _say_lost(draft, host, "host")
-    # Of several guests' threads that are called the same, these are this one's.
+    # Of several guests' threads with the same name, these are this one's.
     names = {thread.tid: f"this guest's {thread.name}" for thread in threads if thread.name}
     side = HostSide.of(host, names, window)
     hosts = _vcpu_lanes(draft, side, tids)
@@ -301,7 +299,7 @@ def timeline_of(
             draft.problems.append(
                 "Without the host's side the causes of late wake-ups are unknown."
             )
-        # What a guest wrote may be anything: only CPUs that it has are looked for.
+        # A guest may write anything, so only CPUs that it has are searched for.
         own = [cpu for cpu in switching_cpus(guest) if cpu in tids or not tids][:MOST_CPUS]
         guests = _task_lanes(draft, guest, "guest", own, clock.to_host)
         sides = Sides(host=side, hosts=hosts, guests=guests, threads=tids, error_ns=error_ns)
@@ -329,8 +327,8 @@ def timeline_of(
 
 
 def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tuple[int, int]:
-    """Return the workload's, by the host's clock: without one, or where it can't be, all of the
-    trace."""
+    """Return the workload's window, by the host's clock; the whole trace without one, or if it is
+    impossible."""
     told = workload.window_ns
     if told is None or isinstance(clock, str):
         return host.start_ns, host.end_ns
@@ -341,7 +339,7 @@ def _window(host: Trace, workload: Workload, clock: ClockMap | str | None) -> tu
 
 
 def _vcpus(threads: Sequence[Thread]) -> dict[int, list[int]]:
-    """Return their threads: of one that was taken out and put in again there are several."""
+    """Return the vCPUs' threads: a vCPU that was unplugged and plugged in again has several."""
     found: dict[int, list[int]] = {}
     for thread in threads:
         if thread.role == VCPU:
@@ -376,7 +374,7 @@ def _vcpu_lanes(
 
 
 def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> Lane | None:
-    """Draw the lanes of QEMU's other threads. Return the main loop's, where that runs the guest's
+    """Draw the lanes of QEMU's other threads. Return the main loop's, if it runs the guest's
     timers.
 
     Under emulation it does (QEMU_CLOCK_VIRTUAL, in main_loop_wait() of util/main-loop.c); KVM's
@@ -386,7 +384,7 @@ def _helper_lanes(draft: _Draft, side: HostSide, threads: Sequence[Thread]) -> L
     main_loop = None
     for role in HELPERS:
         for place, thread in enumerate(one for one in threads if one.role == role):
-            # Workers come and go, and one that came has the place of one that went.
+            # Workers come and go, and a new one takes the place of one that ended.
             number = thread.index if role == "iothread" else place
             title = f"{role} {number}: {thread.name}" if thread.name else role
             lane = side.thread_lane(thread.tid, title)
@@ -448,7 +446,7 @@ def _say_lost(draft: _Draft, trace: Trace, whose: str) -> None:
 
 
 def _gaps(trace: Trace, mapped: Mapped, window_ns: tuple[int, int]) -> Iterator[Gap]:
-    """Losses that touch the window, by the time line's clock."""
+    """Yield losses that touch the window, by the time line's clock."""
     for gap in trace.gaps:
         start, end = mapped(np.array([gap.start_ns, gap.end_ns])).tolist()
         if start < window_ns[1] and end > window_ns[0]:

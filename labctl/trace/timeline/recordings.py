@@ -1,4 +1,4 @@
-"""Read what a trial's collectors recorded: its traces, and what puts them on one time line."""
+"""Read a trial's recordings: its traces, and the data that puts them on one time line."""
 
 from __future__ import annotations
 
@@ -40,20 +40,19 @@ from labctl.trace.timeline.lanes import Holes
 
 # Infer wake-ups that were requested but that a trace does not show. Pure.
 #
-# What asks is sched_waking, on the CPU that wakes; what puts the thread on a run queue,
-# sched_wakeup, may be on another one, in its idle task, of which a kernel may tell nothing
-# (`perfdata_switches`).
+# The request is sched_waking, on the CPU that wakes. sched_wakeup, which puts the thread on a run
+# queue, may be on another CPU, in its idle task, whose events a kernel may hide (`perf.switches`).
 
 
 _NEVER = np.iinfo(np.int64).min
 _FEW_OF = 8
-"""Share of all requests up to which those during the sleeps are looked through: an eighth."""
+"""Share of all requests up to which only those during the sleeps are searched: an eighth."""
 
 
 def with_inferred_wakeups(trace: Trace) -> Trace:
-    """Return the trace with a sched_wakeup for each sleep that ended without one, no event lost
-    meanwhile: when the thread was first asked to wake up since it had last come or been woken, or
-    when it fell asleep if that was later. It may have been queued later than that, by as much as
+    """Return the trace with a sched_wakeup for each sleep that ended without one, if no event was
+    lost meanwhile: at the first request to wake the thread since it had last come or been woken, or
+    when it fell asleep if that was later. It may have been queued later than that, by the time that
     the other CPU took to answer."""
     if not {SWITCH, WAKING, WAKEUP} <= trace.events.keys() or not len(trace.events[SWITCH]):
         return trace
@@ -81,8 +80,8 @@ def with_inferred_wakeups(trace: Trace) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Sleeps:
-    """Hold sleeps that ended without a wake-up, as columns. `since_ns`: what was asked for up to
-    then is answered. `cpu`: where the thread came to after it."""
+    """Hold sleeps that ended without a wake-up, as columns. `since_ns`: requests up to then are
+    answered. `cpu`: where the thread came to after it."""
 
     thread: NDArray[Any]
     start_ns: Nanoseconds
@@ -110,7 +109,7 @@ def _unexplained(trace: Trace, numbering: Numbering) -> Iterator[_Sleeps]:
 
 
 def _note_last(records: Records, last: Records, known: dict[int, Nanoseconds]) -> None:
-    """Note when each thread of these came, left and was woken last. `last`: each one's last
+    """Record when each of these threads came, left and was woken last. `last`: each one's last
     record."""
     if not len(last.thread):
         return
@@ -132,13 +131,13 @@ def _of_batch(records: Records, known: dict[int, Nanoseconds]) -> _Sleeps:
         & (time_ns[1:] > time_ns[:-1])
     )
     if not len(at):
-        # By copies: a view would keep the batch in memory.
+        # Copies, because a view would keep the batch in memory.
         nothing = time_ns[:0].copy()
         return _Sleeps(thread[:0].copy(), nothing, nothing, nothing, records.cpu[:0].copy())
     came_ns, left_ns, told_ns = (
         _last_before(records, what, at, known[what]) for what in (IN, OUT, WAKE)
     )
-    # Where a switch to it is missing, so may be what answered.
+    # If a switch to it is missing, its answer may be missing as well.
     answered_ns = np.where(left_ns > came_ns, time_ns[at] - 1, np.maximum(came_ns, told_ns))
     return _Sleeps(thread[at], time_ns[at], time_ns[at + 1], answered_ns, records.cpu[at + 1])
 
@@ -161,8 +160,8 @@ def _is_what(records: Records, what: int) -> NDArray[np.bool_]:
 
 
 def _first_requests(waking: Events, numbering: Numbering, sleeps: _Sleeps) -> Nanoseconds:
-    """Return when each of these threads was first asked to wake up since it had been answered;
-    int64's largest where it wasn't before it came. `sleeps` are in order of thread."""
+    """Return when each of these threads was first requested to wake since the last answer; int64's
+    largest if it was not before it came. `sleeps` are in order of thread."""
     found = np.full(len(sleeps.thread), np.iinfo(np.int64).max)
     begins = np.searchsorted(waking.time_ns, sleeps.since_ns, "right")
     counts = np.maximum(np.searchsorted(waking.time_ns, sleeps.end_ns, "left") - begins, 0)
@@ -174,7 +173,7 @@ def _first_requests(waking: Events, numbering: Numbering, sleeps: _Sleeps) -> Na
         found[which] = waking.time_ns.take(row[own][firsts])
         return found
     threads, firsts = np.unique(sleeps.thread, return_index=True)
-    place = np.full(len(numbering.tids) + 1, -1, numbering.number_of.dtype)  # and for none: -1
+    place = np.full(len(numbering.tids) + 1, -1, numbering.number_of.dtype)  # with -1 for none
     place[threads] = np.arange(len(threads))
     number = place[numbering.number_of[numbering.within(waking.fields["pid"])]]
     own = np.flatnonzero(number >= 0)
@@ -210,7 +209,7 @@ class Traces:
 
     @cached_property
     def host(self) -> Trace | str | None:
-        """Return why the file can't be read, None where there is no file."""
+        """Return the host's trace, why its file cannot be read, or None without a file."""
         return self._read(files.HOST)
 
     @cached_property
@@ -219,7 +218,7 @@ class Traces:
         return self._read(files.GUEST)
 
     def _read(self, name: str) -> Trace | str | None:
-        """Return all that is used of what the file was to record."""
+        """Return everything that is used of the recorded events."""
         path = self.folder.path / name
         if not self.folder.has(name):
             return None
@@ -235,8 +234,8 @@ class Traces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
-    """Hold a trial's recordings. `host` or `guest`: None where nothing was recorded; natively there
-    is no guest. `problems`: the recorders' messages, and unreadable parts."""
+    """Hold a trial's recordings. `host` or `guest`: None if nothing was recorded; natively there is
+    no guest. `problems`: the recorders' messages, and unreadable parts."""
 
     host: Trace | None
     threads: Sequence[Thread]
@@ -248,8 +247,8 @@ class Recordings:
 
 def recordings(traces: Traces, program: str, readings: Iterable[Reading] = ()) -> Recordings:
     """Return the trial's recordings. `program`: labctl's name for the workload's program.
-    `readings`: of its own output. Raises UsageError for a trial that wasn't traced, BrokenError
-    naming a file of labctl's own that isn't what was written."""
+    `readings`: of its own output. Raises UsageError for a trial that was not traced, BrokenError
+    naming an invalid file of labctl's own."""
     folder = traces.folder
     noted = [noted_problem(folder, recorder) for recorder in (HOST_TRACE, GUEST_TRACE)]
     problems = [f"{sentence}." for sentence in noted if sentence]

@@ -1,6 +1,6 @@
-"""Find moments in which two schedulers got in each other's way. Pure.
+"""Find moments in which two schedulers interfered. Pure.
 
-Each says what was seen, and no more: a lock is in no trace, nor is what a task would have done.
+Each describes only what was seen: a lock is in no trace, nor is what a task would have done.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ MOST = 2_000
 
 _Rows = NDArray[np.int64]
 _Text = Callable[[int, int, int, str, int], str]
-"""A sentence of a vCPU, start, end, the task on it, and what else was seen."""
+"""Function from a vCPU, start, end, the task on it, and further evidence to a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Hold the longest suspects of a kind, in order of time; how many there were, and their
-    time.
-    """
+    time."""
 
     kind: str
     name: str
@@ -64,8 +63,8 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Candidates on one vCPU, as columns. `task`: spans of the guest's lane. `more`: whatever
-    their sentence needs besides."""
+    """Candidates on one vCPU, as columns. `task`: spans of the guest's lane. `more`: further data
+    for their sentence."""
 
     vcpu: int
     start_ns: Nanoseconds
@@ -85,8 +84,8 @@ class _Seen:
 
 def double_scheduling(sides: Sides) -> Found:
     """Find steal in the guest: its CPU runs a task for 1 ms or more while that vCPU waits for a CPU
-    itself: the task doesn't run, and the guest doesn't know. Nothing shorter than what the clocks
-    may differ by."""
+    itself, so the task does not run, and the guest does not know. Times within the clocks' error
+    are left out."""
     least = max(DOUBLE_NS, sides.error_ns)
     seen = [_waiting_with_task(sides, vcpu) for vcpu in sides.both]
     long = [one.take(one.end_ns - one.start_ns >= least) for one in seen]
@@ -102,7 +101,7 @@ def double_scheduling(sides: Sides) -> Found:
 
 def lock_holders(sides: Sides) -> Found:
     """Find lock-holder preemption: a vCPU with a task waits while other vCPUs exit for PAUSE.
-    Whether they spin for what that task holds is in no trace."""
+    Whether they spin for a lock of that task is in no trace."""
     exits = sides.host.trace.events.get(EXIT)
     seen = []
     if exits is not None and "exit_reason" in exits.fields:
@@ -127,8 +126,8 @@ def lock_holders(sides: Sides) -> Found:
 
 def wake_up_chains(sides: Sides) -> Found:
     """Find late wake-ups: a halted vCPU is woken, waits for a CPU, runs, and its guest, idle until
-    then, switches a task in: 1 ms and more from the wake-up of the one to the switch-in of the
-    other. Nothing shorter than what the clocks may differ by."""
+    then, switches a task in: 1 ms or more from the wake-up of the one to the switch-in of the
+    other. Times within the clocks' error are left out."""
     least = max(CHAIN_NS, sides.error_ns)
     seen = []
     for vcpu in sides.both:
@@ -143,12 +142,13 @@ def wake_up_chains(sides: Sides) -> Found:
         start, in_ns = start[woken], in_ns[woken]
         halts = np.append(host.start_ns[halted], sides.host.window_ns[1])
         again = halts[np.searchsorted(halts[:-1], in_ns)]
-        # The guest can't switch while its vCPU waits: who comes after the wake-up came after it.
+        # The guest cannot switch while its vCPU waits, so a task that came after the wake-up came
+        # after the wait.
         place = np.searchsorted(guest.start_ns[tasks], start)
         task = tasks[np.minimum(place, len(tasks) - 1)]
         begun = guest.start_ns[task]
         # A vCPU sleeps with a task on it, too: for QEMU's lock, or for a spinlock of the guest's
-        # (kvm_wait() in arch/x86/kernel/kvm.c). Then it is that task which goes on.
+        # (kvm_wait() in arch/x86/kernel/kvm.c). Then that task continues.
         was_idle = (task > 0) & in_states(guest, State.IDLE)[task - 1]
         was_idle &= guest.start_ns[task - 1] - start <= sides.error_ns
         fits = was_idle & (place < len(tasks)) & (begun < again) & (begun - start >= least)
@@ -170,7 +170,8 @@ def wake_up_chains(sides: Sides) -> Found:
 
 
 def _waits(lane: Lane) -> tuple[Nanoseconds, Nanoseconds, _Rows]:
-    """Waits for a CPU, however often it changed hands meanwhile; the span each begins with."""
+    """Return waits for a CPU, however often it changed hands meanwhile, and the span at each one's
+    start."""
     own = np.flatnonzero(in_states(lane, State.PREEMPTED))
     if not len(own):
         return lane.start_ns[own], lane.end_ns[own], own
@@ -180,7 +181,7 @@ def _waits(lane: Lane) -> tuple[Nanoseconds, Nanoseconds, _Rows]:
 
 
 def _waiting_with_task(sides: Sides, vcpu: int) -> _Seen:
-    """Return where a vCPU waits and its guest has a task on it."""
+    """Return where a vCPU waits while its guest has a task on it."""
     guest = sides.guests[vcpu]
     tasks = np.flatnonzero(in_states(guest, State.TASK))
     start, end, _ = _waits(sides.hosts[vcpu])
@@ -225,7 +226,7 @@ def _found(
 
 
 def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
-    """Return who had the CPU for the longest of what a lane waits in between."""
+    """Return the thread that had the CPU for most of a lane's wait in this interval."""
     first = int(np.searchsorted(lane.end_ns, start_ns, "right"))
     after = int(np.searchsorted(lane.start_ns, end_ns, "left"))
     waits = in_states(lane, State.PREEMPTED)
@@ -240,7 +241,7 @@ def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
 
 
 def _by(sides: Sides, vcpu: int, at_ns: int) -> str:
-    """Return who woke a vCPU's thread then."""
+    """Return what woke a vCPU's thread then."""
     for name in WAKEUPS:
         events = sides.host.trace.events.get(name)
         if events is not None:

@@ -1,7 +1,7 @@
-"""Find when tasks were meant to run, were woken, and ran: from a machine's own events. Pure.
+"""Find when tasks were due, were woken, and ran, from a machine's own events. Pure.
 
-A sleep ends with the task's next switch-in, whether or not an event tells what ended it: a kernel
-may keep wake-ups back (`perfdata_switches`), and a recorder lose them. Those are told of as well.
+A sleep ends with the task's next switch-in, whether or not an event shows what ended it: a kernel
+may hide wake-ups (`perf.switches`), and a recorder may lose them. Those are reported as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labctl.trace.model import (
 )
 from labctl.trace.timeline.lanes import Flags, Holes
 
-# Number things and moments as one, so that each thing's events stand in one row.
+# Combine things and times into one number, so that each thing's events are in one row.
 
 
 _MOST = 2**62
@@ -54,8 +54,7 @@ class Keys:
 
     @property
     def fits(self) -> bool:
-        """Return whether one number holds both: a guest may write of so many things and times that
-        it doesn't."""
+        """Return whether one number can hold both: a guest may write too many things and times."""
         return len(self.things) * self.length_ns <= _MOST
 
     def key(self, thing: Numbers, time_ns: Nanoseconds) -> NDArray[np.int64]:
@@ -71,7 +70,7 @@ class Keys:
 
 
 def last(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return which of `keys` is the greatest that isn't above each wanted one; -1 for none."""
+    """Return the index of the greatest of `keys` that is not above each wanted one; -1 for none."""
     if not len(keys):
         return np.full(len(wanted), -1)
     in_order = np.argsort(keys, kind="stable")
@@ -80,9 +79,11 @@ def last(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64
     return found
 
 
-# Find what tasks did between one of their switches and the next: ran, waited, or slept. Pure.
+# Find the state of tasks between one of their switches and the next: running, waiting, or asleep.
+# Pure.
 #
-# `spans` tells that of every thread of a host, in batches; this of a few tasks, at once.
+# `spans` finds that of every thread of a host, in batches; this module handles a few tasks, at
+# once.
 
 
 RUNS, WAITS, SLEEPS, _ENDS = range(4)
@@ -91,9 +92,9 @@ RUNS, WAITS, SLEEPS, _ENDS = range(4)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stays:
     """Hold columns of one length, in order of task and time. `what`: RUNS from a switch to the
-    task, WAITS or SLEEPS from one away from it; who left without it being told how may sleep. `cpu`
-    and `then_cpu`: of the switch at either end. `then_runs`: the one at the end is one to the task.
-    """
+    task, WAITS or SLEEPS from one away from it; a task that left in an unknown state may sleep.
+    `cpu` and `then_cpu`: of the switch at either end. `then_runs`: the one at the end is one to the
+    task."""
 
     tid: NDArray[np.int32]
     start_ns: Nanoseconds
@@ -105,8 +106,8 @@ class Stays:
 
     @classmethod
     def of(cls, switches: Events, keys: Keys) -> Stays:
-        """Return the stays of the tasks that are `keys.things`; what they did after their last
-        switch is left out."""
+        """Return the stays of the tasks that are `keys.things`; their state after their last switch
+        is left out."""
         left = np.flatnonzero(np.isin(switches.fields["prev_pid"], keys.things))
         came = np.flatnonzero(np.isin(switches.fields["next_pid"], keys.things))
         state = switches.fields["prev_state"][left]
@@ -117,10 +118,10 @@ class Stays:
         tid = np.concatenate(pids).astype(np.int32, copy=False)
         row = np.concatenate((left, came))
         del left, came, state, pids
-        # Twice a stable sort; of two switches at one time the one away from the task comes first.
+        # Two stable sorts; of two switches at one time the one away from the task comes first.
         order = np.argsort(switches.time_ns[row], kind="stable")
         number = np.searchsorted(keys.things, tid[order])
-        few = len(keys.things) < 1 << 15  # of 16 bits it is a radix sort
+        few = len(keys.things) < 1 << 15  # for numbers of 16 bits it is a radix sort
         order = order[np.argsort(number.astype(np.int16) if few else number, kind="stable")]
         del number
         tid, what, row = tid[order], what[order], row[order]
@@ -140,8 +141,7 @@ class Stays:
 
     def is_whole(self, gaps: Collection[Gap]) -> Flags:
         """Return whether no switch of the task is missing in between: none that its next one
-        presupposes, and none that may have been lost. Who runs on a CPU is for that CPU's events to
-        tell."""
+        presupposes, and none that may have been lost. A running task's CPU records its events."""
         runs = self.what == RUNS
         is_whole: Flags = runs != self.then_runs
         until_ns = Holes.of(gaps).of_spans(self.start_ns, self.end_ns)[0]
@@ -154,14 +154,14 @@ class Stays:
 
     def came_ns(self, rows: NDArray[np.intp], begin_ns: int) -> Nanoseconds:
         """Return when each task had come to the CPU that it left then. `begin_ns`: of the trace,
-        for who was there already."""
+        for tasks that were there already."""
         before = np.maximum(rows - 1, 0)
         follows = (rows > 0) & (self.tid[before] == self.tid[rows])
         return np.where(follows, self.start_ns[before], begin_ns)
 
     def slept_again_ns(self, rows: NDArray[np.intp]) -> Nanoseconds:
-        """Return when each task began to sleep after these ended; where it isn't seen to, the end
-        of its last stay."""
+        """Return when each task began to sleep after these ended; if it is not seen to, the end of
+        its last stay."""
         begins = np.flatnonzero(self.what == SLEEPS)
         lasts = np.flatnonzero(np.append(self.tid[1:] != self.tid[:-1], True))
         own_last = lasts[np.searchsorted(lasts, rows, "left")]
@@ -174,8 +174,7 @@ class Stays:
 
 _LONGEST_LATENESS_NS = 60_000_000_000
 """Limit on a timer's lateness. Beyond it `expires` is a time of another clock than
-CLOCK_MONOTONIC.
-"""
+CLOCK_MONOTONIC."""
 _NEVER = np.iinfo(np.int64).max
 
 _Keys = NDArray[np.int64]
@@ -185,9 +184,9 @@ _Keys = NDArray[np.int64]
 class Wakeups:
     """Hold wake-ups as columns of one length, by the recording machine's clock.
 
-    `meant_ns`: when the timer was due that woke the task (`timed`); else when it was woken.
+    `meant_ns`: when the timer that woke the task was due (`timed`); else when it was woken.
     `ran_ns`: when it was switched in next, on `cpu`; `again_ns`: when it slept again. `inferred`:
-    no event tells of the wake-up, which was somewhere from `meant_ns` to `ran_ns`; `woken_ns` is
+    no event shows the wake-up, which was at some time from `meant_ns` to `ran_ns`; `woken_ns` is
     the earliest.
     """
 
@@ -208,7 +207,7 @@ class Wakeups:
         return self.ran_ns - self.meant_ns
 
     def within(self, start_ns: int, end_ns: int) -> Wakeups:
-        """Return those that were meant and came in a window."""
+        """Return those that were due and came in a window."""
         return self.take((self.meant_ns >= start_ns) & (self.ran_ns <= end_ns))
 
     def take(self, chosen: Flags | NDArray[np.int64]) -> Wakeups:
@@ -237,7 +236,7 @@ class Unseen:
 
     @property
     def total_ns(self) -> int:
-        """Return the most that their wake-ups can have waited, all together."""
+        """Return the maximum total wait of their wake-ups."""
         return int((self.end_ns - self.start_ns).sum())
 
     def within(self, start_ns: int, end_ns: int) -> Unseen:
@@ -249,7 +248,7 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woken:
-    """Hold what ended tasks' sleeps. `unslept_ns`: when they started a timer that was over before
+    """Hold the ends of tasks' sleeps. `unslept_ns`: when they started a timer that expired before
     they slept."""
 
     wakeups: Wakeups
@@ -275,9 +274,9 @@ class _OwnTimers:
     of task and time, which are the `key`.
 
     Such a timer lies on the task's own stack (hrtimer_nanosleep() in kernel/time/hrtimer.c), where
-    no other task starts one while this one lives; what several tasks are seen to start is a CPU's
-    timer. The task's own thread starts it, so the event is there also where a kernel keeps back
-    what the idle task does (`perfdata_switches`): the timer's expiry, and the wake-up.
+    no other task starts one during its lifetime; a timer that several tasks start is a CPU's. The
+    task's own thread starts it, so the event exists even if a kernel hides the idle task's events
+    (`perf.switches`): the timer's expiry, and the wake-up.
     """
 
     key: _Keys
@@ -303,14 +302,14 @@ class _OwnTimers:
         return len(self.key)
 
     def last_between(self, came: _Keys, slept: _Keys) -> NDArray[np.intp]:
-        """Return which one each task started last from one key up to another; -1 for none."""
+        """Return which one each task started last between two keys; -1 for none."""
         at = np.searchsorted(self.key, slept, "right") - 1
         is_any = (at >= 0) & (np.append(self.key, -1)[at] >= came)
         found: NDArray[np.intp] = np.where(is_any, at, -1)
         return found
 
     def unused_ns(self, used: NDArray[np.intp]) -> Nanoseconds:
-        """Return when those were started that aren't among these; -1 is none."""
+        """Return the start times of those that are not among these; -1 is none."""
         unused = np.ones(len(self.key), dtype=bool)
         unused[used[used >= 0]] = False
         return self.started_ns[unused]
@@ -319,9 +318,9 @@ class _OwnTimers:
 def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woken:
     """Return what ended the sleeps of some tasks, each from the switch away to the next switch-in.
 
-    `by_timers`: nothing but their own timers wakes these tasks, once they have started one. Then a
-    wake-up that no event tells of is inferred: who started a timer, slept, and came after it was
-    due was woken by it.
+    `by_timers`: only their own timers wake these tasks, once they have started one. Then a wake-up
+    without an event is inferred: a task that started a timer, slept, and came after it was due was
+    woken by it.
     """
     switches = trace.events.get(SWITCH)
     if switches is None or not len(switches) or not len(tids):
@@ -361,7 +360,7 @@ def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woke
         inferred=inferred,
     ).take(is_known)
 
-    # Who sleeps without a timer, although it has had some, waits for something else.
+    # A task that sleeps without a timer, although it has had some, waits for something else.
     unknown = asleep[:0] if by_timers and len(timers) else asleep[~is_known]
     unseen = np.concatenate((unknown, np.flatnonzero(~is_whole)))
     return Woken(
@@ -373,15 +372,14 @@ def woken(trace: Trace, tids: Sequence[int], *, by_timers: bool = False) -> Woke
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Hold events that tell of wake-ups, in order of task and time, and one after all of them."""
+    """Hold events that show wake-ups, in order of task and time, and one after all of them."""
 
     key: NDArray[np.int64]
     cpu: Numbers
 
 
 def _told(trace: Trace, keys: Keys) -> _Told:
-    """Return those of whoever asks for a wake-up, and of what answers: either may be all that there
-    is."""
+    """Return the events of the waker's request, and of the answer: only one of them may exist."""
     found = [np.array([_NEVER])]
     cpus: list[NDArray[Any]] = [np.array([-1], dtype=np.int16)]
     for events in (trace.events[name] for name in (WAKING, WAKEUP) if name in trace.events):
@@ -402,10 +400,11 @@ def _due(
     cpu: Numbers,
     slept_ns: Nanoseconds,
 ) -> tuple[Nanoseconds, Flags]:
-    """Return when the timer was due that woke each task, and whether that is known.
+    """Return when the timer that woke each task was due, and whether that is known.
 
-    The timer that expired last on the CPU that woke the task, if that was while the task slept, and
-    the task itself had started it: hrtimer_nanosleep() does so, and a tick's timer doesn't.
+    It is the last timer that expired on the CPU that woke the task, if that was while the task
+    slept, and the task itself had started it: hrtimer_nanosleep() does so, and a tick's timer does
+    not.
     """
     starts, expiries = trace.events.get(TIMER_START), trace.events.get(TIMER_EXPIRE)
     never = np.zeros(len(tid), dtype=np.int64), np.zeros(len(tid), dtype=bool)
@@ -448,7 +447,7 @@ def _nothing() -> Woken:
 
 def _is_of_one(trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys) -> Flags:
     """Return whether a task is the only one that starts this timer between its own first and last
-    event: another one had the stack before, or gets it after."""
+    event: another one had the stack before, or gets it afterwards."""
     if not len(rows):
         return np.zeros(0, dtype=bool)
     timer = starts.fields["hrtimer"]
@@ -472,7 +471,7 @@ def _is_of_one(trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys)
 def _lifetimes(
     trace: Trace, starts: Events, rows: NDArray[np.intp], keys: Keys
 ) -> tuple[Nanoseconds, Nanoseconds]:
-    """Return the first and the last moment at which each task is seen to run."""
+    """Return the first and the last time at which each task is seen running."""
     begin = np.full(len(keys.things), np.iinfo(np.int64).max)
     end = np.full(len(keys.things), np.iinfo(np.int64).min)
     seen: list[tuple[Numbers, Nanoseconds]] = [(starts.tid[rows], starts.time_ns[rows])]
