@@ -1,1 +1,1 @@
-"""Say what to roll out and how: steps, files, rollout card."""
+"""Define what to roll out and how: steps, files, rollout card."""

@@ -1,8 +1,8 @@
-"""Advise what to roll out and what to leave, in order of effect, with costs and steps.
+"""Advise which tunings to roll out and which not, in order of effect, with costs and steps.
 
-Advised is what the run's answer recommends (`analysis/answer/standing.py`), with the grade that
-says how sure that is (`analysis/answer/grade.py`). Everything else is left, with the reason.
-Tunings are judged one by one, each against baseline.
+A tuning is advised if the run's answer recommends it (`analysis/answer/standing.py`), with its
+confidence grade (`analysis/answer/grade.py`). All others are left, with the reason. Tunings are
+judged one by one, each against baseline.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """Advise a tuning to roll out. `judged`: its primary comparisons; `unjudged`: where it has
-    none.
-    """
+    """Advise a tuning to roll out. `judged`: its primary comparisons; `unjudged`: places where it
+    has none."""
 
     tuning: str
     grade: Grade
@@ -56,8 +55,8 @@ class Advised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Name a tuning that is not advised, and why in a few words. `unshown`: where harm was not
-    ruled out."""
+    """Name a tuning that is not advised, and why in a few words. `unshown`: places where harm was
+    not ruled out."""
 
     tuning: str
     code: AnswerCode
@@ -69,8 +68,8 @@ class Left:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Hold the advice. `decision`: the run's answer; `headline`: its first sentence. `cautions`:
-    the limits of the advice; `warnings`: the run's own, that could change it. `card`: of the first
-    advised tuning that may be applied; None when none is."""
+    the limits of the advice; `warnings`: the run's own caveats. `card`: of the first advised tuning
+    that may be applied; None if none is."""
 
     run: str
     decision: AnswerRecord
@@ -85,10 +84,10 @@ class Advice:
 def advise(
     run: LoadedRun, judgement: Judgement, folder: Path, machine: VirtualMachine | None = None
 ) -> Advice:
-    """Return what a run's verdicts say to do. `folder` is the run's: domain XML is read from there.
-    Where `machine` is given, the steps fit it.
+    """Return the advice from a run's verdicts. `folder` is the run's, for the domain XML. If
+    `machine` is given, the steps fit it.
 
-    Raises UsageError for a tuning whose name can't be one.
+    Raises UsageError for a tuning with an invalid name.
     """
     view = View(run, judgement)
     ranked, decision = judgement.standings, judgement.decision
@@ -130,7 +129,7 @@ def of_tuning(
     tuning: str,
 ) -> Advised:
     """Return a tuning as `advise` would, whether or not the run advises it. Raises UsageError for
-    one that the run has no verdicts of."""
+    one without verdicts in the run."""
     for of in judgement.standings:
         if of.tuning == tuning:
             return _advised(View(run, judgement), of, judgement.decision, folder, machine)
@@ -173,8 +172,8 @@ def _cost(view: View, tuning: str, rollout: RolloutSteps, memory_mib: int | None
 
 
 def check_name(run: str, tuning: str) -> None:
-    """Raise UsageError where a run names a tuning as none can be named: the name becomes a part of
-    file names and scripts, and a run folder may come from anywhere."""
+    """Raise UsageError if a run has an invalid tuning name: the name becomes a part of file names
+    and scripts, and a run folder may come from anywhere."""
     if not _NAME.fullmatch(tuning):
         raise UsageError(f"{tuning!r} in run {run} is not a valid name for a tuning")
 
@@ -198,7 +197,7 @@ def _where(machine: VirtualMachine | None) -> str:
 
 
 def _sizes(view: View, machine: VirtualMachine | None, *, fits: bool) -> str:
-    """Return for which sizes of virtual machines the measurement speaks."""
+    """Return the sizes of virtual machines that the measurement applies to."""
     run = view.run.run
     measured = _size(run.vcpus or 1, run.memory_mib)
     said = f"The effect was measured with a guest of {measured}"

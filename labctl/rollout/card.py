@@ -30,7 +30,7 @@ _CONDITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class CardFact:
-    """Name a fact that must stay as it was; `value` "not recorded" can't be checked."""
+    """Name a fact that must stay unchanged; `value` "not recorded" cannot be checked."""
 
     name: str
     value: str
@@ -52,7 +52,7 @@ class Card:
 
 
 def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) -> Card:
-    """Return the card of an advised tuning, from what its run has recorded."""
+    """Return the card of an advised tuning, from its run's record."""
     risks = (NOT_RECORDED,) if cost.risks is None else cost.risks
     return Card(
         tuning=tuning,
@@ -72,7 +72,7 @@ def card(view: View, tuning: str, judged: tuple[Comparison, ...], cost: Cost) ->
 
 
 def found_text(item: Comparison) -> str:
-    """Return a finding in a sentence: what, where, by how much, how sure."""
+    """Return a finding in a sentence: metric, place, size, confidence."""
     verdict = str(item.verdict or "no verdict")
     estimate, interval = shown(item)
     sure = f", {share(item.confidence)} CI {interval}" if interval else ""
@@ -98,7 +98,7 @@ def _measured(view: View) -> str:
 
 
 def holds_while(run: RunRecord, plan: PlanRecord) -> tuple[CardFact, ...]:
-    """Return the facts of a run that its findings rest on, in words."""
+    """Return the facts of a run that its findings depend on, in words."""
     facts = [CardFact(FACT_NAMES[key], _words(run.host.get(key))) for key in HOST_FACTS]
     facts += [CardFact(name, text(run, plan)) for name, text in _OTHER_FACTS]
     return tuple(facts)
@@ -109,7 +109,7 @@ HOST_FACTS = (
     *("topology", "cpus_online", "cpus_isolated", "numa_nodes", "smt", "governor", "turbo"),
     *("thp", "sched_rt_runtime_us", "sched_autogroup"),
 )
-"""Keys of run.json's host facts that the card lists: what a person recognizes. `labctl doctor
+"""Keys of run.json's host facts on the card: those that a person recognizes. `labctl doctor
 --since`, which the card names, compares these and more."""
 
 

@@ -1,5 +1,4 @@
-"""Add up what a tuning costs: CPUs, memory, the host's time, the neighbour, and what else got
-worse."""
+"""Add up the cost of a tuning: CPUs, memory, the host's time, the neighbour, and regressions."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _SHOWN_HERE = ("host CPU", "work per host CPU-second")
 
 @dataclass(frozen=True, slots=True)
 class SideCosts:
-    """Hold what one party pays in one place, against baseline. `interval` is "" where there is
+    """Hold the cost to one party in one place, against baseline. `interval` is "" if there is
     none."""
 
     place: str
@@ -34,7 +33,7 @@ class Cost:
     """Hold a tuning's costs. `takes`: CPUs and memory, in sentences. `neighbour_loss`: the largest
     share of its throughput that the neighbour lost, 0 if none was measured. `worse`: other metrics
     whose 95 % interval lies on the worse side, without a verdict; `largest`: maxima that stand out,
-    not tested. `risks`: None where the run has none recorded."""
+    not tested. `risks`: None if the run has none recorded."""
 
     takes: tuple[str, ...]
     side_costs: tuple[SideCosts, ...]
@@ -45,8 +44,8 @@ class Cost:
 
 
 def cost(view: View, tuning: str, xml: str | None, memory_mib: int | None) -> Cost:
-    """Return what `tuning` costs, as far as the run has measured or recorded it. `xml`: the domain
-    that it makes, of `memory_mib`, for the virtual machine that it is rolled out to."""
+    """Return the cost of `tuning`, as far as the run has measured or recorded it. `xml`: the domain
+    with the tuning, of `memory_mib`, for the virtual machine that it is rolled out to."""
     record = view.run.run.tunings.get(tuning)
     losses = [1 - item.estimate for item in _neighbours(view, tuning)]
     return Cost(
@@ -62,7 +61,7 @@ def cost(view: View, tuning: str, xml: str | None, memory_mib: int | None) -> Co
 
 
 def _neighbours(view: View, tuning: str) -> Iterator[Comparison]:
-    """Yield where the neighbour surely lost: its interval excludes no loss."""
+    """Yield the places where the neighbour certainly lost: its interval excludes no loss."""
     for place in view.places:
         for column in neighbour_columns(view, place):
             item = view.comparison(tuning, view.baseline, place, column)

@@ -1,8 +1,8 @@
 """Derive commands that turn one domain XML into another, for use on any domain.
 
-virt-xml takes a change as an XPath (`--xml`, since 4.0): it makes the elements that are missing,
-finds a vcpupin by its vCPU, and does nothing where all is so already. Devices, which another
-domain may have at other places, are found by what virt-xml finds them by.
+virt-xml takes a change as an XPath (`--xml`, since 4.0): it makes missing elements, finds a vcpupin
+by its vCPU, and does nothing if the change is already made. Devices, which another domain may have
+at other places, are found by virt-xml's own criteria.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ are a setting inside the guest."""
 _DEVICES_OWN = re.compile(
     r"@type|(source|serial|mac|alias|address|backingStore|link)(/.*)?|driver/@type|target/@dev"
 )
-"""The same of a disk or a network card, relative to it."""
+"""Likewise of a disk or a network card, relative to it."""
 
 _NAMED_OPTIONS = {
     "disk": ("driver.cache", "driver.io", "driver.iothread", "driver.queues", "driver.discard")
@@ -34,20 +34,20 @@ _NAMED_OPTIONS = {
     "network": ("driver.name", "driver.queues", "driver.packed", "model.type"),
     "controller": ("model", "driver.iothread", "driver.queues"),
 }
-"""Options that virt-xml has a name for; everything else goes by its XPath."""
+"""Options that virt-xml has a name for; all others are set by XPath."""
 
 
 _STEP = re.compile(r"(?:[^/\[]|\[[^\]]*\])+")
 """One step of a path; a condition may hold a slash."""
 
 _CHANGED = "Altered XML"
-"""Heads the difference that `virt-xml --print-diff` prints, if there is one."""
+"""Heading of the difference that `virt-xml --print-diff` prints, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """Describe a device that a tuning changes. `target`: its name before; `changes` have paths
-    relative to it; `after`: as the tuning has it."""
+    relative to it; `after`: the device with the tuning."""
 
     tag: str
     target: str
@@ -56,7 +56,7 @@ class Device:
 
 
 def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
-    """Return the domain XML that the run has of a tuning; None when it isn't there or is no XML."""
+    """Return the run's domain XML of a tuning; None if it is missing or not XML."""
     place = run.run.xml.get(tuning)
     if place is None:
         return None
@@ -69,7 +69,7 @@ def domain_text(run: LoadedRun, tuning: str, folder: Path) -> str | None:
 
 
 def domain_changes(before: str, after: str) -> list[XmlChange]:
-    """Return what a tuning changes in a domain outside of its devices."""
+    """Return a tuning's changes to a domain outside its devices."""
     return [
         change
         for change in changes(before, after)
@@ -98,7 +98,8 @@ def changed_devices(before: str, after: str) -> list[Device]:
 
 
 def new_format(before: str, after: str) -> str | None:
-    """Return the format that a tuning gives a disk's image, which no edit of the domain can do."""
+    """Return the format that a tuning gives a disk's image, which no edit of the domain can
+    change."""
     formats = (
         change.after
         for change in changes(before, after)
@@ -108,14 +109,14 @@ def new_format(before: str, after: str) -> str | None:
 
 
 def added_words(before: str, after: str) -> list[str]:
-    """Return what a tuning adds to the command line of the guest's kernel."""
+    """Return a tuning's additions to the command line of the guest's kernel."""
     old, new = ((parse(xml).findtext("./os/cmdline") or "").split() for xml in (before, after))
     return [word for word in new if word not in old]
 
 
 def edits(before: str, after: str) -> Iterator[Step]:
-    """Yield the steps that change a domain like `before` into one like `after`; of its disks the
-    last one, which is where workloads read and write (`changed_devices` names them all)."""
+    """Yield the steps that change a domain like `before` into one like `after`; of its disks only
+    the last one, which workloads read and write (`changed_devices` names them all)."""
     before, after = _in_kib(before), _in_kib(after)
     if general := domain_changes(before, after):
         words = [word for option in _xpath_options(general, after) for word in ("--xml", option)]
@@ -149,8 +150,8 @@ def live_pins(before: str, after: str) -> list[Command]:
 
 
 def fragment(before: str, after: str) -> str:
-    """Return the elements that a tuning changes, as it has them, for `virsh edit`; of devices only
-    what is changed and what tells which one it is."""
+    """Return the changed elements with the tuning's values, for `virsh edit`; of devices only the
+    changes and the identifying part."""
     blocks: dict[str, str] = {}
     root = parse(after)
     for change in domain_changes(before, after):
@@ -179,7 +180,7 @@ def _devices(xml: str) -> dict[str, etree._Element]:
 
 
 _DEVICE = re.compile(r"devices/(disk|interface|controller|channel|console|serial|emulator)\b.*")
-"""Devices that are compared one by one, and those that are how labctl talks to its guest."""
+"""Devices that are compared one by one, and those that labctl uses to talk to its guest."""
 
 
 def _with_serial(
@@ -192,7 +193,7 @@ def _with_serial(
 
 
 def _in_kib(xml: str) -> str:
-    """Return sizes as libvirt itself writes them: a page of "2 M" would not be found again."""
+    """Return sizes in libvirt's own notation: a page of "2 M" would not be found again."""
     root = parse(xml)
     for element in root.iter("page", "cell"):
         key = "size" if element.tag == "page" else "memory"
@@ -218,7 +219,7 @@ def _pretty(element: etree._Element) -> str:
 
 def _step(title: str, action: Sequence[str], words: Sequence[str], unless: str = "") -> Step:
     """Return a step. `unless`: text in the domain's XML if there is nothing to do; virt-xml detects
-    most by itself."""
+    most cases by itself."""
     argv = ("virt-xml", DOMAIN, *action, "--print-diff", "--define", *words)
     asked = Done(("virsh", "dumpxml", "--inactive", DOMAIN), unless) if unless else None
     return Step(
@@ -264,7 +265,7 @@ def _device_options(kind: str, inside: Iterable[XmlChange]) -> list[str]:
         if name in _NAMED_OPTIONS[kind] and change.after is not None:
             options.append(f"{name}={change.after}")
         elif kind == "controller" and not change.path.startswith("driver/"):
-            continue  # its type and index, which --add-device gives it
+            continue  # its type and index, which --add-device sets
         elif change.after:
             path = _option(change.path)
             options += [f"xpath{number}.set={path}", f"xpath{number}.value={change.after}"]
@@ -276,7 +277,7 @@ def _device_options(kind: str, inside: Iterable[XmlChange]) -> list[str]:
 
 
 def _xpath_options(general: Iterable[XmlChange], after: str) -> list[str]:
-    """Return values of `--xml`. What vanishes as a whole is deleted as a whole."""
+    """Return values of `--xml`. An element that disappears completely is deleted as a whole."""
     root = parse(after)
     options: dict[str, None] = {}
     for change in general:
@@ -301,13 +302,13 @@ def _at(root: etree._Element, steps: Iterable[str]) -> etree._Element | None:
 
 
 def _option(path: str) -> str:
-    """Return an XPath inside of an option's value, where virt-xml takes quotes for its own."""
+    """Return an XPath within an option's value, where virt-xml interprets quotes."""
     return "./" + path.replace("'", "\\'")
 
 
 def _removal(path: str, root: etree._Element) -> str:
-    """Return the outermost of the path's elements that `root` has no more; else the attribute is
-    emptied, which virt-xml takes for its removal."""
+    """Return the outermost of the path's elements that `root` no longer has; else the attribute is
+    emptied, which virt-xml treats as its removal."""
     steps = [step for step in _STEP.findall(path) if not step.startswith("@")]
     for number in range(1, len(steps) + 1):
         if _at(root, steps[:number]) is None:

@@ -30,10 +30,10 @@ from labctl.rollout.steps import (
 )
 from labctl.store.jsonfile import check_folder, refuse_foreign_link, write_bytes, write_output
 
-# Write a tuning's steps as Ansible tasks, for a play that runs where the steps belong.
+# Write a tuning's steps as Ansible tasks, for a play on the step's machine.
 #
-# Only modules that come with ansible-core, because community.libvirt can define whole domains but
-# not change parts of one. Each task can be run again: it changes nothing that is as it should be.
+# Only modules of ansible-core, because community.libvirt can define whole domains but not change
+# parts of one. Each task can be run again: it changes nothing that is already correct.
 
 
 _DOMAIN = "{{ labctl_domain }}"
@@ -45,11 +45,10 @@ Task = dict[str, object]
 def tasks(
     name: str, steps: Sequence[Step], *, domain: str, disk: str, vcpus: int | None, tuning: str
 ) -> str:
-    """Return a YAML file of tasks, in one block whose variables say which domain and disk are
-    meant.
+    """Return a YAML file of tasks, in one block whose variables name the domain and the disk.
 
-    `vcpus`: what the domain must have for the steps to make sense; None: any number. With a domain
-    its XML is kept before it is changed.
+    `vcpus`: the domain's required number; None: any number. With a domain its XML is saved before
+    it is changed.
     """
     on_domain = any(command.edits_domain for step in steps for command in step.commands)
     variables = {"labctl_domain": domain, "labctl_disk": disk} if on_domain else {}
@@ -67,7 +66,7 @@ def tasks(
     written: str = yaml.dump(
         [outer],
         Dumper=_Dumper,
-        width=4096,  # a folded command can't be compared with the shell's
+        width=4096,  # a folded command cannot be compared with the shell's
         explicit_start=True,
         allow_unicode=True,
         sort_keys=False,
@@ -82,7 +81,7 @@ class _Block(str):
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML brings no types
-    """Writes lists as Ansible's own examples have them: indented below their key."""
+    """Write lists as in Ansible's own examples: indented below their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, indentless=False)
@@ -193,7 +192,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    """Return text that Ansible's templates leave as it is."""
+    """Return text that Ansible's templates leave unchanged."""
     return re.sub(r"\{[{%#]", lambda found: "{{ '" + found.group() + "' }}", text)
 
 
@@ -206,21 +205,21 @@ UNNAMED = "NAME"
 """Placeholder for a domain without a name."""
 
 _END = "LABCTL-END"
-"""Ends a file in a script; the template has it as well."""
+"""End marker of a file in a script; the template has it as well."""
 
 _FORBIDDEN = set("/{}\n\r\t\0\"'`$\\")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Name the domain and the disk that the steps are for; None: not given, so a placeholder or the
-    measured guest's own disk."""
+    """Name the domain and the disk of the steps; None: not given, so a placeholder or the measured
+    guest's own disk."""
 
     domain: str | None = None
     disk: str | None = None
 
     def check(self) -> None:
-        """Raise UsageError for a name that no domain has and no script should hold."""
+        """Raise UsageError for a name that no domain can have and no script should contain."""
         for what, name in (("domain", self.domain), ("disk", self.disk)):
             if name is None:
                 continue
@@ -232,7 +231,7 @@ class Names:
 
 
 def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
-    """Return a shell script that applies what belongs to `machine`; "" when nothing does."""
+    """Return a shell script with the steps on `machine`; "" if there are none."""
     steps = advised.rollout.at(machine)
     if not steps:
         return ""
@@ -254,7 +253,7 @@ def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> 
 
 
 def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) -> str:
-    """Return the same as Ansible tasks; "" when nothing belongs to `machine`."""
+    """Return the same as Ansible tasks; "" if there are none for `machine`."""
     steps = advised.rollout.at(machine)
     if not steps:
         return ""
@@ -269,8 +268,8 @@ def ansible(advice: Advice, advised: Advised, names: Names, machine: Machine) ->
 
 
 def card_text(advice: Advice, names: Names) -> str:
-    """Return the rollout card as markdown. Raises UsageError when nothing is advised, or nothing
-    of it may be applied."""
+    """Return the rollout card as markdown. Raises UsageError if nothing is advised, or none of it
+    may be applied."""
     if advice.card is None and advice.advised:
         first = advice.advised[0]
         refuse(first.tuning, first.rollout.refused)
@@ -296,8 +295,8 @@ def write_card(target: Path, advice: Advice, names: Names) -> None:
 
 
 def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
-    """Write the card, and a folder for each advised tuning; returns the files. Raises UsageError
-    when nothing is advised, the folder can't be made, or is another user's link."""
+    """Write the card, and a folder for each advised tuning; return the files. Raises UsageError if
+    nothing is advised, the folder cannot be made, or is another user's link."""
     card = card_text(advice, names)
     refuse_foreign_link(folder)
     try:
@@ -353,7 +352,7 @@ def _one_line(text: object) -> str:
 
 
 def _prose(text: object) -> str:
-    """Return a line of Markdown that shows `text` as it is: no HTML, no links, no pictures, no
+    """Return a line of Markdown that shows `text` literally: no HTML, no links, no pictures, no
     code."""
     escaped = _one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]])", r"\\\1", escaped)
@@ -372,11 +371,11 @@ def _in_script(command: Command) -> str:
     return command.shell(SHELL_DOMAIN, SHELL_DISK)
 
 
-# Write the advice for programs. docs/advice.md documents its shape.
+# Write the advice for programs. docs/advice.md documents its format.
 
 
 SCHEMA = 3
-"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+"""Version of the format: raised when a key is removed or changes its meaning; not for new keys."""
 
 
 def advice_json(advice: Advice, names: Names) -> dict[str, object]:

@@ -29,10 +29,10 @@ class Pins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualMachine:
-    """Describe the virtual machine that a tuning is rolled out to. `memory_mib` is None where it
-    isn't known; `pins` makes the plan of a strategy and so many iothreads, for `host`; `xml`: its
-    domain, None where only its size is known; `here` is the present host in words where it isn't
-    the one that was measured."""
+    """Describe the virtual machine that a tuning is rolled out to. `memory_mib` is None if it is
+    unknown; `pins` makes the plan of a strategy and so many iothreads, for `host`; `xml`: its
+    domain, None if only its size is known; `here` is the present host in words if it is not the
+    measured one."""
 
     vcpus: int
     memory_mib: int | None
@@ -43,11 +43,11 @@ class VirtualMachine:
 
 
 _MOST_DIGITS = 3
-"""Digits of a number of iothreads: a run folder may come from anywhere."""
+"""Maximum digits of a number of iothreads: a run folder may come from anywhere."""
 
 
 class UnfitError(Exception):
-    """Say why a tuning's domain can't be fitted to another size; the text is a clause."""
+    """Report why a tuning's domain cannot be fitted to another size; the text is a clause."""
 
 
 def iothreads_of(xml: str) -> int:
@@ -60,8 +60,8 @@ def fitted(xml: str, measured_vcpus: int, choice: PinChoice, pins: Pins) -> str:
     """Return a measured guest's domain with as many vCPUs as `pins` has, pinned as these say.
 
     `choice` is what the tuning pins by plan. CPUs that a tuning names itself stay, and are given to
-    every vCPU where every vCPU had them. Raises UnfitError where the domain names single vCPUs in a
-    way that no number of vCPUs follows from.
+    every vCPU if every vCPU had them. Raises UnfitError if the domain names single vCPUs in a way
+    that does not extend to another number.
     """
     if measured_vcpus > MOST_CPUS:
         raise UnfitError(f"the run says that {measured_vcpus} vCPUs were measured")

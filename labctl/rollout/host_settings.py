@@ -1,4 +1,4 @@
-"""Make settings outside the domain's XML last, on the host and inside the guest."""
+"""Make settings outside the domain's XML permanent, on the host and inside the guest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SYSFS = {
     "ksm": "/sys/kernel/mm/ksm/run",
     _HALT_POLL: "/sys/module/kvm/parameters/halt_poll_ns",
 }
-"""Knob of the host, as tunings name it, to where it is."""
+"""Knob of the host, by its name in tunings, to its path."""
 
 BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
 """Knobs that are words of the kernel's command line."""
@@ -48,7 +48,7 @@ BOOT = ("mitigations", "isolcpus", "nohz_full", "rcu_nocbs")
 _LATENCY = "cpu-dma-latency"
 _SPECIAL = ("tuned", "c-states", _LATENCY, "workqueues", "irq-affinity")
 KNOBS = (*_SYSCTL, *_SYSFS, *BOOT, *_SPECIAL)
-"""The knobs that can be made to last; a test holds this list to labctl.host's."""
+"""Knobs that can be made permanent; a test compares this list with labctl.host's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Cpus:
 def host_steps(
     tuning: str, host: Mapping[str, str], command_line: Sequence[str], cpus: Cpus
 ) -> Iterator[Step]:
-    """Yield what a tuning needs of the host: knobs to their values, words of its kernel's
+    """Yield the steps for a tuning's host settings: knobs to their values, words of its kernel's
     `command_line`.
 
     Knobs that `not_lasting` names are left out.
@@ -81,7 +81,7 @@ def host_steps(
     if words:
         yield _command_line(tuning, words, Machine.HOST)
     if "tuned" in host:
-        # First: a profile sets what single knobs may mean to set differently.
+        # First, because single knobs may override the profile.
         yield from _own_profile(host["tuned"], cpus)
         yield _tuned(host["tuned"], Machine.HOST)
     if settings := {_SYSCTL[name]: host[name] for name in _SYSCTL if name in host}:
@@ -110,7 +110,7 @@ def host_steps(
 
 
 def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
-    """Return the knobs without a known step, or for which the run has not recorded enough."""
+    """Return the knobs without a known step, or without enough data in the run."""
     unknown = {name for name in host if name not in KNOBS}
     if not cpus.online:
         unknown |= {"workqueues", "irq-affinity"}
@@ -121,7 +121,8 @@ def not_lasting(host: Mapping[str, str], cpus: Cpus) -> list[str]:
 
 
 def guest_steps(tuning: str, guest: RecordedGuest, words: Sequence[str]) -> Iterator[Step]:
-    """Yield what a tuning sets inside the guest; `words` are those of its kernel's command line."""
+    """Yield the steps for a tuning's settings inside the guest; `words` are those of its kernel's
+    command line."""
     if words:
         yield _command_line(tuning, words, Machine.GUEST)
     if guest.tuned:
@@ -147,7 +148,7 @@ def guest_steps(tuning: str, guest: RecordedGuest, words: Sequence[str]) -> Iter
 
 
 def _command_line(tuning: str, words: Sequence[str], machine: Machine) -> Step:
-    """Set it through GRUB as Debian and Ubuntu set it up; elsewhere a note names grubby."""
+    """Set it through GRUB as Debian and Ubuntu configure it; elsewhere a note names grubby."""
     line = " ".join(words)
     return Step(
         title=f"Boot the {machine}'s kernel with '{line}'",
@@ -177,7 +178,7 @@ def _sysctl(tuning: str, settings: Mapping[str, str]) -> Step:
 def _own_profile(profile: str, cpus: Cpus) -> Iterator[Step]:
     """Install a profile of labctl's own where tuned looks for it."""
     try:
-        # Of a name that leads elsewhere Jinja says as well that there is none.
+        # For a name that leads elsewhere Jinja also reports that there is none.
         template = lab_template_environment("tuned", escapes=False).get_template(
             f"{profile}/tuned.conf.j2"
         )
@@ -200,7 +201,7 @@ _LINK_PROFILE = (
 
 
 def _idle_states(tuning: str, value: str) -> Step:
-    """cpupower-idle-set(1): -D switches off what takes its number of microseconds or more."""
+    """cpupower-idle-set(1): -D disables states with a latency of that many microseconds or more."""
     action = "--enable-all" if value == "all" else f"--disable-by-latency {int(value) + 1}"
     return _service(
         title="Allow all idle states" if value == "all" else f"Allow idle states up to {value} µs",
@@ -212,14 +213,14 @@ def _idle_states(tuning: str, value: str) -> Step:
 
 
 def _held_latency(tuning: str, value: str) -> Step:
-    """Hold the limit while the block runs: the kernel keeps it while the device is open. As text it
-    is hexadecimal, and longer than the four bytes that are taken for a number (kernel/power/qos.c).
-    """
+    """Hold the limit while the service runs: the kernel keeps it while the device is open. As text
+    it is hexadecimal, and longer than the four bytes that count as a number
+    (kernel/power/qos.c)."""
     hold = f"exec 3>/dev/cpu_dma_latency && echo 0x{int(value):08x} >&3 && exec sleep infinity"
     return _service(
         title=f"Limit the wake-up latency of idle CPUs to {value} µs",
         tuning=tuning,
-        # Beside the idle states': one tuning may set both.
+        # Apart from the idle states' unit: one tuning may set both.
         unit=f"labctl-{tuning}-latency.service",
         service=f"ExecStart=/bin/sh -c '{hold}'\n",
     )
@@ -244,7 +245,7 @@ def _service(*, title: str, tuning: str, unit: str, service: str) -> Step:
 
 
 def _mask(cpus: CpuSet) -> str:
-    """Write a mask as the kernel does: hexadecimal, a comma before each 32 bits."""
+    """Return a mask in the kernel's format: hexadecimal, a comma before each 32 bits."""
     bits = sum(1 << cpu for cpu in cpus)
     words: list[int] = []
     while bits or not words:
@@ -271,8 +272,8 @@ def _tuned(profile: str, machine: Machine) -> Step:
 
 
 def _written_at_boot(tuning: str, files: Mapping[str, str], machine: Machine) -> Step:
-    """Return files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: what can't be
-    written, because a kernel lacks it or has it so anyway, stops nothing else)."""
+    """Return files of /sys, which systemd-tmpfiles(8) writes at each boot (`w-`: a failed write,
+    because a kernel lacks the file or has the value anyway, does not stop the others)."""
     path = f"/etc/tmpfiles.d/{_PREFIX}{tuning}.conf"
     lines = [f"w- {name} - - - - {value}\n" for name, value in files.items()]
     return Step(

@@ -1,4 +1,4 @@
-"""List every step that gives a tuning to the user's own domain."""
+"""List every step that applies a tuning to the user's own domain."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from labctl.rollout.host_settings import BOOT, Cpus, guest_steps, host_steps, no
 from labctl.rollout.steps import Command, Machine, Step
 from labctl.store.records.run_record import RecordedTuning
 
-# Hold what a run says of a tuning against the grammar of each setting before a command, a file or
-# a script is made of it: run folders come from anywhere, and root carries out what is advised.
+# Check a run's record of a tuning against the grammar of each setting before a command, a file or a
+# script is made from it: run folders come from anywhere, and root executes the advice.
 
 
 _SHOWN = 60
@@ -54,7 +54,8 @@ _DOMAIN = named(
     rf"|memoryBacking|numatune){_CONDITION}{_STEPS}",
     "a part of a domain that tunings change",
 )
-"""Nothing that names a file or a program (`emulator`, `loader`, a device's source) is among it."""
+"""Elements that name no file or program (`emulator`, `loader`, a device's source are not
+included)."""
 
 _DEVICE = named(
     rf"@model|(driver|model|target){_CONDITION}{_STEPS}", "a part of a device that tunings change"
@@ -154,13 +155,13 @@ _WEIGHT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSteps:
-    """Hold the steps of a tuning. `host`: knobs of the host that are in force without a reboot,
-    with their values; `cpus`: those that they are for. `fragment`: the domain's changed elements.
-    `live`: commands that pin a running domain's threads without a restart, in part. `vcpus`: what
-    the domain must have; None: any number. `disk`: the measured guest's name of the disk that is
-    changed. `notes`: what to mind. `xml`: the domain that the tuning makes of the measured guest,
-    with the machine's pins; None where the run has none. `refused`: why it must not be applied to
-    that machine, with the remedy; there are no steps then."""
+    """Hold the steps of a tuning. `host`: knobs of the host that take effect without a reboot, with
+    their values; `cpus`: the CPUs for them. `fragment`: the domain's changed elements. `live`:
+    commands that pin a running domain's threads without a restart, in part. `vcpus`: the domain's
+    required number; None: any number. `disk`: the measured guest's name of the changed disk.
+    `notes`: cautions. `xml`: the measured guest's domain with the tuning, with the machine's pins;
+    None if the run has none. `refused`: why it must not be applied to that machine, with the
+    remedy; there are no steps then."""
 
     steps: tuple[Step, ...]
     host: tuple[tuple[str, str], ...]
@@ -176,7 +177,7 @@ class RolloutSteps:
 
     @property
     def why_refused(self) -> str:
-        """Return why it must not be applied, as a clause; "" where it may be."""
+        """Return why it must not be applied, as a clause; "" if it may be."""
         return "; ".join(problem.text for problem in self.refused)
 
     @property
@@ -190,10 +191,10 @@ class RolloutSteps:
 def rollout_steps(
     view: View, tuning: str, folder: Path, machine: VirtualMachine | None = None
 ) -> RolloutSteps:
-    """Return how to apply `tuning`, as far as the run in `folder` has recorded what it is.
+    """Return how to apply `tuning`, as far as the run in `folder` has recorded it.
 
-    Where `machine` is given, pins and numbers of vCPUs fit that one, else the measured guest.
-    Raises UsageError where the run says of it what no tuning can be.
+    If `machine` is given, pins and numbers of vCPUs fit that one, else the measured guest. Raises
+    UsageError if the run's record of it is impossible for a tuning.
     """
     before, after = (domain_text(view.run, name, folder) for name in (view.baseline, tuning))
     recorded = view.run.run.tunings
@@ -289,9 +290,9 @@ def _refused(
     machine: VirtualMachine | None,
     runtime_us: str | None,
 ) -> tuple[PinProblem, ...]:
-    """Return why the domain that the tuning makes must not run: what a sweep would refuse there. On
-    the machine's host, else on the measured one as the run recorded it: run folders come from
-    anywhere. `runtime_us`: sched_rt_runtime_us where the tuning sets it."""
+    """Return why the tuning's domain must not run: the refusals of a sweep there. On the machine's
+    host, else on the measured one as the run recorded it, because run folders come from anywhere.
+    `runtime_us`: sched_rt_runtime_us if the tuning sets it."""
     if xml is None:
         return ()
     if machine is None:
@@ -305,7 +306,7 @@ def _refused(
 
 
 def _measured_host(view: View, settings: RecordedTuning, xml: str) -> HostCpus:
-    """Return the CPUs of the measured host; where the run has not recorded them, those that the
+    """Return the CPUs of the measured host; if the run has not recorded them, those that the
     domain's pins name."""
     plan, facts = view.run.run.pins_of(settings.pin.strategy).data, view.run.run.host
     online = _recorded_cpus(plan.online) or _recorded_cpus(facts.get("cpus_online"))
@@ -333,7 +334,7 @@ def _recorded_cpus(text: object) -> CpuSet:
 
 
 def _added(host: Mapping[str, object], former: Mapping[str, object]) -> dict[str, str]:
-    """Knobs that the tuning sets otherwise than baseline."""
+    """Return knobs that the tuning sets differently from baseline."""
     return {
         name: str(value)
         for name, value in host.items()
@@ -375,7 +376,7 @@ def _cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) 
 
 def _vhost_cpus(view: View, settings: RecordedTuning, machine: VirtualMachine | None) -> CpuSet:
     """Return the CPUs that vhost's workers are pinned to, by a plan for the machine or as the run
-    has recorded them; none where they are free."""
+    has recorded them; none if they are free."""
     pin = settings.pin
     if pin.vhost != PLAN:
         return _recorded_cpus(pin.vhost)

@@ -1,4 +1,4 @@
-"""List what applying a tuning takes, step by step: edits of a domain, files, commands.
+"""List the steps of applying a tuning: edits of a domain, files, commands.
 
 The same steps are shown, written as a shell script and written as Ansible tasks.
 """
@@ -12,11 +12,11 @@ from enum import StrEnum
 
 DOMAIN = "@domain@"
 DISK = "@disk@"
-"""Stand in a command for the name of the domain, and the target of the disk, to be tuned."""
+"""Placeholders in a command for the name of the domain, and the target of the disk, to tune."""
 
 SHELL_DOMAIN = "${domain}"
 SHELL_DISK = "${disk}"
-"""The same in a script: its variables."""
+"""Likewise in a script: its variables."""
 
 
 class Machine(StrEnum):
@@ -25,7 +25,7 @@ class Machine(StrEnum):
 
 
 class InForce(StrEnum):
-    """Say when a step takes effect."""
+    """Time when a step takes effect."""
 
     AT_ONCE = "at once"
     GUEST_START = "after the next start of the guest (a reboot inside it is not enough)"
@@ -75,7 +75,7 @@ class TextFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Write a file, if there is one, then run commands. With a file the commands only make its
-    content take effect: where the file exists already they do nothing."""
+    content take effect: if the file exists already they do nothing."""
 
     title: str
     machine: Machine
@@ -85,7 +85,7 @@ class Step:
 
 
 def backup_path(domain: str, tuning: str) -> str:
-    """Return where a domain's XML is kept as it was before."""
+    """Return the path of the backup of a domain's XML."""
     return f"/var/backups/{domain}-before-{tuning}.xml"
 
 
@@ -95,7 +95,7 @@ def filled(argv: Sequence[str], domain: str, disk: str) -> list[str]:
 
 
 def _joined(argv: Sequence[str]) -> str:
-    """Return one `--xml …` a line: a domain's changes are many."""
+    """Return one `--xml …` per line, because a domain's changes are many."""
     lines = [""]
     for word in argv:
         if word == "--xml" and lines[-1]:
@@ -105,8 +105,8 @@ def _joined(argv: Sequence[str]) -> str:
 
 
 def quoted(word: str) -> str:
-    """Return a word for sh(1). In double quotes what has a variable of ours, and an XPath, which
-    has apostrophes; else as shlex does it."""
+    """Return a word for sh(1). In double quotes if it contains a variable of ours or an XPath,
+    which has apostrophes; else quoted by shlex."""
     plain = word.replace(SHELL_DOMAIN, "").replace(SHELL_DISK, "")
     harmless = not set(plain.replace("\\'", "'")) & set('"$`\\!\n')
     if harmless and ("'" in plain or plain != word):

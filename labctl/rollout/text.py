@@ -1,4 +1,4 @@
-"""Show the advice in a terminal: what to do first, then why, at what cost, and how."""
+"""Show the advice in a terminal: first the action, then its reason, cost, and steps."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _print_steps(console: Console, advice: Advice, advised: Advised, names: Name
 
 
 def print_rollout(console: Console, tuning: str, rollout: RolloutSteps, names: Names) -> None:
-    """Print each step of a tuning with its commands, and what to mind."""
+    """Print each step of a tuning with its commands, and the cautions."""
     domain, disk = names.domain or UNNAMED, names.disk or rollout.disk
     if rollout.fragment:
         backup = backup_path(domain, tuning)
@@ -151,7 +151,7 @@ def _print_commands(console: Console, commands: Sequence[Command], domain: str, 
 
 
 def _print_code(console: Console, code: str, indent: int = 2) -> None:
-    """Never folded: it is there to be copied."""
+    """Print code unfolded, so that it can be copied."""
     for line in printable(code).splitlines():
         console.print(Text(" " * indent + line), soft_wrap=True)
 
@@ -181,5 +181,5 @@ def _indented(line: str, style: str = "") -> Padding:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Never markup: what a run folder holds might look like it."""
+    """Return text without markup: a run folder's contents might look like it."""
     return Text(printable(text), style=style)

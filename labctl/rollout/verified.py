@@ -1,5 +1,5 @@
 """Compare advice with a fresh measurement of it. The two are never pooled (METHOD 22): the first
-estimate chose the tuning, so it is likely too large; only the fresh one says what to expect."""
+estimate chose the tuning, so it is likely too large; only the fresh one shows what to expect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from labctl.store.run_folder import LoadedRun
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Name a fact that the advice rests on and that has changed."""
+    """Name a fact that the advice depends on and that has changed."""
 
     name: str
     then: str
@@ -36,7 +36,7 @@ class Moved:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """Hold the verification. `confirmed`: the fresh run improves wherever the first one did, and
-    shows anew that no other place loses more than the study allows."""
+    shows again that no other place loses more than the study allows."""
 
     run: str
     fresh_run: str
@@ -51,7 +51,7 @@ class Verified:
 def verified(
     first: LoadedRun, advised: Advised, fresh: LoadedRun, judgement: Judgement
 ) -> Verified:
-    """Return what a fresh run says of advice that came from another."""
+    """Return the result of a fresh run on the advice from another."""
     pairs = pairs_of(advised.judged, advised.tuning, judgement.standings)
     boots = min((pair.fresh.boots for pair in pairs if pair.fresh), default=0)
     confirmed = bool(pairs) and all(pair.stands for pair in pairs) and boots >= FEWEST_BOOTS
