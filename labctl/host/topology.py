@@ -1,7 +1,7 @@
 """Read the host's CPUs from sysfs: cores, caches, nodes, and which of them labctl may use.
 
-Why not libvirt's capabilities: libvirt reads the same files, leaves out offline CPUs, kinds of
-cores and isolation, and needs a connection. A copy of another machine's sysfs will do here.
+libvirt's capabilities are not used: libvirt reads the same files, leaves out offline CPUs, kinds of
+cores and isolation, and needs a connection. A copy of another machine's sysfs works here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PERFORMANCE = "performance"
 EFFICIENT = "efficient"
 LOW_POWER = "low-power"
 _KINDS = {"cpu_core": PERFORMANCE, "cpu_atom": EFFICIENT, "cpu_lowpower": LOW_POWER}
-"""A hybrid x86 host has a PMU per kind of core, whose folder lists its CPUs
+"""PMUs of the kinds of cores: a hybrid x86 host has one per kind, whose folder lists its CPUs
 (Documentation/admin-guide/perf and arch/x86/events/intel/core.c in the kernel's tree)."""
 
 
@@ -32,8 +32,8 @@ class Cpu:
     """Describe one logical CPU. An offline one has no place in the topology: its fields are the
     defaults.
 
-    `l3` is the lowest CPU of those that share its level 3 cache, None where the kernel tells of
-    none. `kind` is PERFORMANCE, EFFICIENT or LOW_POWER on a hybrid x86 host, "" elsewhere.
+    `l3` is the lowest CPU of those that share its level 3 cache, None if the kernel reports none.
+    `kind` is PERFORMANCE, EFFICIENT or LOW_POWER on a hybrid x86 host, "" elsewhere.
     """
 
     number: int
@@ -41,13 +41,13 @@ class Cpu:
     package: int = 0
     core: int = 0
     siblings: CpuSet = frozenset()
-    """The hardware threads of its core, itself included."""
+    """The hardware threads of its core, including itself."""
     l3: int | None = None
     node: int = 0
     kind: str = ""
 
 
-# Without slots: the cached properties, which a plan for 1,024 CPUs needs, live in __dict__.
+# Without slots: the cached properties, needed by a plan for 1,024 CPUs, live in __dict__.
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """Describe the host's CPUs. `allowed`: those that this process's affinity and cpuset permit,
@@ -60,7 +60,7 @@ class Topology:
     """NUMA nodes that have memory."""
     isolated: CpuSet = frozenset()
     """CPUs that the kernel's scheduler leaves alone (isolcpus=) and that threads of ours may be
-    pinned to: commonly not `allowed`, for every process starts without them."""
+    pinned to: commonly not `allowed`, because every process starts without them."""
 
     @cached_property
     def present(self) -> CpuSet:
@@ -89,7 +89,7 @@ class Topology:
         return self._by_number[number]
 
     def without(self, cpus: CpuSet) -> Topology:
-        """Return the same host with `cpus` kept from labctl's use."""
+        """Return the same host without `cpus` for labctl's use."""
         if not cpus:
             return self
         return replace(self, allowed=self.allowed - cpus, isolated=self.isolated - cpus)
@@ -97,8 +97,8 @@ class Topology:
     def cores(self, cpus: CpuSet) -> tuple[CpuSet, ...]:
         """Group `cpus` by core, ordered by the lowest CPU of each.
 
-        Firmware has been seen to lie about siblings: no CPU is in two cores here, no core on two
-        nodes, in two packages or below two caches of level 3.
+        Firmware has been seen to report wrong siblings, so here no CPU is in two cores, and no core
+        on two nodes, in two packages or below two caches of level 3.
         """
         cores: list[CpuSet] = []
         left = set(cpus)
@@ -163,7 +163,8 @@ def read_topology(root: Path = SYS, *, allowed: CpuSet | None = None) -> Topolog
 
 
 def read_rt_runtime_us(root: Path = Path("/proc")) -> int:
-    """Return how much of each second real-time threads may take, in microseconds; -1: all of it.
+    """Return the share of each second that real-time threads may take, in microseconds; -1: no
+    limit.
 
     sched(7), "Limiting the CPU usage of real-time and deadline processes".
     """
@@ -174,8 +175,8 @@ def _reachable(affinity: CpuSet, isolated: CpuSet, online: CpuSet) -> CpuSet:
     """Return the CPUs that a thread of ours may be pinned to.
 
     With isolcpus= init starts without the isolated CPUs (kernel/sched/core.c, sched_init_smp()),
-    and so does every process, while its cpuset has them. An affinity narrower than that is
-    somebody's wish.
+    and so does every process, although its cpuset has them. A narrower affinity is someone's
+    choice.
     """
     if isolated <= affinity:
         return affinity
@@ -183,13 +184,13 @@ def _reachable(affinity: CpuSet, isolated: CpuSet, online: CpuSet) -> CpuSet:
 
     def widen() -> None:
         try:
-            # The kernel cuts the mask to the cpuset (sched_setaffinity(2), "Notes").
+            # The kernel reduces the mask to the cpuset (sched_setaffinity(2), "Notes").
             os.sched_setaffinity(0, online)
         except OSError:
             return
         cpuset.update(os.sched_getaffinity(0))
 
-    # Affinity is a thread's own: that of the others stays as it is.
+    # Affinity is per thread: that of the others stays unchanged.
     thread = threading.Thread(target=widen)
     thread.start()
     thread.join()
@@ -226,8 +227,7 @@ def _read_cpus(
 
 
 def _l3(folder: Path) -> CpuSet:
-    """Return the CPUs that share a CPU's level 3 cache, itself included; empty where it has
-    none."""
+    """Return the CPUs that share a CPU's level 3 cache, including itself; empty if it has none."""
     for index in sorted(folder.glob("cache/index[0-9]*"), reverse=True):
         if _number(index / "level", default=0) == 3:
             return _cpus(index / "shared_cpu_list", default=frozenset())

@@ -1,7 +1,7 @@
-"""Find which of ftrace's tracers a kernel has: the running one by its own word, any by how it was
-built.
+"""Find which of ftrace's tracers a kernel has: the running kernel from tracefs, any kernel from its
+configuration.
 
-A tracer is there if its option is (kernel/trace/Kconfig): none of them is a module.
+A tracer exists if its option is set (kernel/trace/Kconfig): none of them is a module.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from labctl.base.process import Deadline, run
 
 
 def config_paths(release: str) -> list[str]:
-    """Return where a kernel's configuration may be: its own copy, then the distribution's."""
+    """Return the possible paths of a kernel's configuration: its own copy, then the
+    distribution's."""
     return ["/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config"]
 
 
 def read_config(release: str, root: Path = Path("/")) -> str | None:
-    """Return the configuration of the kernel of that release as text, None where there is none."""
+    """Return the configuration of the kernel of that release as text, None if there is none."""
     for path in config_paths(release):
         try:
             data = (root / path.lstrip("/")).read_bytes()
@@ -36,13 +37,14 @@ def read_config(release: str, root: Path = Path("/")) -> str | None:
 
 
 def config_digest(config: str) -> str:
-    """Return SHA-256 of what a configuration sets, its comments (they may hold paths) left out."""
+    """Return SHA-256 of a configuration's settings, without its comments (they may contain
+    paths)."""
     options = re.findall(r"^(?:CONFIG_\w+=.*|# CONFIG_\w+ is not set)$", config, re.MULTILINE)
     return hashlib.sha256("\n".join(sorted(options)).encode()).hexdigest()
 
 
 def config_value(config: str, option: str) -> str:
-    """Return the value of an option ("y", "m", "250"); "n" when it isn't set."""
+    """Return the value of an option ("y", "m", "250"); "n" if it is not set."""
     found = re.search(rf"^{re.escape(option)}=(.*)$", config, re.MULTILINE)
     return found.group(1).strip('"') if found else "n"
 
@@ -52,7 +54,7 @@ OPTIONS = {
     "osnoise": "CONFIG_OSNOISE_TRACER",
     "timerlat": "CONFIG_TIMERLAT_TRACER",
 }
-"""Tracers by their names to the options that bring them."""
+"""Tracers by their names to their kernel options."""
 
 _MOUNTED = (TRACEFS, "/sys/kernel/debug/tracing")
 _AVAILABLE = "available_tracers"
@@ -65,8 +67,8 @@ def is_built_with(config: str, tracer: str) -> bool:
 
 
 def has_tracer(tracer: str, root: Path = Path("/")) -> bool | None:
-    """Return whether the running kernel does; None where nothing tells. Changes nothing: where
-    tracefs isn't mounted it is for the moment of looking, and for nobody else."""
+    """Return whether the running kernel has it; None if that is unknown. Changes nothing: if
+    tracefs is not mounted, it is mounted for the moment of reading, and invisible to others."""
     for folder in _MOUNTED:
         listed = _text(root, f"{folder}/{_AVAILABLE}")
         if listed is not None:
@@ -93,7 +95,7 @@ def _has_privately(tracer: str) -> bool | None:
     return tracer in listed.stdout.split()
 
 
-# Find which of TCP's congestion controls this host's kernel has, built in or as a module.
+# Find which TCP congestion controls this host's kernel has, built in or as a module.
 
 
 _ALGORITHMS = "proc/sys/net/ipv4/tcp_available_congestion_control"
@@ -102,8 +104,8 @@ _FOLDER = "kernel/net/ipv4"
 
 
 def has_congestion_control(name: str, root: Path = Path("/")) -> bool | None:
-    """Return whether programs of root can have it: the kernel loads the module `tcp_NAME` when one
-    asks for it (tcp_set_congestion_control in net/ipv4/tcp_cong.c). None where nothing tells."""
+    """Return whether programs of root can use it: the kernel loads the module `tcp_NAME` on request
+    (tcp_set_congestion_control in net/ipv4/tcp_cong.c). None if that is unknown."""
     try:
         listed = (root / _ALGORITHMS).read_text(encoding="ascii")
         release = (root / _RELEASE).read_text(encoding="ascii").strip()

@@ -130,7 +130,7 @@ def _works(scope: Scope) -> bool:
 
 
 def _qemu_user(reader: Reader) -> str | None:
-    """Return the user that libvirt's daemon runs QEMU as; None where there is no such account."""
+    """Return the user that libvirt's daemon runs QEMU as; None if the account does not exist."""
     configured = re.search(r'^user\s*=\s*"([^"]+)"', reader.text(_QEMU_CONF) or "", re.MULTILINE)
     names = [fields[0] for fields in _accounts(reader, "/etc/passwd")]
     wanted = (configured[1].lstrip("+"),) if configured else _QEMU_USERS

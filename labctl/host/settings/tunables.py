@@ -19,7 +19,7 @@ ABSENT = "absent"
 PRESENT = "present"
 
 _KERNEL_FOLDERS = ("/proc/", "/sys/", "/dev/", "/run/")
-"""Made anew at each boot (procfs, sysfs, devtmpfs, tmpfs): nothing to undo after one."""
+"""Folders made anew at each boot (procfs, sysfs, devtmpfs, tmpfs): nothing to undo after one."""
 
 _EMPTYING_S = 2.0
 """Time for killed processes to leave their cgroup."""
@@ -30,12 +30,11 @@ class StillUsedError(Exception):
 
 
 class Tunable(Protocol):
-    """Read and write one knob. `read` returns what `write` takes, so that a saved value can be put
-    back.
+    """Read and write one knob. `read` returns a value that `write` accepts, so that a saved value
+    can be restored.
 
-    Both raise OSError; `read` raises FileNotFoundError when what it belongs to is gone.
-    `kind` and `arguments` are enough for `labctl.host.settings.journal.rebuild` to make an equal
-    one.
+    Both raise OSError; `read` raises FileNotFoundError if the knob's object is gone. `kind` and
+    `arguments` are enough for `labctl.host.settings.journal.rebuild` to make an equal one.
     """
 
     kind: ClassVar[str]
@@ -55,7 +54,7 @@ class Tunable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PathTunable:
-    """Name a setting by its path, which says whether it lasts over a reboot."""
+    """Name a setting by its path, which determines whether it lasts over a reboot."""
 
     path: str
 
@@ -81,10 +80,11 @@ class FileValue(PathTunable):
         return selected(_text(self.path))
 
     def write(self, value: str) -> None:
-        # No O_CREAT and no O_TRUNC: the kernel's files need neither, and a missing one is an error.
+        # No O_CREAT and no O_TRUNC: the kernel's files need neither, and a missing file is an
+        # error.
         descriptor = os.open(self.path, os.O_WRONLY)
         try:
-            # write(2) of nothing is no write: a value that is empty is set by an empty line.
+            # An empty write(2) does nothing: an empty value is set by an empty line.
             os.write(descriptor, (value or "\n").encode())
         finally:
             os.close(descriptor)
@@ -93,8 +93,7 @@ class FileValue(PathTunable):
 @dataclass(frozen=True, slots=True)
 class CpuMask(PathTunable):
     """Read and write a kernel file that holds CPUs as a hexadecimal mask; read as a CPU list
-    ("0-3,8").
-    """
+    ("0-3,8")."""
 
     kind: ClassVar[str] = "cpu-mask"
 
@@ -114,7 +113,7 @@ class CpuMask(PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class FileAccess(PathTunable):
-    """Say who may open a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
+    """Access rights of a path, as "uid:gid:mode" with an octal mode ("0:108:0660")."""
 
     kind: ClassVar[str] = "file-access"
 
@@ -135,9 +134,7 @@ class FileAccess(PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class CgroupFolder(PathTunable):
-    """Make or remove a cgroup of ours: "present" or "absent". Making it absent kills what is still
-    in it.
-    """
+    """Make or remove a cgroup of ours: "present" or "absent". Removing it kills its processes."""
 
     kind: ClassVar[str] = "cgroup"
 
@@ -162,7 +159,7 @@ class CgroupFolder(PathTunable):
             except FileNotFoundError:
                 return
             except OSError:
-                # EBUSY until the kernel has buried the last member.
+                # EBUSY until the kernel has removed the last member.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)
@@ -189,8 +186,8 @@ class CgroupControllers(PathTunable):
         try:
             self._apply("-", present - wanted)
         except OSError as error:
-            # EBUSY: a child passes the controller on to children of its own (libvirt's
-            # /machine does), so it is theirs as well by now (cgroup v2, "Top-down Constraint").
+            # EBUSY: a child passes the controller on to its own children (libvirt's /machine does),
+            # so others use it by now (cgroup v2, "Top-down Constraint").
             raise StillUsedError("another cgroup uses the controllers by now") from error
 
     def _apply(self, sign: str, controllers: set[str]) -> None:
@@ -200,8 +197,8 @@ class CgroupControllers(PathTunable):
 
 @dataclass(frozen=True, slots=True)
 class Hugetlbfs(PathTunable):
-    """Mount or unmount a hugetlbfs of ours, "present" or "absent", and the folder that it is on.
-    `size`: of its pages, as mount(8) takes it ("2M")."""
+    """Mount or unmount a hugetlbfs of ours, "present" or "absent", with its folder. `size`: of its
+    pages, in the form of mount(8) ("2M")."""
 
     size: str
     kind: ClassVar[str] = "hugetlbfs"
@@ -234,7 +231,7 @@ class Hugetlbfs(PathTunable):
 def _called(name: str, *arguments: bytes | int) -> None:
     """Call a function of the C library that returns 0 or sets errno; raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
-    # An int is 32 bits wide to ctypes, and mount(2) takes its flags as a long.
+    # To ctypes an int is 32 bits wide, but mount(2) takes its flags as a long.
     passed = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     if getattr(library, name)(*passed) != 0:
         number = ctypes.get_errno()
@@ -249,8 +246,7 @@ def selected(text: str) -> str:
 
 
 def cpu_mask(cpus: CpuSet) -> str:
-    """Return CPUs in hexadecimal, in groups of 32 bits as the kernel's lib/bitmap-str.c wants
-    them."""
+    """Return CPUs in hexadecimal, in groups of 32 bits as in the kernel's lib/bitmap-str.c."""
     digits = f"{sum(1 << cpu for cpu in cpus):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(digits[start : start + 8] for start in range(0, len(digits), 8))
@@ -265,7 +261,7 @@ def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        # Its files vanish while a CPU is offline and come back with it: that is not "gone".
+        # Its files disappear while a CPU is offline and return with it: that is not "gone".
         cpu = re.search(r"^(.*/devices/system/cpu/cpu\d+)/", path)
         if cpu and _is_offline(Path(cpu.group(1))):
             raise OSError(errno.ENXIO, f"{Path(cpu.group(1)).name} is offline", path) from None

@@ -1,8 +1,8 @@
 """Apply profiles of tuned(8) with tuned itself, and undo them from labctl's journal.
 
-Every file that a profile may set is written down first, so that it can be put back without tuned.
-What can't be put back is left out of the profile: it is applied through one of ours, which includes
-it and switches those sections off.
+Every file that a profile may set is recorded first, so that it can be restored without tuned.
+Settings that cannot be restored are left out: the profile is applied through one of ours, which
+includes it and disables those sections.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from labctl.host.settings.tuned_state import ActiveProfile, ProfileFolder, chose
 
 
 FOLDERS = ("etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned")
-"""Folders of profiles, below the root; the first that has one wins (tuned.conf(5), and the folders
-`profiles` since tuned 2.23)."""
+"""Folders of profiles, below the root; the first with the profile wins (tuned.conf(5), and the
+folders `profiles` since tuned 2.23)."""
 
 _DEPTH = 10
-"""Deepest nesting of included profiles; deeper is a circle."""
+"""Deepest nesting of included profiles; a deeper one is a cycle."""
 
 _CONDITIONS = frozenset(("devices", "devices_udev_regex", "cpuinfo_regex", "uname_regex"))
 _UNIT_KEYS = _CONDITIONS | {"type", "enabled", "replace", "drop", "priority"}
@@ -46,8 +46,8 @@ _UNIT_KEYS = _CONDITIONS | {"type", "enabled", "replace", "drop", "priority"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Hold a section with the options that any of the profile's files has for it: perhaps more than
-    tuned will apply, never less. `conditional`: it is for some machines or devices only."""
+    """Hold a section with the options that any of the profile's files sets: perhaps more than tuned
+    will apply, never less. `conditional`: it is for some machines or devices only."""
 
     name: str
     type: str
@@ -57,9 +57,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Hold a profile: `units` without those that are switched off; `uses_isolated`: it needs the
-    isolated CPUs.
-    """
+    """Hold a profile: `units` without disabled ones; `uses_isolated`: it needs the isolated
+    CPUs."""
 
     name: str
     units: Sequence[Unit]
@@ -77,8 +76,8 @@ class Undoable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Name a section, or an `option` of it, that labctl leaves out because it can't undo its
-    effect. `planned`: what it adds to the kernel's command line."""
+    """Name a section, or an `option` of it, that labctl leaves out because it cannot undo its
+    effect. `planned`: its addition to the kernel's command line."""
 
     unit: str
     option: str = ""
@@ -103,8 +102,8 @@ def read_profile(
     """Return the profile `name` with all that it includes. `own`: texts of profiles of ours by
     name.
 
-    Raises HostError for one that isn't there, can't be read, or is chosen by what only tuned can
-    evaluate.
+    Raises HostError if it is missing, cannot be read, or is selected by an expression that only
+    tuned can evaluate.
     """
     sections: dict[str, dict[str, str]] = {}
     for text in _texts(name, root, own or {}, _DEPTH):
@@ -129,7 +128,7 @@ def read_profile(
 
 
 def effect(unit: Unit) -> Undoable | Refused:
-    """Return what a section may change, or why it can't be undone."""
+    """Return the effects of a section, or why they cannot be undone."""
     computed = [key for key in unit.options if "${" in key]
     if computed:
         return Refused(unit=unit.name, why=f"which files it sets only tuned knows ({computed[0]})")
@@ -172,7 +171,7 @@ _CPU_FILES: Mapping[str, Sequence[str]] = {
     "boost": [f"{_CPU}/cpufreq/boost"],
     "sampling_down_factor": [f"{_CPU}/cpufreq/*/sampling_down_factor"],
     "pm_qos_resume_latency_us": [f"{_CPU}/cpu[0-9]*/power/pm_qos_resume_latency_us"],
-    # HELD, and how it is found: nothing stays.
+    # HELD, which finds it: nothing stays.
     "force_latency": [],
     "load_threshold": [],
     "latency_low": [],
@@ -206,11 +205,11 @@ def _scheduler_files(key: str) -> Sequence[str] | None:
 _FILES: Mapping[str, tuple[Callable[[str], Sequence[str] | None], Sequence[str]]] = {
     "cpu": (_CPU_FILES.get, [f"{_CPU}/cpu[0-9]*/cpufreq/energy_performance_preference"]),
     "vm": (_VM_FILES.get, ["proc/sys/vm/min_free_kbytes"]),
-    # A scheduler that is chosen anew starts with its own idea of the queue's depth.
+    # A newly selected scheduler starts with its own queue depth.
     "disk": (_DISK_FILES.get, ["sys/block/*/queue/nr_requests"]),
     "scheduler": (_scheduler_files, []),
 }
-"""Type of section to the files that an option sets, and those that follow."""
+"""Type of section to the files that an option sets, and those that change along."""
 
 _WHY = {
     "bootloader": "it changes the kernel's command line, which needs a reboot",
@@ -227,7 +226,7 @@ _WHY = {
 
 
 def _command_line(unit: Unit) -> str:
-    """Return the words that [bootloader] adds, as far as they can be told."""
+    """Return the words that [bootloader] adds, as far as they can be determined."""
     if unit.type != "bootloader":
         return ""
     values = [value for key, value in unit.options.items() if key.startswith("cmdline")]
@@ -235,10 +234,10 @@ def _command_line(unit: Unit) -> str:
 
 
 def _texts(name: str, root: Path, own: Mapping[str, str], depth: int) -> Iterator[str]:
-    """Yield the texts of a profile's files, those that are included first."""
+    """Yield the texts of a profile's files, included ones first."""
     text = own.get(name) if name in own else _file_text(name, root)
     if text is None:
-        if name.startswith("-"):  # "where there is one"
+        if name.startswith("-"):  # "if it exists"
             return
         names = profile_names(root)
         raise HostError(
@@ -285,13 +284,13 @@ def _sections(name: str, text: str) -> dict[str, dict[str, str]]:
 
 
 APPLIED = "labctl-applied"
-"""The profile of ours that stands for the one that is asked for."""
+"""Name of our profile that stands in for the requested one."""
 
 TUNED = "tuned"
 """The knob's name."""
 
 USUAL = ("virtual-host", "realtime-virtual-host", "cpu-partitioning", "latency-performance")
-"""Profiles of tuned's own that labctl's tunings name, be it installed or not."""
+"""tuned's own profiles that labctl's tunings name, whether installed or not."""
 
 _PID_FILE = "run/tuned/tuned.pid"
 _ONE_SHOT_S = 120.0
@@ -299,8 +298,8 @@ _ONE_SHOT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """Say how a profile is applied: `changes`, then `act`, which returns what tuned could not set.
-    `left_out`: what of it labctl can't undo."""
+    """Describe how a profile is applied: `changes`, then `act`, which returns what tuned could not
+    set. `left_out`: the parts that labctl cannot undo."""
 
     changes: Sequence[KnobChange]
     act: Callable[[], Sequence[str]] | None
@@ -322,13 +321,13 @@ def knob() -> Knob:
 
 
 def kernel_words(name: str, place: KnobPlace) -> list[str]:
-    """Return what profile `name` adds to the kernel's command line; raises HostError for one that
-    can't be read."""
+    """Return the words that profile `name` adds to the kernel's command line; raises HostError for
+    one that cannot be read."""
     return [word for part in application(name, place).left_out for word in part.planned.split()]
 
 
 def sysctl(name: str, key: str) -> str | None:
-    """Return what profile `name` sets a sysctl to; None where it leaves it, or isn't on this
+    """Return the value that profile `name` gives a sysctl; None if it sets none, or is not on this
     host."""
     try:
         units = read_profile(name, own=_own(name, KnobPlace())).units
@@ -370,12 +369,12 @@ def own_profiles() -> list[str]:
 
 
 def known_profiles(root: Path = Path("/")) -> list[str]:
-    """Return every profile that can be named: tuned's and ours."""
+    """Return every profile that can be requested: tuned's and ours."""
     return sorted({*profile_names(root), *own_profiles()} - {APPLIED})
 
 
 def application(name: str, place: KnobPlace) -> Application:
-    """Return how profile `name` is applied here; raises HostError for one that can't be read."""
+    """Return how profile `name` is applied here; raises HostError for one that cannot be read."""
     own = _own(name, place)
     profile = read_profile(name, place.root, own)
     left_out = [found for found in map(effect, profile.units) if isinstance(found, Refused)]
@@ -393,10 +392,10 @@ def application(name: str, place: KnobPlace) -> Application:
             changes=_snapshots([profile], place), act=act, left_out=[*planned, *held]
         )
     active = ActiveProfile(str(place.root / "etc/tuned"), str(place.root / _PID_FILE))
-    # Newer versions (2.25 in Debian 13) look for profiles there alone.
+    # Newer versions (2.25 in Debian 13) search for profiles only there.
     newer = place.root / "etc/tuned/profiles"
     folder = newer if newer.is_dir() else place.root / "etc/tuned"
-    # The daemon puts back what its present profile has set before it applies another.
+    # The daemon restores its present profile's settings before it applies another.
     present = [read_profile(other, place.root) for other in active.profiles()]
     return Application(
         changes=[
@@ -418,7 +417,7 @@ def _own(name: str, place: KnobPlace) -> dict[str, str]:
 
 
 def _rendered(name: str, place: KnobPlace) -> str:
-    # Loaded here: `labctl host` must not take as long to start as a report.
+    # Loaded here, so that `labctl host` starts faster than a report.
     from jinja2.exceptions import TemplateError
 
     template = f"{name}/tuned.conf.j2"
@@ -430,8 +429,8 @@ def _rendered(name: str, place: KnobPlace) -> str:
 
 
 def _snapshots(profiles: Iterable[Profile], place: KnobPlace) -> list[KnobChange]:
-    """Return every file that the profiles may set, to be seen afterwards; what follows others
-    first."""
+    """Return every file that the profiles may set, to be read afterwards; files that follow others
+    come first."""
     effects = [
         found
         for profile in profiles
@@ -460,7 +459,8 @@ def _readable(tunable: FileValue) -> bool:
 
 
 def _standing_in(profile: Profile, left_out: Sequence[Refused], place: KnobPlace) -> str:
-    """Return the profile that includes the one asked for, without what can't be undone."""
+    """Return the profile that includes the requested one, without the parts that cannot be
+    undone."""
     lines = ["[main]", f"summary={profile.name}, as labctl applies it", f"include={profile.name}"]
     if profile.uses_isolated:
         lines += ["[variables]", f"isolated_cores={format_cpus(place.isolated)}"]
@@ -470,13 +470,13 @@ def _standing_in(profile: Profile, left_out: Sequence[Refused], place: KnobPlace
 
 
 def _words(planned: str, place: KnobPlace) -> str:
-    """Return words for the kernel's command line, as tuned's own variables make them."""
+    """Return the words for the kernel's command line that tuned's own variables make."""
     isolated, others = format_cpus(place.isolated), _not_isolated(place)
     variables = {
         "isolated_cores": isolated,
         "non_isolated_cores": format_cpus(others),
         "not_isolated_cpumask": cpu_mask(others),
-        # isolate_managed_irq is Y, and no_balance_cores empty, unless somebody changed that.
+        # isolate_managed_irq is Y, and no_balance_cores empty, unless changed by the user.
         "managed_irq": "managed_irq,domain,",
         "cmd_isolcpus": "",
     }
@@ -492,10 +492,11 @@ def _not_isolated(place: KnobPlace) -> CpuSet:
 
 def _apply_once(texts: Mapping[str, str]) -> list[str]:
     """Apply the profile APPLIED without tuned's daemon and without D-Bus (`daemon = 0` in
-    tuned-main.conf: "just applies tuning"). Returns what tuned could not set, in its words.
+    tuned-main.conf: "just applies tuning"). Returns what tuned could not set, in tuned's words.
 
-    In a mount namespace of its own, so that tuned's files on the host stay as they are and nothing
-    is left behind. It dies with us: what it set is undone then, and it must not go on setting.
+    It runs in a mount namespace of its own, so that tuned's files on the host stay unchanged and
+    nothing is left behind. It dies with labctl: its settings are undone then, and it must not go
+    on.
     """
     done = process.run(
         [*process.dies_with_labctl(), "unshare", "--mount", "sh", "-c", _script(texts)],
@@ -518,14 +519,14 @@ def _apply_once(texts: Mapping[str, str]) -> list[str]:
 
 
 def _script(texts: Mapping[str, str]) -> str:
-    """Run in a shell: tuned's folder as a copy with our profiles, then tuned itself.
+    """Return the shell script: tuned's folder as a copy with our profiles, then tuned itself.
 
-    Sysctl files of the host are not to be applied anew, and what a profile makes in /tmp is gone
-    afterwards.
+    Sysctl files of the host must not be applied again, and a profile's files in /tmp are
+    discarded.
     """
     lines = [
         "set -e",
-        # Had we died before the signal was asked for, nobody would send it.
+        # If labctl had died before the signal was requested, it would never come.
         f'[ "$PPID" = {os.getpid()} ]',
         "mount -t tmpfs tmpfs /tmp",
         "cp -a /etc/tuned /tmp/etc-tuned",
@@ -536,7 +537,7 @@ def _script(texts: Mapping[str, str]) -> str:
         "mkdir -p profiles",
     ]
     for name, text in texts.items():
-        # Where tuned looks for profiles depends on its version.
+        # The folder in which tuned looks for profiles depends on its version.
         for folder in (name, f"profiles/{name}"):
             lines += [
                 f"mkdir -p {shlex.quote(folder)}",

@@ -1,4 +1,4 @@
-"""Read what tuned(8) keeps about itself, as knobs: the profile that is active, and one of ours."""
+"""Read tuned(8)'s own state as knobs: the active profile, and one of ours."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SWITCH_S = 120.0
 class ActiveProfile:
     """Read and set the profile of tuned's daemon: "auto", "none" or "manual NAME…".
 
-    `folder` is tuned's own (/etc/tuned), `pid_file` its daemon's. With the daemon alive it is
-    switched by tuned-adm; else the files say what it will do when it starts.
+    `folder` is tuned's own (/etc/tuned), `pid_file` its daemon's. If the daemon is running,
+    tuned-adm switches it; otherwise the files determine its profile at the next start.
     """
 
     kind: ClassVar[str] = "tuned-profile"
@@ -57,7 +57,7 @@ class ActiveProfile:
         return f"{_MANUAL}{profile}" if profile else NO_PROFILE
 
     def profiles(self) -> list[str]:
-        """Return the profiles that the daemon has applied, one after the other."""
+        """Return the profiles that the daemon has applied, in order."""
         return self._path("active_profile").read_text(encoding="utf-8").split()
 
     def write(self, value: str) -> None:
@@ -82,8 +82,7 @@ def chosen(profile: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ProfileFolder(PathTunable):
     """Make or remove a profile of ours in tuned's folder: the text of its tuned.conf, or
-    "absent".
-    """
+    "absent"."""
 
     kind: ClassVar[str] = "tuned-folder"
 
@@ -100,7 +99,7 @@ class ProfileFolder(PathTunable):
 
 
 def daemon_runs(pid_file: Path) -> bool:
-    """Return whether tuned's daemon is alive. (tuned-adm, asked without one, would start it.)"""
+    """Return whether tuned's daemon is running. (tuned-adm would start it.)"""
     try:
         pid = int(pid_file.read_text(encoding="ascii"))
         return b"tuned" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -112,5 +111,5 @@ def _tuned_adm(words: list[str]) -> None:
     try:
         process.run(["tuned-adm", *words], deadline=Deadline.after(_SWITCH_S, "tuned-adm"))
     except LabctlError as error:
-        # A tunable's failures are the operating system's, as the journal knows them.
+        # The journal expects a tunable's failures to be the operating system's.
         raise OSError(0, error.message) from error
