@@ -95,7 +95,8 @@ def read_chunks(
         at += 8 * used
     if at < end:
         problems.append(
-            f"The last record of '{head.where}', at byte {at:,}, is cut: what came before is whole."
+            f"The last record of '{head.where}', at byte {at:,}, is truncated: the records before "
+            "it are complete."
         )
 
 
@@ -272,9 +273,9 @@ class _Finder:
         kind, misc, size = header & _KIND, header >> 32 & 0xFFFF, header >> 48
         where, byte = self.head.where, offset + 8 * at
         if kind in (_COMPRESSED, _COMPRESSED_2):
-            refused(where, "holds compressed records, which aren't read here")
+            refused(where, "holds compressed records, which labctl doesn't support")
         if kind == _AUXTRACE:
-            refused(where, "holds hardware traces, which aren't read here")
+            refused(where, "holds hardware traces, which labctl doesn't support")
         if not _is_sound(header):
             broken(where, f"there is no record (type {kind}, {size} bytes)", byte)
         return Record(kind=kind, misc=misc, at=at, size=size // 8)

@@ -81,7 +81,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size > len(self.text) - self.at:
-            raise ValueError(f"{size} bytes were to follow")
+            raise ValueError(f"expected {size} more bytes")
         self.at += size
         return self.text[self.at - size : self.at]
 
@@ -91,7 +91,7 @@ class _Reader:
     def count(self) -> int:
         found = self.number(4)
         if found > _MOST:
-            raise ValueError(f"{found:,} of them were to follow")
+            raise ValueError(f"expected {found:,} more of them")
         return found
 
     def string(self) -> str:
@@ -134,7 +134,7 @@ def _explained(reader: _Reader, where: str, at: int) -> Iterator[None]:
         raise BrokenError(
             f"'{where}' can't be read as perf.data at byte {at + reader.at:,}, "
             f"among the layouts of its tracepoints: {error}",
-            hint="Record the trace anew, and let perf end by itself or by SIGINT.",
+            hint="Record the trace again, and let perf end by itself or by SIGINT.",
         ) from None
 
 
@@ -203,7 +203,7 @@ RECORD = (
     "Record with 'perf record -a -c 1 -k CLOCK_MONOTONIC -e EVENT... -o FILE', without -g, -z "
     "and --aux options, and end perf with SIGINT."
 )
-_ANOTHER = "Record the trace anew: " + RECORD[0].lower() + RECORD[1:]
+_ANOTHER = "Record the trace again: " + RECORD[0].lower() + RECORD[1:]
 
 _HEADER = struct.Struct("<8s9Q")  # up to the first word of the feature flags
 _HEADER_BYTES = 104
@@ -366,12 +366,12 @@ def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:
     )
     attrs = _attrs(file, where, attrs_at, attrs_bytes, attr_bytes)
     if flags & 1 << _COMPRESSED:
-        refused(where, "holds compressed records, which aren't read here")
+        refused(where, "holds compressed records, which labctl doesn't support")
     if data_bytes == 0:
         broken(where, "perf was ended before it could finish the file", 40)
     features_at = data_start + data_bytes
     if features_at + _SECTION.size > file_bytes:
-        broken(where, "it was cut: names and layouts of its events come last", file_bytes)
+        broken(where, "it is truncated: names and layouts of its events come last", file_bytes)
     if not flags & 1 << _TRACING_DATA:
         refused(where, "holds no tracepoints")
     # The first of the sections that the flags announce; bit 0 announces none.
@@ -395,13 +395,13 @@ def _header(file: io.FileIO, where: str, file_bytes: int) -> tuple[int, int, int
         broken(where, "it is empty")
     start = _read(file, where, 0, min(file_bytes, _HEADER_BYTES))
     if start[:8] == b"2ELIFREP":
-        refused(where, "was recorded on a big-endian machine, which isn't read here")
+        refused(where, "was recorded on a big-endian machine, which labctl doesn't support")
     if start[:8] != b"PERFILE2":
         broken(where, "it doesn't begin with 'PERFILE2'", 0)
     if len(start) >= _PIPE_BYTES and start[8:16] == _PIPE_BYTES.to_bytes(8, "little"):
-        refused(where, "was written to a pipe, a form that isn't read here")
+        refused(where, "was written to a pipe, a format that labctl doesn't support")
     if len(start) < _HEADER_BYTES:
-        broken(where, "it was cut within its header", file_bytes)
+        broken(where, "it is truncated within its header", file_bytes)
     _, size, attr_bytes, attrs_at, attrs_bytes, data_at, data_bytes, _, _, flags = _HEADER.unpack(
         start[: _HEADER.size]
     )
@@ -455,7 +455,7 @@ def _check(head: Head) -> None:
         if not head._sample_type & bit:
             refused(head.where, f"has records without their {what} ('perf record' with {option})")
     if head.id_word is None and len(head.attrs) > 1:
-        refused(head.where, "has records that don't say which event they are of")
+        refused(head.where, "has records without their event's id")
     if head.id_word is not None and not len(head.ids[0]):
         broken(head.where, "its events have no ids")
     if not all(attr.flags & _ID_ALL for attr in head.attrs):
@@ -470,7 +470,7 @@ def check_wanted(head: Head, attr: Attr) -> None:
     if attr.sample_type & CALLCHAIN or (attr.sample_type & READ and attr.read_format & _READ_GROUP):
         refused(head.where, f"has call chains or counters of groups with {name}")
     if not attr.counts_each:
-        refused(head.where, f"has but a part of {name}'s events")
+        refused(head.where, f"has only a part of {name}'s events")
     if not attr.is_monotonic:
         refused(head.where, f"has times of {name} that aren't CLOCK_MONOTONIC's")
 
@@ -482,5 +482,5 @@ def _read(file: io.FileIO, where: str, at: int, size: int) -> bytes:
     file.seek(at)
     found = file.read(size)
     if len(found) != size:
-        broken(where, f"it was cut: {size} bytes were to be read there", at)
+        broken(where, f"it is truncated: expected {size} bytes there", at)
     return found

@@ -392,7 +392,7 @@ class _Reading:
         attrs = [attr for attr in self.head.attrs if self.head.name(attr) == name]
         if not attrs:
             raise BrokenError(
-                f"'{self.head.where}' was not to record {name}",
+                f"'{self.head.where}' was recorded without {name}",
                 hint=f"It has {', '.join(self.head.tracepoints) or 'no tracepoints'}.",
             )
         for attr in attrs:
@@ -515,8 +515,7 @@ class _Reading:
     def trace(self, problems: list[str]) -> Trace:
         if self.unknown_samples:
             problems.append(
-                f"'{self.head.where}' has {self.unknown_samples:,} samples of events that it "
-                "doesn't name."
+                f"'{self.head.where}' has {self.unknown_samples:,} samples of unknown events."
             )
         start_ns = min(self.start_ns, self.end_ns)
         if self.end_ns - start_ns > _LONGEST_NS:

@@ -144,7 +144,7 @@ def test_a_last_record_that_is_cut_is_told_and_the_rest_is_read(tmp_path: Path) 
     trace = read(tmp_path, at(1), at(2), at(3)[:-8])
     assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
     (problem,) = trace.problems
-    assert "is cut: what came before is whole" in problem
+    assert "is truncated: the records before it are complete" in problem
 
 
 @pytest.mark.parametrize("size", range(1, len(at(1))))
@@ -228,7 +228,7 @@ def test_samples_of_events_that_the_file_does_not_name_are_told(tmp_path: Path) 
     unknown = made.sample(999, tid=1, time=1, cpu=0, fields=bytes(40))
     trace = read(tmp_path, at(1), unknown, at(2))
     assert trace.events[made.FIXED].time_ns.tolist() == [1, 2]
-    assert "1 samples of events that it doesn't name" in trace.problems[0]
+    assert "1 samples of unknown events" in trace.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_trace_without_events_is_empty(tmp_path: Path) -> None:
         ({"sample_type": made.SAMPLE_TYPE & ~made.TIME}, "without their time.*-T"),
         ({"sample_type": made.SAMPLE_TYPE & ~made.CPU}, "without their CPU.*--sample-cpu"),
         ({"sample_type": made.SAMPLE_TYPE & ~made.TID}, "without their thread"),
-        ({"sample_type": made.SAMPLE_TYPE & ~made.IDENTIFIER}, "which event"),
+        ({"sample_type": made.SAMPLE_TYPE & ~made.IDENTIFIER}, "their event's id"),
         ({"sample_type": made.SAMPLE_TYPE | 32}, "call chains"),
         ({"sample_type": made.SAMPLE_TYPE | 16, "read_format": 8}, "counters of groups"),
         ({"period": 100}, "a part of made:fixed's events"),
@@ -309,7 +309,7 @@ def test_what_is_no_record_is_told_with_its_place(tmp_path: Path, bad: bytes, wh
         (lambda data: b"2ELIFREP" + data[8:], "big-endian"),
         (lambda data: b"PERFFILE" + data[8:], "doesn't begin with 'PERFILE2'"),
         (lambda data: b"PERFILE2" + struct.pack("<Q", 16) + bytes(200), "to a pipe"),
-        (lambda data: data[:50], "cut within its header"),
+        (lambda data: data[:50], "truncated within its header"),
         (lambda data: made.perfdata([at(1)], features=2 | 1 << 27), "compressed"),
         (lambda data: made.perfdata([made.record(81, bytes(8))]), "compressed"),
         (lambda data: made.perfdata([made.record(71, bytes(40))]), "hardware traces"),

@@ -209,7 +209,7 @@ def test_a_file_tells_its_tracepoints() -> None:
 
 
 def test_a_tracepoint_that_was_not_to_be_recorded_is_refused() -> None:
-    with pytest.raises(BrokenError, match="was not to record sched:sched_waking") as error:
+    with pytest.raises(BrokenError, match="was recorded without sched:sched_waking") as error:
         read_trace(path("lost-perf-6.1"), {"sched:sched_waking": ("pid",)})
     assert "sched:sched_switch, sched:sched_wakeup" in str(error.value.hint)
 
