@@ -109,7 +109,7 @@ class Counted:
     """True if bpftrace reports a full map; old versions report it only with -k."""
 
     def fills(self, keys_max: int) -> bool:
-        """Return whether maps of so many keys were full, and may lack some."""
+        """Return whether maps of so many keys were full, and may have dropped some."""
         return self.refused or max(map(len, (self.exits, self.ns, self.userspace))) >= keys_max
 
 
