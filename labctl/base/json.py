@@ -16,15 +16,18 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 
-# Parse JSON from guests, tools and files into plain values, within limits.
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# Parse JSON from guests, tools and files to plain values, within limits.
 
 
 MOST_BYTES: Final = 64 << 20
 """Limit for one text. The plan of 100,000 trials has some 10 MiB."""
 MOST_DEEP: Final = 64
-"""Levels of lists and objects, so that a recursive walk never exhausts the stack."""
+"""Levels of lists and objects: walking through them never exhausts the stack."""
 MOST_GROUPS: Final = 2_000_000
-"""Lists and objects together; an empty one takes 64 bytes of memory."""
+"""Lists and objects together, of which an empty one takes 64 bytes of memory."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -36,11 +39,11 @@ _CONTROLS = re.compile(
 
 
 def without_controls(data: bytes) -> bytes:
-    """Return JSON text (UTF-8) with the control characters escaped that JSON allows: U+007F to
-    U+009F, some of which start an escape sequence on terminals, and those that change the reading
-    direction."""
+    """Return JSON text (UTF-8) with the control characters escaped that JSON lets stand: U+007F to
+    U+009F, of which terminals take some for the begin of a sequence, and those by which a text
+    is read in another direction."""
     if data.isascii() and b"\x7f" not in data:
-        return data  # takes a tenth of the time of searching
+        return data  # a tenth of the time of looking
     return _CONTROLS.sub(lambda found: b"\\u%04x" % ord(found.group().decode()), data)
 
 
@@ -50,9 +53,10 @@ def fields_of(record: DataclassInstance, *, without: Collection[str] = ()) -> di
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a text; NaN is accepted, because some tools write it.
+    """Return the value of a text; numbers that aren't any (NaN) are taken, as some tools write
+    them.
 
-    Raises ValueError for text that is not JSON, and beyond a limit, which it names.
+    Raises ValueError for what is no JSON, and for what is beyond a limit, which it names.
     """
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     check_size(len(data))
@@ -60,7 +64,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        # Python's own parser accepts NaN, and reports where it failed.
+        # Python's own knows NaN, and says where it can't go on.
         return json.loads(data.decode())
 
 
@@ -71,7 +75,7 @@ def check_size(size: int) -> None:
 
 
 def _check_groups(data: bytes) -> None:
-    """Raise ValueError for too many lists and objects, or too deep nesting."""
+    """Raise ValueError for too many lists and objects, or too many in each other."""
     left = _brackets(data)
     groups = left.count(b"[") + left.count(b"{")
     if groups <= MOST_DEEP:
@@ -90,8 +94,8 @@ def _brackets(data: bytes) -> bytes:
     """Return the brackets of a text that stand outside of its strings."""
     if b"\\" in data:
         return _STRING.sub(b"", data).translate(None, _ALL_BUT_BRACKETS)
-    # Adjacent quotes have no bracket between them, so without them each bracket is still inside a
-    # string or outside. This takes a quarter of the time of splitting at every quote.
+    # Quotes side by side have no bracket between them, so without them each bracket is still inside
+    # a string or outside. It takes a quarter of the time of splitting at every quote.
     left = data.translate(None, _ALL_BUT_BRACKETS_AND_QUOTES).replace(b'""', b"")
     return b"".join(left.split(b'"')[::2])
 
@@ -100,17 +104,18 @@ def _brackets(data: bytes) -> bytes:
 
 
 DIALECT = GenerateJsonSchema.schema_dialect
-"""Draft of JSON Schema."""
+"""Draft that the schemas are of."""
 
 
 def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
-    """Return the schema of the model's files, each key with the text below it in the model."""
+    """Return the schema of the files that the model takes, each key with the text that stands
+    below it in the model."""
     made = model.model_json_schema(schema_generator=_WithTexts)
     return {"$schema": DIALECT, **made, "title": title}
 
 
 def texts_of(model: type[Any]) -> Mapping[str, str]:
-    """Return by field the text below it in the source, inherited ones included."""
+    """Return by field the text that stands below it in the source; inherited ones included."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base.__module__.startswith("labctl."):
@@ -133,7 +138,7 @@ def _texts_in(source: str) -> dict[str, str]:
 
 
 class _WithTexts(GenerateJsonSchema):
-    """Add each key's text, and the alternative names of keys to each model."""
+    """Add to each key its text, and to each model the other names that a key goes by."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
         found = super().model_schema(schema)

@@ -1,6 +1,6 @@
-"""Keep a run's trials and samples in one Parquet file as well, derived and fast to read.
+"""Keep a run's trials and samples in one Parquet file as well, derived and quick to read.
 
-It may be deleted at any time. It is valid only while every trial's files are those that it was made
+It may be deleted at any time. It counts only while every trial's files are those that it was made
 from (docs/decisions/derived-index.md).
 """
 
@@ -25,26 +25,26 @@ from labctl.store.trial import TrialRecord
 NAME = "index.parquet"
 
 _FORMAT = 2
-"""Version of the format: raised if the index changes, or if reading the JSON gives another
-result."""
+"""Raised when the index looks otherwise, or when reading the JSON makes something else of it."""
 
 _SETTLED_NS = 2_000_000_000
-"""Minimum age of the latest change: a later one may be followed by another within one tick of the
-file system's clock, and look the same (git calls such files "racily clean")."""
+"""Age of the latest change: what changed later may change again within one tick of the file
+system's clock, and look the same (git calls such files "racily clean")."""
 
 _SMALLEST_BYTES = 4_000_000
-"""Minimum size of all samples.json files together: below this, reading them is no slower than
-loading the library that reads an index."""
+"""Size of all samples.json files together: below this, reading them is no slower than loading the
+library that reads an index."""
 
 _AT_ONCE = 1000
-"""Records decoded at once while the index is read."""
+"""Records, while the index is read."""
 
 _FILES = frozenset({"trial.json", "samples.json"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Hold the metadata of the files of a run's trials: names, inodes, sizes and times."""
+    """Hold what the files of a run's trials look like from outside: names, inodes, sizes and
+    times."""
 
     digest: str
     sample_bytes: int
@@ -53,8 +53,8 @@ class Fingerprint:
 
     @classmethod
     def of(cls, trials: Path) -> Fingerprint:
-        """Return the fingerprint of the folder `trials`. Only the kernel sets the time of a file's
-        last change (ctime), so it shows an edit even if size and mtime were restored."""
+        """Take the fingerprint of the folder `trials`. The time of a file's last change (ctime) is
+        set by the kernel alone: an edit shows in it though size and mtime were put back."""
         taken = time.time_ns()
         found = hashlib.sha256()
         sample_bytes, newest = 0, 0
@@ -80,7 +80,7 @@ class Fingerprint:
 
     @property
     def is_lasting(self) -> bool:
-        """Return whether an index of these files is worthwhile, and will not miss a change."""
+        """Return whether an index of these files is worth its while, and will not miss a change."""
         settled = self.newest_ns + _SETTLED_NS < self.taken_ns
         return settled and self.sample_bytes >= _SMALLEST_BYTES
 
@@ -95,7 +95,7 @@ class AttemptRow:
 
 
 def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
-    """Return the rows of a run's index; None without one made from these very files."""
+    """Return the rows of a run's index; None without one that was made of these very files."""
     path = run / NAME
     if not path.is_file():
         return None
@@ -122,12 +122,15 @@ def read_index(run: Path, fingerprint: Fingerprint) -> list[AttemptRow] | None:
         RecursionError,
         pa.ArrowException,
     ):
-        return None  # whatever it is, it is not an index of ours
+        return None  # whatever it is, it is no index of ours
 
 
 def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[AttemptRow]) -> None:
-    """Write the index, unless the folder is not writable."""
-    import pyarrow.parquet as pq
+    """Write the index, or leave it where the folder can't be written to, or pyarrow is missing."""
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        return
 
     table, kinds = _table(rows)
     try:
@@ -142,7 +145,7 @@ def write_index(run: Path, fingerprint: Fingerprint, rows: Sequence[AttemptRow])
                 {"labctl.index": _made_of(fingerprint), "labctl.kinds": canonical(kinds)}
             )
     except (HostError, OSError):
-        pass  # read-only or full: the next reader reads the files again
+        pass  # read-only, or full: the next one reads the files again
 
 
 def _made_of(fingerprint: Fingerprint) -> str:
@@ -150,7 +153,8 @@ def _made_of(fingerprint: Fingerprint) -> str:
 
 
 def _table(rows: Sequence[AttemptRow]) -> tuple[Any, list[Any]]:
-    """Return a row for each attempt, with its values as a list and a number for their kinds."""
+    """Return a row for each attempt, with its values as a list and a number for the kinds of
+    them."""
     import numpy as np
     import pyarrow as pa
 

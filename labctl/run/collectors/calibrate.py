@@ -1,7 +1,7 @@
 """Count instructions per operation on each side, once per image, and keep them (METHOD rule 13).
 
-Natively they are counted a second time, by the CPU itself if it has a PMU, else by another tool.
-The difference of the counts bounds the error of each.
+Natively they are counted a second time, by the CPU itself where it has a PMU, else by another
+tool: by how much the counts differ bounds the error of each.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Calibrations:
         )
 
     def count_natively(self) -> None:
-        """Count natively, in the image's tree, what is not counted yet."""
+        """Count in the image's tree what isn't counted yet."""
         if self._all_counted(Kind.NATIVE):
             return
         with tree_channel(self._lab) as channel:
             self._count(channel, Kind.NATIVE)
 
     def count_in_guest(self, channel: Channel) -> None:
-        """Count in a booted guest what is not counted yet."""
+        """Count in a booted guest what isn't counted yet."""
         if self._all_counted(Kind.GUEST):
             return
         self._lab.listener(
@@ -84,8 +84,9 @@ class Calibrations:
         self._count(channel, Kind.GUEST)
 
     def summary(self) -> list[dict[str, object]]:
-        """Return the counts of each workload: both sides', the second native one and its tool, the
-        guest's relative difference from native, and the bound on the error of any."""
+        """Return the counts of each workload: both sides', the second one and who made it, by how
+        much the guest's differs from native's (a share of it), and the bound on the error of any.
+        """
         rows = []
         for name, declared in self._declared.items():
             native, guest = self._native(declared), self._guest(declared)
@@ -104,7 +105,8 @@ class Calibrations:
         return rows
 
     def of(self, kind: Kind, declared: StudyWorkload) -> dict[str, object] | None:
-        """Return the count for this side's trials of a workload, None if there is none."""
+        """Return the count that holds for this side's trials of a workload, None where there is
+        none."""
         if declared not in self._declared.values():
             return None
         bound = self._bound(declared)
@@ -119,9 +121,10 @@ class Calibrations:
         return found
 
     def _bound(self, declared: StudyWorkload) -> float:
-        """Return a bound on the error, including the guest's count: the same binary should execute
-        the same instructions there."""
-        native, guest = (self._read(declared, kind) for kind in (Kind.NATIVE, Kind.GUEST))
+        """Bound the error, also by the guest's count: the same binary should execute the same
+        there.
+        """
+        native, guest = self._native(declared), self._guest(declared)
         others = (native["second"][_PER_OPERATION], guest[_PER_OPERATION])
         return calibrated.error_bound(native[_PER_OPERATION], *others)
 
@@ -143,7 +146,7 @@ class Calibrations:
             "program": declared.program,
             "parameters": dict(declared.parameters),
             "operations": list(calibrated.COUNTED_OPERATIONS),
-            # A libc chooses its routines by CPU.
+            # A libc picks its routines by CPU.
             "cpu": _cpu_model(),
             "second": _second_method() if kind is Kind.NATIVE else None,
         }
@@ -167,7 +170,7 @@ def _counted(
     channel: Channel, declared: StudyWorkload, vcpus: int, kind: Kind, listener: Listener
 ) -> _Counts | _NativeCounts:
     """Return the instructions of one operation of a workload, counted on that machine; natively a
-    second time, with another method."""
+    second time, in another way."""
     exact = [_exact(declared, operations, vcpus) for operations in calibrated.COUNTED_OPERATIONS]
     count = _count_of(
         "callgrind",
@@ -185,7 +188,7 @@ def _counted(
 
 
 def _second_method() -> str:
-    """Return the second native count: by the CPU if it can, else by another tool."""
+    """Return what counts a second time natively: the CPU where it can, else another tool."""
     return _LACKEY if countable(str(Kind.NATIVE)).problem else _PMU
 
 
@@ -194,7 +197,7 @@ def _second(channel: Channel, exact: Sequence[Command], listener: Listener) -> _
         try:
             return _count_of(_PMU, [_counted_by_pmu(channel, command) for command in exact])
         except BrokenError as error:
-            # Another perf took the counters: a missing bound is no reason to end a run.
+            # Somebody else's perf took the counters: a bound is no reason to end a run.
             listener(Warned(text=f"{error.message} Lackey counts instead."))
     return _count_of(
         _LACKEY,
@@ -232,8 +235,7 @@ def _stderr_of(channel: Channel, command: Command) -> str:
 
 
 def _counted_by_pmu(channel: Channel, command: Command) -> int:
-    """Return user instructions of a native command; raises BrokenError if perf cannot count
-    them."""
+    """Return user instructions of a native command; raises BrokenError where perf can't tell."""
     kind = str(Kind.NATIVE)
     _, event = perf_stat.user_events(kind)
     with channel.prepared(command, seconds=_COUNTING_S) as execution:

@@ -1,8 +1,8 @@
 """Activate a tuned profile inside a guest, and let tuned verify it.
 
-tuned runs there without D-Bus, which a trimmed image lacks, and is queried through its own unix
-socket (JSON-RPC; tuned 2.20 has it). It keeps running, as it does elsewhere: some settings of a
-profile, such as a CPU latency limit, hold only while tuned lives.
+tuned runs there without D-Bus, which a trimmed image doesn't have, and is asked through its own
+unix socket (JSON-RPC; tuned 2.20 has it). It goes on running, as it does wherever it is used: some
+of what a profile asks for, such as a latency of the CPUs, holds only as long as tuned lives.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _STARTED = "/run/tuned/started"
 _PRINTED = "/run/tuned/printed"
 _ISOLATED = "/sys/devices/system/cpu/isolated"
 _START_S = 240
-"""Time for a Python program that starts others, in a guest that may be emulated beside hogs."""
+"""A Python program that starts others, in a guest that may be emulated beside hogs."""
 
-# Without dynamic tuning a profile is the same in each trial. Real-time profiles must be told which
-# CPUs the kernel has isolated: their own guess is all but one of each socket, and a guest's vCPUs
-# are sockets of their own. The files written here are discarded with the guest.
+# Without dynamic tuning a profile is the same in each trial. Real-time profiles have to be told
+# which CPUs the kernel has isolated: their own guess is all but one of each socket, and a guest's
+# vCPUs are sockets of their own. What is written here is thrown away with the guest.
 _START = f"""
 command -v tuned > /dev/null || {{ echo "tuned is not installed" >&2; exit 1; }}
 systemctl --quiet is-active tuned && systemctl stop tuned
@@ -92,8 +92,8 @@ print(json.dumps({{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedState:
-    """State of tuned in a guest. `problems`: why the profile is not in force, one sentence each;
-    its log is among the evidence."""
+    """Hold what tuned says in a guest. `problems`: why the profile isn't in force, one sentence
+    each; its log is among the evidence."""
 
     problems: tuple[str, ...]
     evidence: dict[str, object]
@@ -102,7 +102,7 @@ class TunedState:
 def activate(channel: Channel, profile: str) -> TunedState:
     """Activate a profile in a guest that answers, and have tuned verify it.
 
-    Raises BrokenError if the guest has no tuned.
+    Raises BrokenError when the guest has no tuned.
     """
     _run(channel, "sh", "-c", _START, "sh", profile)
     printed = _run(channel, "python3", "-c", _ASK)
@@ -132,20 +132,20 @@ def activate(channel: Channel, profile: str) -> TunedState:
 
 
 def _said(log: str, mark: str) -> list[str]:
-    """Return the text after `mark` in the log's lines."""
+    """Return what stands after `mark` in the log's lines."""
     return [line.partition(mark)[2].strip() for line in log.splitlines() if mark in line]
 
 
 def _is_other_spelling(failed: str, isolated: str) -> bool:
-    """Return whether tuned only objects that a word of the kernel's command line names the last CPU
+    """Return whether tuned misses only that a word of the kernel's command line names the last CPU
     by its number rather than by N (kernel-parameters.rst, "cpu lists")."""
     words = re.fullmatch(r"cmdline arg '(.*)', expected '(.*)'", failed)
     return words is not None and re.sub(r"\d+-N\b", isolated, words[1]) == words[2]
 
 
 def _is_kept_by_kernel(failed: str, kept: set[str]) -> bool:
-    """Return whether tuned only objects to the affinity of an interrupt that the kernel manages
-    itself (isolcpus=managed_irq). Linux 6.12 answers EPERM to that, and tuned 2.25 expects EIO."""
+    """Return whether tuned misses only the affinity of an interrupt that the kernel manages itself
+    (isolcpus=managed_irq). Linux 6.12 answers EPERM to that, and tuned 2.25 expects EIO."""
     irq = re.match(r"'SMP affinity of (IRQ \d+)'", failed)
     return irq is not None and irq[1] in kept
 
@@ -171,7 +171,7 @@ _TOOK_EFFECT = {
     "isolcpus": "/sys/devices/system/cpu/isolated",
     "nohz_full": "/sys/devices/system/cpu/nohz_full",
 }
-"""Words that a kernel silently accepts even if their CPUs do not exist, and the file that then
+"""Words that a kernel takes without a word when their CPUs don't exist, and the file that then
 stays empty (kernel-parameters.txt; sysfs-devices-system-cpu)."""
 
 _SECONDS = 60.0
@@ -180,8 +180,9 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Record one file of the guest's kernel: its earlier content, the written value, its content
-    after."""
+    """Record one file of the guest's kernel: its content before, the written value, its content
+    after.
+    """
 
     path: str
     asked: str
@@ -201,7 +202,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestState:
-    """Hold what was set up in a guest. `problems`: differences from the request, one sentence each.
+    """Hold what was set up in a guest. `problems`: what is not as it was asked, one sentence each.
     `evidence`: file name to what was read back, stored with every trial."""
 
     problems: tuple[str, ...] = ()
@@ -211,17 +212,17 @@ class GuestState:
 def set_up(channel: Channel, asked: GuestSide, data_paths: Sequence[str]) -> GuestState:
     """Set up a guest that answers, as `asked`, and read all of it back.
 
-    `data_paths`: the block devices in the guest whose elevator is set. Raises BrokenError if the
-    guest does not answer or does not support it at all.
+    `data_paths`: the block devices in the guest whose elevator is meant. Raises BrokenError when
+    the guest doesn't answer or can't do it at all.
     """
     if asked == GuestSide():
         return GuestState()
     problems: list[str] = []
     found: dict[str, object] = {}
     if asked.command_line:
-        found["command_line"] = _text(channel, _COMMAND_LINE)
-        problems += _command_line_problems(channel, asked.command_line, found["command_line"])
-    # First, because the other keys may override the profile.
+        command_line = found["command_line"] = _text(channel, _COMMAND_LINE)
+        problems += _command_line_problems(channel, asked.command_line, command_line)
+    # First: a profile sets what the other keys may mean to set differently.
     if asked.tuned is not None:
         state = activate(channel, asked.tuned)
         found["tuned"] = state.evidence
@@ -239,15 +240,15 @@ def set_up(channel: Channel, asked: GuestSide, data_paths: Sequence[str]) -> Gue
 def _set(channel: Channel, path: str, value: str) -> Setting:
     before = _read(channel, path)
     if before is not None and before != value:
-        # Not the channel's `write`, which changes a file's mode. A refusal by the kernel shows in
-        # the value read back.
+        # Not the channel's `write`, which changes a file's mode. What the kernel refuses shows in
+        # what is read back.
         argv = ("sh", "-c", 'printf %s "$2" > "$1"', "sh", path, value)
         channel.run(Command(argv=argv), seconds=_SECONDS)
     return Setting(path=path, asked=value, before=before, now=_read(channel, path))
 
 
 def _disk(channel: Channel, data_path: str) -> str:
-    """Return the kernel's name of the block device behind a udev link."""
+    """Return the kernel's name of the block device behind a link of udev's."""
     found = _output(channel, "readlink", "-f", data_path)
     name = found.rpartition("/")[2]
     if not name or not found.startswith("/dev/"):
@@ -268,7 +269,7 @@ def _command_line_problems(channel: Channel, words: tuple[str, ...], line: str) 
 
 
 def _output(channel: Channel, *argv: str) -> str:
-    """Return the output of a program in the guest; raises BrokenError with its message if it
+    """Return what a program of the guest prints; raises BrokenError with what it says when it
     fails."""
     result = channel.run(Command(argv=argv), seconds=_SECONDS)
     if result.returncode != 0:
@@ -277,7 +278,7 @@ def _output(channel: Channel, *argv: str) -> str:
 
 
 def _read(channel: Channel, path: str) -> str | None:
-    """Return a file's value as the kernel shows it, the selected word of several; None if there is
+    """Return a file's value as the kernel shows it, the chosen word of several; None if there is
     none."""
     text = channel.read([path], Deadline.after(30, f"reading {path} in the guest"))[path]
     return None if text is None else selected(text)

@@ -38,15 +38,15 @@ from labctl.study.study import StudyWorkload
 from labctl.workloads.registry import workload_of
 from labctl.workloads.setting import Setting
 
-# Count a run's trials: done, left, given up.
+# Keep count of a run's trials: what is done, what is left, what is given up.
 
 
 _HOPELESS_TRIALS = 12
-"""Number of first attempts after which the run ends if all of them are invalid, to save hours."""
+"""Number of first attempts: when all of them are invalid, the run ends instead of wasting hours."""
 
 
 class HopelessError(BrokenError):
-    """Report that continuing would waste hours."""
+    """Going on would waste hours."""
 
 
 class Tally:
@@ -70,13 +70,13 @@ class Tally:
             self._attempts[lost.number] = max(self._attempts.get(lost.number, 0), lost.attempt)
             text = f"trial {lost.folder} does not count and is repeated: {lost.why}"
             listener(Warned(text=text))
-        # A resumed run may retry invalid trials: their cause may have been fixed.
+        # A resumed run may try again what was invalid: its cause may have been mended.
         self._attempts_before = dict(self._attempts)
         self._done_before = len(self._done)
 
     def add(self, record: TrialRecord) -> None:
-        """Count an attempt that has ended, and report it to the listener. Raises HopelessError if
-        all attempts of the run were invalid."""
+        """Count an attempt that has ended, and tell the listener. Raises HopelessError where all
+        that the run has tried was invalid."""
         self._count(record)
         self._tell(record)
 
@@ -98,11 +98,11 @@ class Tally:
         return trial.number not in self._done and tries < self._plan.limits.attempts
 
     def progress(self, trial: PlannedTrial) -> Progress:
-        """Return how far the run is, with `trial` the one to measure next."""
+        """Return how far the run is, with `trial` what is measured next."""
         planned, done = len(self._to_do()), len(self._done)
         left = planned - done - len(self._lost())
         tried = sum(self._attempts.values()) - sum(self._attempts_before.values())
-        # By trials done: invalid attempts will continue to take their share of the time.
+        # By what is done: attempts that count for nothing will go on taking their share.
         pace = (done - self._done_before) or tried
         mean = (time.monotonic() - self._started) / pace if pace else None
         return Progress(
@@ -115,7 +115,7 @@ class Tally:
         )
 
     def counts(self, last_block: int) -> dict[str, int]:
-        """Return the trials planned up to a block, including due spares; those done; and invalid
+        """Return trials planned up to a block, with those of spares that are due; done; and invalid
         attempts so far."""
         return {
             "planned": sum(trial.block <= last_block for trial in self._to_do()),
@@ -124,8 +124,7 @@ class Tally:
         }
 
     def stands_in(self, spare: int) -> bool:
-        """Return whether a spare block runs: it replaces lost trials, whatever the rest has
-        measured."""
+        """Return whether a spare block runs: for what was lost, whatever the rest has measured."""
         if spare not in self._spares_due():
             return False
         if spare not in self._begun:
@@ -142,8 +141,8 @@ class Tally:
         return {trial.number for trial in left if not self.may_try(trial)}
 
     def _to_do(self) -> tuple[PlannedTrial, ...]:
-        """Return the trials of the run as far as it is decided: all planned ones, and the spares
-        that are due by now."""
+        """Return the trials of the run as far as it is decided: all planned ones, and of the spares
+        those that are due by now."""
         unused = set(self._plan.spare_blocks) - set(self._spares_due())
         return tuple(trial for trial in self._trials if trial.block not in unused)
 
@@ -171,13 +170,11 @@ class Tally:
 
 
 _HOPELESS_BOOTS = 2
-"""Consecutive failed boots that end a run: each costs minutes, and every tuning starts from
-them."""
+"""Failed boots, one after the other: each costs minutes, and every tuning starts from them."""
 
 
 WhyEnd = Callable[[int], str | None]
-"""Function from a number of complete blocks to why the run ends there by its plan's rule; None: it
-goes on."""
+"""Asked after so many whole blocks: why the run ends there by its plan's rule; None: it goes on."""
 
 
 def never(blocks: int) -> str | None:
@@ -187,7 +184,7 @@ def never(blocks: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Report that the plan's rule ended the run after so many complete blocks."""
+    """Report that the plan's rule ended the run after so many whole blocks."""
 
     blocks: int
     why: str
@@ -223,10 +220,10 @@ class Engine:
         self._tally = Tally(folder, plan, lab.listener)
 
     def run(self) -> None:
-        """Run every trial that is not done, and due spare blocks, until the plan's rule ends the
-        run; `ended` then has the reason.
+        """Run every trial that isn't done, and spare blocks that are due, until the plan's rule
+        ends the run, which `ended` then says.
 
-        Raises errors that make continuing pointless.
+        Raises what makes going on pointless.
         """
         for block, members in groupby(self._trials, key=lambda t: t.block):
             trials = list(members)
@@ -247,7 +244,8 @@ class Engine:
                     self._run_once(todo)
 
     def _asked(self, trials: Sequence[PlannedTrial]) -> str | None:
-        """Return why the run ends before this block; None for a block that was started."""
+        """Return why the run ends before this block. One that has begun was decided on before it
+        did."""
         rule, blocks = self._plan.stopping, trials[0].block - 1
         if rule is None or not rule.may_end_after(blocks):
             return None
@@ -274,7 +272,7 @@ class Engine:
         except (HostError, HopelessError):
             raise
         except LabctlError as error:
-            # Count only the trial that failed as an attempt; later trials were not started.
+            # What the machine never got to is no attempt; the one it failed at is.
             left = [t for t in trials if self._tally.may_try(t)]
             if left:
                 taken_s = time.monotonic() - started
@@ -300,24 +298,24 @@ class Engine:
         return bench_of(self._lab, self._boots, trial.boot, tuning, fresh=self._fresh)
 
     def _run_trial(self, bench: Bench, trial: PlannedTrial) -> bool:
-        """Make one attempt at this trial; return whether the machine can serve the next trial."""
+        """Return whether the machine serves for the next trial, after one attempt at this one."""
         number = self._tally.next_attempt(trial)
         done = self._attempts.run(bench, trial, number, traces=self._room.is_enough)
         self._tally.add(done.record)
         if done.is_disturbed:
             self.quiet.blame(done.others)
             self._was_disturbed = self.quiet.may_wait
-        # Release the machine while waiting for the host to become idle.
+        # A machine isn't kept for as long as others may take.
         return not self._was_disturbed and bench.serves()
 
-    def counts(self) -> dict[str, Any]:
-        """Return the trials planned (as far as the run went if its rule ended it, including due
-        spares), those done, and invalid attempts so far."""
+    def counts(self) -> dict[str, int]:
+        """Return trials planned (as far as the run went, where its rule ended it; with those of
+        spares that are due), done, and invalid attempts so far."""
         last = self.ended.blocks if self.ended else self._plan.last_block
         return self._tally.counts(last)
 
 
-# Set up a booted guest before it is saved: facts, hashes, counts, warm files.
+# Define what a booted guest goes through before it is saved: facts, hashes, counts, warm files.
 
 
 class PostBootSetup:
@@ -339,8 +337,8 @@ class PostBootSetup:
             )
             self._calibrations.count_in_guest(channel)
         self._proof.check(Kind.GUEST, channel)
-        # One window of each program puts its files into the guest's page cache before the guest is
-        # saved, so that no restore waits for them.
+        # One window of each program: its files are in the guest's page cache when it is saved,
+        # so that no restore waits for them.
         programs = {item.program: item for item in self._in_guests()}
         for declared in programs.values():
             program = workload_of(declared)
@@ -368,7 +366,7 @@ class PostBootSetup:
         ]
 
     def facts(self, host: dict[str, object]) -> dict[str, object]:
-        """Return run.json's facts on the guest, and on both sides together."""
+        """Return what run.json says of the guest, and of both sides together."""
         if self._facts is None:
             raise BrokenError("no boot has reported its facts yet")
         same, sentence = same_kernel(host, self._facts)
@@ -380,7 +378,7 @@ class PostBootSetup:
         }
 
 
-# Run the trials of a plan in an open lab, and record the results.
+# Carry out the trials of a plan in an open lab, and keep the run's record of how it went.
 
 
 def carry_out(
@@ -393,9 +391,9 @@ def carry_out(
     wait_quiet_s: float,
     why_end: WhyEnd,
 ) -> None:
-    """Verify the programs, boot, and run every remaining trial. `disks`: those that boots start
-    from; `log`: of run.json, which is written when the boots are ready and by the caller at the
-    end."""
+    """Prove the programs, boot, and run every trial that is left. `disks`: what boots start from;
+    `log`: of run.json, which is written when the boots are ready and by the caller at the end.
+    """
     baseline = lab.tunings[plan.roles.baseline]
     folder, earlier = log.folder, log.record.hashed
     proof = Proof(lab, plan, earlier)
@@ -415,7 +413,7 @@ def carry_out(
         baseline,
         post_boot.set_up,
         boots_before=so_far.last_boot,
-        # Otherwise only one boot is saved, for the facts on the guest.
+        # Else one boot alone is saved, for what it tells of the guest.
         to_come=() if fresh_boots else so_far.boots,
     )
     with ExitStack() as stack:
@@ -456,7 +454,7 @@ def carry_out(
 
 
 def _say_who_took_it(quiet: Quiet, run_s: float, listener: Listener, log: RunLog) -> None:
-    """Report what others cost the run, and record it."""
+    """Say what others cost the run, and put it into its record."""
     if text := quiet.summary(run_s):
         listener(Note(text=text))
         log.put(waited_for_quiet_s=(log.record.waited_for_quiet_s or 0.0) + quiet.waited_s)

@@ -1,8 +1,8 @@
-"""Check after a measured window that threads, clocks and the host were as requested (METHOD rules 6
-and 28).
+"""Check after a measured window that threads, clocks and the host were what was asked (METHOD rules
+6 and 28).
 
-Changes that came and went between its start and its end are not seen: only the workload runs inside
-the window.
+What came and went between its begin and its end is not seen: nothing runs inside of the window but
+the workload.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RAW = "threads.json"
 
 _MACHINE = (VCPU, EMULATOR, IOTHREAD, VHOST)
 _OTHERS = ("neighbour", "peer")
-"""Roles that only have to stay as they are. labctl's own tools move to a CPU to read it."""
+"""Nothing is asked of them but to stay as they are. labctl's own tools move to a CPU to read it."""
 
 LIMIT_PPM = 100.0
 
@@ -46,7 +46,7 @@ LIMIT_PPM = 100.0
 def thread_reasons(
     bench: Bench, workload: Workload, command: Command, folder: TrialFolder
 ) -> list[str]:
-    """Return why the trial's threads make it invalid; their state is stored."""
+    """Return why the trial's threads make it invalid; what they were is stored."""
     host, told = folder.read_json(snapshots.RAW), folder.read_json(runner_counts.RAW)["threads"]
     stored, wrong = held(
         bench.asked,
@@ -72,7 +72,7 @@ def clock_reasons(bench: Bench, folder: TrialFolder) -> list[str]:
 
 
 def host_reasons(folder: TrialFolder) -> list[str]:
-    """Return why events on the host make a trial invalid."""
+    """Return why what happened on the host meanwhile makes a trial invalid."""
     host = folder.read_json(snapshots.RAW)
     before, after = host["before"], host["after"]
     reasons = []
@@ -96,16 +96,16 @@ def held(
     schedules_itself: bool = False,
     command: Command | None = None,
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the content of the trial's `threads.json`, and a sentence for each thread that was not
-    as requested, or that changed meanwhile.
+    """Return what the trial's `threads.json` holds, and a sentence for each thread that was not
+    what was asked, or that changed meanwhile.
 
-    `host`: the two snapshots, `told`: the command's threads as its runner has read them, each
+    `host`: the two snapshots, `told`: what the command's runner has read of its threads, each
     `before` and `after`. `places_itself`, `schedules_itself`: whether its threads choose their own
-    CPUs or policy. `command`: what it was, with its workload's policy and CPUs. Raises BrokenError
-    if the runner's reading has another form.
+    CPUs or policy. `command`: what it was, with the policy and the CPUs that its workload asks for.
+    Raises BrokenError when the runner has told something else.
     """
     before, after = (_machine(host, at) + _workload(told, at) for at in ("before", "after"))
-    # In a guest the command only has to stay as it was when it was started.
+    # In a guest nothing is asked of the command but to stay what it was when it was started.
     asked = [*asked, *(_as_started(before) if not _is_asked(asked, WORKLOAD) else ())]
     asked = [_of_command(thread, command) for thread in asked] if command else asked
     others = [row_states(host[at]["threads"], _OTHERS) for at in ("before", "after")]
@@ -130,8 +130,7 @@ def _machine(host: Mapping[str, Any], at: str) -> list[ThreadState]:
 
 
 def _workload(told: Mapping[str, Any], at: str) -> list[ThreadState]:
-    """Return the workload's threads. There is at least one: the command's own, which is not reaped
-    yet."""
+    """There is at least one: the command's own, which has not been waited for."""
     try:
         if states := workload_states(told[at]):
             return states
@@ -157,7 +156,7 @@ def _as_started(before: Sequence[ThreadState]) -> list[ExpectedThread]:
 
 
 def _of_command(thread: ExpectedThread, command: Command) -> ExpectedThread:
-    """Return a thread's expected state, the command's with its own policy and CPUs."""
+    """Return what is asked of a thread, of the command's with its own policy and CPUs."""
     if thread.role != WORKLOAD:
         return thread
     if sched := command.sched:
@@ -186,9 +185,10 @@ def _as_asked(
 
 
 def clock_rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
-    """Return how much faster the machine's clock runs than the host's, in ppm, and the uncertainty.
+    """Return how much faster the machine's clock runs than the host's, in ppm, and how unsure that
+    is.
 
-    Each reading lies somewhere between its two host times; over a longer time that matters less.
+    Each reading lies somewhere between its two host moments; over a longer time that matters less.
     """
     machine_ns = last.machine_ns - first.machine_ns
     shortest_ns = last.asked_ns - first.answered_ns
@@ -201,8 +201,8 @@ def clock_rates(first: ClockReading, last: ClockReading) -> dict[str, float]:
     }
 
 
-def clock_problem(measured: dict[str, Any]) -> str | None:
-    """Return a sentence if the rates certainly differ by more than LIMIT_PPM."""
+def clock_problem(measured: Mapping[str, float]) -> str | None:
+    """Return a sentence when the rates differ by more than LIMIT_PPM beyond doubt."""
     if abs(measured["ppm"]) - measured["uncertainty_ppm"] <= LIMIT_PPM:
         return None
     return (

@@ -1,5 +1,9 @@
-"""Read columns of tables (CSV) with pyarrow. Whole numbers stay whole until they are subtracted,
-because a clock has more nanoseconds than a double can resolve."""
+"""Read columns of tables (CSV): whole numbers stay whole until they are subtracted, as a clock has
+more nanoseconds than a double can tell apart.
+
+A table is read a part at a time, and only the numbers of some columns are kept: its cells as texts
+take ten times the memory of the file.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,7 @@ from labctl.base.errors import BrokenError, nearest
 from labctl.base.quantities import quantity
 from labctl.workloads.readers.declaration import CsvFile, MetricFile, SourceFile
 from labctl.workloads.readers.found import Found
-from labctl.workloads.readers.output import NoValueError, Part, number_of
-
-# Otherwise the first table leaves a pipe for signals open. A child of a child that has closed all
-# files closes it again after fork, and aborts: libvirt starts QEMU in such a child.
-pa.enable_signal_handlers(False)
+from labctl.workloads.readers.output import NoValueError, Part, number_of, printed_step
 
 MOST_COLUMNS = 1000
 LONGEST_ROW = 1 << 20
@@ -39,7 +39,7 @@ _IN_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Hold a column's numbers, whole ones as integers, and its printed step (0: unknown)."""
+    """Hold a column's numbers, whole ones as such, and its printed step (0: unknown)."""
 
     values: NDArray[np.int64] | NDArray[np.float64]
     step: float
@@ -104,8 +104,8 @@ class _Table:
 
 
 def by_column(metric: MetricFile, parts: Sequence[Part], skip_s: float) -> Found:
-    """Return the numbers of a column, of all rows that count. `skip_s`: rows of the first seconds
-    do not count, if the rows' times are known."""
+    """Return the numbers of a column, of all rows that count. `skip_s`: of the first seconds none
+    do, where it is known when a row was."""
     wanted = metric.csv
     assert wanted is not None
     assert metric.scale is not None
@@ -150,8 +150,8 @@ def column_values(one: SourceFile, part: Part) -> NDArray[np.float64]:
     return np.asarray(table.column(one.csv.column).values, dtype=np.float64)
 
 
-def _rows(one: SourceFile, wanted: CsvFile, part: Part) -> pa.Table:
-    """Return the rows that `where` selects, all as text."""
+def _table(one: SourceFile, wanted: CsvFile, part: Part, columns: Sequence[str]) -> _Table:
+    """Return some columns of the rows that `where` names."""
     if not part.text.strip():
         raise BrokenError(f"{part.name} has no row")
     if not part.text.endswith("\n") and one.whole is None:
@@ -189,21 +189,36 @@ def _rows(one: SourceFile, wanted: CsvFile, part: Part) -> pa.Table:
     return _Table(part, names, count, cells)
 
 
-def _names(first: str, separator: str) -> list[str]:
-    """Return the column names from a table's first line."""
-    options = csv.ParseOptions(delimiter=separator)
-    line = csv.read_csv(
-        BytesIO(f"{first}\n".encode()),
-        read_options=csv.ReadOptions(autogenerate_column_names=True),
-        parse_options=options,
-        convert_options=csv.ConvertOptions(
-            column_types={f"f{n}": pa.string() for n in range(first.count(separator) + 1)}
-        ),
-    )
-    names = [str(column[0].as_py()).strip() for column in line.columns]
-    if len(set(names)) < len(names):
-        raise pa.ArrowInvalid("its first line has a column twice")
-    return names
+def _rows(part: Part, wanted: CsvFile) -> Iterator[list[str]]:
+    """Yield the rows, the names' one too, without blank lines. Each has one length."""
+    length = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal length
+        for line in _lines(part):
+            length += len(line)
+            _check_length(length, part)
+            yield line
+        if length:
+            raise BrokenError(f"{part.name} has an unclosed quote; {part.end}")
+
+    width = len(wanted.names) if wanted.names else 0
+    number = 0
+    try:
+        for row in csv.reader(lines(), delimiter=wanted.separator):
+            length = 0
+            if not row:
+                continue
+            number += 1
+            if len(row) != (width := width or len(row)):
+                shown = wanted.separator.join(row).partition("\n")[0][:200]
+                raise BrokenError(
+                    f"{part.name}: Row #{number}: Expected {width} columns, got {len(row)}: "
+                    f"{shown}; {part.end}"
+                )
+            yield row
+    except csv.Error as error:
+        raise BrokenError(f"{part.name}: {error}; {part.end}") from error
 
 
 def _lines(part: Part) -> Iterator[str]:
@@ -231,7 +246,7 @@ def _without(text: str, thousands: str) -> str:
 
 
 def _complain(text: str, column: str, part: Part) -> None:
-    """Raise an error about a number's text."""
+    """Raise what is wrong with a number's text."""
     try:
         number_of(text)
     except NoValueError as error:
@@ -241,15 +256,6 @@ def _complain(text: str, column: str, part: Part) -> None:
             f"column '{column}' of {part.name}: {error.message}", hint=error.hint
         ) from error
     raise BrokenError(f"column '{column}' of {part.name}: {text[:40]!r} is not a number")
-
-
-def _step(texts: pa.Array) -> float:
-    """Return the finest step of printed numbers; 0 if one has an exponent."""
-    if pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
-        return 0.0
-    found = pc.extract_regex(texts, r"\.(?P<rest>\d*)$")
-    digits = pc.max(pc.utf8_length(pc.struct_field(found, "rest"))).as_py()
-    return float(10.0 ** -(digits or 0))
 
 
 def _in_time(
