@@ -142,6 +142,8 @@ class Comparison:
     blocks: Mapping[int, float]
     margin: float | None = None
     """The practical threshold delta in the comparison's scale (0.05: five percent)."""
+    look: int | None = None
+    """Blocks after which the plan's look decided it; None without looks, and if undecided."""
     no_worse_than: float | None = None
     """The loss that a recommendation must exclude, in the scale of `margin` (METHOD 25)."""
     no_worse: bool | None = None

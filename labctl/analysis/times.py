@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -15,7 +15,10 @@ from labctl.analysis.answer.words import listed
 from labctl.analysis.effects.design import ALPHA
 from labctl.analysis.effects.intervals import spread, t_interval
 from labctl.analysis.special import bdtr
+from labctl.base.errors import UsageError
 from labctl.base.notation import shares, significant
+from labctl.base.stopping import FEWEST_BLOCKS, MOST_BLOCKS, Looks, looks
+from labctl.base.wording import roughly
 from labctl.store.exit_prices import Price
 from labctl.store.records.plan_record import PlannedWorkload, PlanRecord
 from labctl.store.run_folder import LoadedRun
@@ -63,16 +66,64 @@ measured window: warm-up, restore, its part of the boots. A host of two CPUs, gu
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTime:
     """Hold seconds that a plan will take, spare blocks and repeats left out: its `windows`, and the
-    `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep."""
+    `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep. With
+    looks both are the most that it takes, and `first_look` is the time to the first one."""
 
     windows: float
     total: float
     paced_by: str | None
+    first_look: float | None = None
 
 
 def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     """Expect each trial to take its window and the overhead that a trial of `earlier` had; None, or
     a run that doesn't say: the recorded quick sweep's, and what its workload leaves out."""
+    rule = plan.rule
+    if not (isinstance(rule, Looks) and rule.drops):
+        return _expected_time(plan, earlier)
+    first = rule.at[0]
+    # After the first look native arms run in every second block at most.
+    most = [
+        trial
+        for trial in plan.trials
+        if trial.block <= first
+        or (trial.block - first) % 2 == 0
+        or plan.tunings[trial.cell["tuning"]].kind != "native"
+    ]
+    sooner = [trial for trial in plan.trials if trial.block <= first]
+    return replace(
+        _expected_time(plan.but(trials=tuple(most)), earlier),
+        first_look=_expected_time(plan.but(trials=tuple(sooner)), earlier).total,
+    )
+
+
+def looks_within(plan: PlanRecord, earlier: LoadedRun | None, seconds: float) -> Looks:
+    """Return the looks of a plan that ends within so many seconds, whatever its looks find.
+
+    `plan`: with looks, of which the first comes after ten blocks and whose last decides nothing
+    here: a block's time is taken from its blocks. Raises UsageError for less time than ten blocks
+    take.
+    """
+    expected = expected_time(plan, earlier)
+    first, blocks = expected.first_look, plan.blocks or 0
+    if first is None or blocks <= FEWEST_BLOCKS:
+        raise ValueError("a plan with looks is needed")
+    each = (expected.total - first) / (blocks - FEWEST_BLOCKS)
+    more = int((seconds - first) / each)
+    if more < 1:
+        raise UsageError(
+            f"ten blocks, the fewest for a verdict, and one more take about {roughly(first + each)}"
+            f"; {roughly(seconds)} are too short",
+            hint="Choose fewer tunings (--tuning) or workloads (--workload), or a shorter "
+            "--duration.",
+        )
+    last = min(FEWEST_BLOCKS + more, MOST_BLOCKS)
+    middle = (FEWEST_BLOCKS + last) // 2
+    few = last < FEWEST_BLOCKS + 6
+    return looks((FEWEST_BLOCKS, last) if few else (FEWEST_BLOCKS, middle, last))
+
+
+def _expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
     spent = None if earlier is None else wall_time(earlier)
     if earlier is None or spent is None:

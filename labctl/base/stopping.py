@@ -22,7 +22,7 @@ MOST_SPARES = 100
 CAP = 40
 """Default cap of a run until a width."""
 
-_UNTIL_WIDTH = 0.7
+UNTIL_WIDTH_SHARE = 0.7
 """Share of the allowed error for a run until a width. Such a run tends to end when its deviations,
 and with them its intervals, came out small. Simulated with normal noise, a single deciding interval
 misses up to 1.4 times as often as it claims; with more of them it is less
@@ -40,12 +40,6 @@ class UntilWidth:
     width: float
     most_blocks: int
 
-    @property
-    def share(self) -> float:
-        """Return the share of the allowed error that a test may use so that the run as a whole does
-        not exceed it."""
-        return _UNTIL_WIDTH
-
     def may_end_after(self, blocks: int) -> bool:
         """Return whether the rule is checked after so many complete blocks."""
         return FEWEST_BLOCKS <= blocks < self.most_blocks
@@ -61,22 +55,27 @@ class UntilWidth:
         return {"width": self.width, "most_blocks": self.most_blocks}
 
 
+NATIVE_WIDTH = 0.1
+"""Default half-width of an interval against native that is narrow enough for the table."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looks:
-    """End the run at the first of these numbers of blocks at which every primary comparison has a
-    conclusive verdict. Each look is a test, so each gets only its share of the allowed error: alpha
-    / looks."""
+    """Judge after these numbers of blocks, and measure only what is still undecided from then on.
+
+    `drops`: a look drops each tuning in the places where it is decided, and what nobody needs
+    there any more; without it (plans of labctl before it) the run goes on whole until everything
+    is decided. `native_width`: native arms stop once their intervals have that half-width or less,
+    relative to the estimate, else they go on in every second block.
+    """
 
     at: tuple[int, ...]
+    drops: bool = True
+    native_width: float = NATIVE_WIDTH
 
     @property
     def most_blocks(self) -> int:
         return self.at[-1]
-
-    @property
-    def share(self) -> float:
-        """Return the share of the allowed error that each look may use (Bonferroni)."""
-        return 1 / len(self.at)
 
     def may_end_after(self, blocks: int) -> bool:
         """Return whether the rule is checked after so many complete blocks."""
@@ -85,13 +84,21 @@ class Looks:
     @property
     def words(self) -> str:
         at = ", ".join(map(str, self.at))
+        if self.drops:
+            return (
+                f"judges after {at} blocks, and goes on with what is undecided: it ends when every "
+                "primary comparison has a verdict"
+            )
         return (
             f"looks at its result after {at} blocks, each time at alpha/{len(self.at)}, and ends "
             "when every primary comparison has a verdict"
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {"looks": list(self.at)}
+        found: dict[str, Any] = {"looks": list(self.at)}
+        if self.drops:
+            found |= {"drops": True, "native_width": self.native_width}
+        return found
 
 
 Stopping = UntilWidth | Looks
@@ -114,7 +121,7 @@ def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
     return UntilWidth(width=width, most_blocks=most_blocks)
 
 
-def looks(at: Sequence[int]) -> Looks:
+def looks(at: Sequence[int], *, drops: bool = True, native_width: float = NATIVE_WIDTH) -> Looks:
     """Return a checked rule; `at`: numbers of blocks. Raises UsageError."""
     said = ", ".join(map(str, at)) or "none"
     if len(at) < 2:
@@ -132,7 +139,12 @@ def looks(at: Sequence[int]) -> Looks:
             f"looks after {said} blocks: they must be from {FEWEST_BLOCKS} to {MOST_BLOCKS}",
             hint=f"Nothing is judged before {FEWEST_BLOCKS} blocks.",
         )
-    return Looks(at=tuple(at))
+    if not 0 < native_width < 1:
+        raise UsageError(
+            f"expected a native width from above 0 to below 100 %, got {percent(native_width)}",
+            hint="It is half an interval, relative to the estimate: 10 % does for a table.",
+        )
+    return Looks(at=tuple(at), drops=drops, native_width=native_width)
 
 
 def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
@@ -141,7 +153,13 @@ def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
     rule = plan.get("stopping")
     if rule is None:
         return None
-    return looks(rule["looks"]) if "looks" in rule else until_width(**rule)
+    if "looks" not in rule:
+        return until_width(**rule)
+    return looks(
+        rule["looks"],
+        drops=rule.get("drops", False),
+        native_width=rule.get("native_width", NATIVE_WIDTH),
+    )
 
 
 def percent(share: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from labctl.workloads.registry import Declared, Programs, checkers, workload_of
 if TYPE_CHECKING:
     from labctl.analysis.effects.cells import Scenario
     from labctl.analysis.foresight import Spreading
+    from labctl.base.stopping import Looks
     from labctl.run.planning.planned import SweepRequest
     from labctl.store.records.plan_record import PlanRecord
     from labctl.store.run_folder import LoadedRun
@@ -110,6 +111,21 @@ def _earlier(
         if found:
             return run, found
     return None, {}
+
+
+def with_time(request: SweepRequest, seconds: float) -> SweepRequest:
+    """Return the request with looks that end within so many seconds, at the pace of this host's
+    earlier runs. Raises UsageError for too little time, and what planning raises."""
+    from labctl.analysis.times import looks_within
+    from labctl.base.stopping import FEWEST_BLOCKS, looks
+    from labctl.run.planning.plan import plan_sweep
+
+    def asking(rule: Looks) -> SweepRequest:
+        return replace(request, overrides=replace(request.overrides, stopping=rule))
+
+    plan = plan_sweep(asking(looks((FEWEST_BLOCKS, 2 * FEWEST_BLOCKS)))).plan.record()
+    earlier, _ = _earlier(request.results, plan)
+    return asking(looks_within(plan, earlier, seconds))
 
 
 # Gather the commands of a plan that no file of labctl's own declares: they are code of others.

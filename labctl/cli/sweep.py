@@ -38,13 +38,18 @@ from labctl.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from labctl.base.stopping import Stopping
+    from labctl.store.records.run_record import LookTaken
 
 
 # Define options for runs that may end early, and the judge that such a run asks.
 
 
 def rule_asked_for(
-    width: str | None, most_blocks: int | None, at: str | None, blocks: int | None
+    width: str | None,
+    most_blocks: int | None,
+    at: str | None,
+    blocks: int | None,
+    within: str | None = None,
 ) -> Stopping | None:
     """Return the rule that --until-width, --max-blocks and --looks make; None without them.
 
@@ -52,12 +57,12 @@ def rule_asked_for(
     """
     from labctl.base.stopping import CAP, looks, until_width
 
-    given = {"--until-width": width, "--looks": at, "--blocks": blocks}
+    given = {"--until-width": width, "--looks": at, "--blocks": blocks, "--within": within}
     said = [option for option, value in given.items() if value is not None]
     if len(said) > 1:
         raise UsageError(
             f"{' and '.join(said)} exclude each other",
-            hint="Give one of them: a width, looks, or a fixed number of blocks.",
+            hint="Give one of them: a width, looks, a time, or a fixed number of blocks.",
         )
     if most_blocks is not None and width is None:
         raise UsageError(
@@ -97,21 +102,21 @@ def _numbers(text: str) -> list[int]:
         ) from error
 
 
-def why_end(folder: RunFolder, blocks: int) -> str | None:
-    """Return why a run ends after so many whole blocks by its plan's rule; None: it goes on."""
-    from labctl.analysis.verdicts.decide import decide
-    from labctl.analysis.verdicts.looks import stop_after, until
+def why_end(folder: RunFolder, blocks: int) -> str | LookTaken | None:
+    """Return why a run ends after so many whole blocks by its plan's rule, or which cells it goes
+    on without; None: it goes on."""
+    from labctl.analysis.verdicts.decide import look_at
+    from labctl.analysis.verdicts.looks import Stop
 
-    run = folder.load()
-    rule = run.plan.rule
-    stop = rule and stop_after(decide(until(run, blocks)), rule, blocks)
-    return stop.why if stop else None
+    found = look_at(folder.load(), blocks)
+    return found.why if isinstance(found, Stop) else found
 
 
 _SECTIONS = {
     "Selection": "--quick --tuning --workload --condition --factor --collect",
     "Length and number": (
-        "--duration --blocks --until-width --max-blocks --looks --blocks-per-boot --spare-blocks"
+        "--duration --blocks --looks --within --until-width --max-blocks --blocks-per-boot "
+        "--spare-blocks"
     ),
     "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
     "A program of your own": (
@@ -144,7 +149,14 @@ _SECTIONS = {
 @click.option("--until-width", metavar="PERCENT", help="Run blocks until intervals are within ±2%.")
 @click.option("--max-blocks", type=int, help="Most blocks with --until-width (40).")
 @click.option(
-    "--looks", metavar="N,N,...", help="Stop at the first of these blocks with all verdicts."
+    "--looks",
+    metavar="N,N,...",
+    help="Judge after these numbers of blocks, and go on with what is undecided.",
+)
+@click.option(
+    "--within",
+    metavar="TIME",
+    help="Plan looks that end within this time (15m), at this host's pace.",
 )
 @click.option("--blocks-per-boot", type=int, help="Number of blocks that share a boot.")
 @click.option("--spare-blocks", type=int, help="Extra blocks, run if another block lost a value.")
@@ -240,7 +252,7 @@ def request_of(context: click.Context) -> SweepRequest:
     from labctl.study.load_study import Overrides
 
     given = context.params
-    return SweepRequest(
+    request = SweepRequest(
         study=given["study"] or "",
         places=state_paths(context),
         results=runs_folder(given["results"]),
@@ -253,7 +265,11 @@ def request_of(context: click.Context) -> SweepRequest:
             duration_s=given["duration"],
             blocks=given["blocks"],
             stopping=rule_asked_for(
-                given["until_width"], given["max_blocks"], given["looks"], given["blocks"]
+                given["until_width"],
+                given["max_blocks"],
+                given["looks"],
+                given["blocks"],
+                given["within"],
             ),
             blocks_per_boot=given["blocks_per_boot"],
             spare_blocks=given["spare_blocks"],
@@ -274,6 +290,11 @@ def request_of(context: click.Context) -> SweepRequest:
         extend=given["extend"],
         wait_quiet_s=seconds_of(given["wait_quiet"], "--wait-quiet"),
     )
+    if given["within"] is None:
+        return request
+    from labctl.cli.plan_only import with_time
+
+    return with_time(request, seconds_of(given["within"], "--within"))
 
 
 def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:

@@ -30,7 +30,7 @@ from labctl.store.records.as_made import (
     whole,
 )
 from labctl.store.records.plan_record import AddedBlocks, ExtensionRecord, PlannedTrial, PlanRecord
-from labctl.store.records.run_record import RunRecord
+from labctl.store.records.run_record import RunRecord, still_to_run
 from labctl.store.records.tolerant import as_far_as_whole
 from labctl.store.samples import Kinds, Reading
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -52,9 +52,9 @@ def carried_out(
     """
     stopped = run.stopped
     whole = [extension for extension in extensions if extension]
-    if plan.is_lost or not (stopped or plan.spares or whole):
+    if plan.is_lost or not (stopped or plan.spares or whole or run.looks):
         return plan
-    trials, spares = plan.trials, plan.spares
+    trials, spares = (still_to_run(of, run.looks) for of in (plan.trials, plan.spares))
     if stopped:
         trials = tuple(trial for trial in trials if trial.block <= stopped.blocks)
         spares = ()

@@ -16,6 +16,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial
+from labctl.store.records.run_record import LookTaken, still_to_run
 from labctl.study.make_plan import trials_of
 from labctl.study.plan import Plan
 
@@ -65,11 +66,14 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
         )
     before = plan.trials + plan.spares
     boots = max((trial.boot for trial in before), default=0)
+    number = 1 + max((trial.number for trial in before), default=0)
     to_a_boot = _blocks_per_boot(plan)
     added: list[PlannedTrial] = []
     for block in range(first, last + 1):
         boot = boots + 1 + (block - first) // to_a_boot
-        added += trials_of(plan, block, boot=boot, first=len(before) + len(added) + 1)
+        added += trials_of(plan, block, boot=boot, first=number + len(added))
+    # More of what is undecided; of everything where nothing is.
+    added = list(still_to_run(added, plan.looks)) or added
     return Extension(
         extends=extends,
         first_block=first,
@@ -79,16 +83,25 @@ def extension(plan: Plan, blocks: int, *, extends: str) -> Extension:
 
 
 def as_carried_out(
-    plan: Plan, ended_after: int | None, extensions: Sequence[ExtensionRecord]
+    plan: Plan,
+    ended_after: int | None,
+    extensions: Sequence[ExtensionRecord],
+    looks: Sequence[LookTaken] = (),
 ) -> Plan:
     """Return what of a plan a run carries out: its trials as far as they go, then those of its
     extensions.
 
     `ended_after`: the blocks after which the plan's rule ended the run, if it did; its
-    `extensions` in order. Raises BrokenError for one that was changed since.
+    `extensions` and its `looks` in order. Raises BrokenError for one that was changed since.
     """
-    whole = plan if ended_after is None else _cut(plan, ended_after)
     digest = plan.digest
+    whole = plan if ended_after is None else _cut(plan, ended_after)
+    whole = replace(
+        whole,
+        trials=still_to_run(whole.trials, looks),
+        spares=still_to_run(whole.spares, looks),
+        looks=tuple(looks),
+    )
     for number, recorded in enumerate(extensions, start=2):
         try:
             blocks = recorded.last_block - recorded.first_block + 1

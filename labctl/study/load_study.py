@@ -263,6 +263,15 @@ class _Checked(Placing):
             )
         with self._placed(*given, among=("width_percent", "most_blocks")):
             self.file.rule()
+        quick = self.file.quick
+        if quick is None or quick.looks is None:
+            return
+        if quick.blocks is not None:
+            raise UsageError(
+                f"{self._place('quick', 'looks')}: expected only one of 'blocks' and 'looks'"
+            )
+        with self._placed("quick", "looks"):
+            quick.changes(self.file.native_width)
 
     def _names(
         self, names: list[str], what: str, allowed: Collection[str], *keys: str | int
@@ -371,7 +380,7 @@ def load_study(
                 hint="Run it without --quick, or add the selection.",
             )
         whole = _cut(study, Overrides(duration_s=file.quick.duration_s))
-        study = _cut(replace(study, quick=True), Overrides(**file.quick.changes))
+        study = _cut(replace(study, quick=True), Overrides(**file.quick.changes(file.native_width)))
     if overrides is not None:
         if overrides.program is not None:
             study = _with_one_program(study, overrides.program)

@@ -21,6 +21,7 @@ from labctl.store.records.plan_record import (
     PublishedSource,
     ReportTable,
 )
+from labctl.store.records.run_record import LookTaken
 from labctl.study.conditions import Condition
 from labctl.study.order import FACTORS, boot_of
 from labctl.study.study import GuestShape, Limits, Roles, StudyWorkload
@@ -86,6 +87,8 @@ class Plan:
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
     heatmaps: tuple[PlannedHeatmap, ...] = ()
+    looks: tuple[LookTaken, ...] = ()
+    """What the looks of a run that carries the plan out took out of it; in no plan.json."""
 
     @property
     def cells(self) -> frozenset[Place] | None:

@@ -7,7 +7,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, StringConstraints
 
 from labctl.base.quantities import PERCENT, SIZE, TIME
-from labctl.base.stopping import CAP, MOST_BLOCKS, MOST_SPARES, Stopping, looks, until_width
+from labctl.base.stopping import (
+    CAP,
+    MOST_BLOCKS,
+    MOST_SPARES,
+    NATIVE_WIDTH,
+    Stopping,
+    looks,
+    until_width,
+)
 from labctl.base.tuning import Level
 from labctl.base.yaml import FileModel
 from labctl.study.conditions import ConditionFile
@@ -182,6 +190,8 @@ class QuickFile(FileModel):
     """Replacement of each workload's `duration_s`, also as `duration`."""
     blocks: _Blocks | None = None
     """Replacement of the study's number or rule."""
+    looks: Annotated[list[_Blocks], Field(max_length=_MOST)] | None = None
+    """The same, as in the study."""
     blocks_per_boot: _Blocks | None = None
     """Replacement of the study's value."""
     spare_blocks: _Spares | None = None
@@ -193,10 +203,12 @@ class QuickFile(FileModel):
         given = (self.factors or {}).items()
         return {name: tuple(map(level_name, values)) for name, values in given}
 
-    @property
-    def changes(self) -> dict[str, Any]:
-        """Return what is changed, by the study's keys."""
-        return {**dict(self), "factors": self.levels}
+    def changes(self, native_width: float) -> dict[str, Any]:
+        """Return what is changed, as `Overrides` has it. Raises UsageError for a rule that can't
+        be."""
+        given = {**dict(self), "factors": self.levels}
+        at = given.pop("looks")
+        return {**given, "stopping": None if at is None else looks(at, native_width=native_width)}
 
 
 class TableRowFile(FileModel):
@@ -265,7 +277,11 @@ class StudyFile(FileModel):
     stop: StopFile | None = None
     """The run ends as soon as its intervals are narrow."""
     looks: Annotated[list[_Blocks], Field(max_length=_MOST)] | None = None
-    """Numbers of blocks after which the run ends if every primary comparison has a verdict."""
+    """Numbers of blocks after which the run is judged. It goes on only with the tunings that are
+    undecided, in the places where they are, and ends where none is."""
+    native_width_percent: Annotated[float, Field(gt=0, lt=100)] | None = None
+    """Half-width of an interval against native at which native arms stop at a look; 10 if left out.
+    Until then they run in every second block."""
     blocks_per_boot: _Blocks = 1
     """Blocks that share a boot of the guest; 1 makes the most of them."""
     spare_blocks: _Spares = 0
@@ -300,7 +316,13 @@ class StudyFile(FileModel):
         """Return the rule by which a run may end early. Raises UsageError for one that can't be."""
         if self.stop is not None:
             return until_width(self.stop.width_percent / 100, self.stop.most_blocks)
-        return None if self.looks is None else looks(self.looks)
+        return None if self.looks is None else looks(self.looks, native_width=self.native_width)
+
+    @property
+    def native_width(self) -> float:
+        """Return the same as a share."""
+        width = self.native_width_percent
+        return NATIVE_WIDTH if width is None else width / 100
 
     @property
     def most_blocks(self) -> int:

@@ -77,6 +77,8 @@ def measure(benchmark: Benchmark, names: Collection[str]) -> list[Figure]:
 def labels(places: StatePaths, tell: Listener) -> dict[str, str]:
     """Return what the figures hold for: host class, accelerator, command, moment."""
     facts = host_facts(places)
+    memory = facts["memory_bytes"]
+    gib = f"{memory / 2**30:.0f}" if isinstance(memory, int) else "?"
     try:
         image = build(load_recipe(IMAGE), places, tell)
         accelerated: str = accelerator("auto", image.kernel, places).name
@@ -84,7 +86,7 @@ def labels(places: StatePaths, tell: Listener) -> dict[str, str]:
         accelerated = f"unknown: {error.message}"
     return {
         "host": f"{facts['cpus_allowed']} × {facts['cpu_model']}, "
-        f"{facts['memory_bytes'] / 2**30:.0f} GiB, {facts['os']}, "
+        f"{gib} GiB, {facts['os']}, "
         f"hypervisor below: {facts['hypervisor_vendor']}",
         "accelerator": f"{accelerated} (QEMU {facts['qemu']}, libvirt {facts['libvirt']})",
         "load": f"{os.getloadavg()[0]:.1f} before the first measurement",

@@ -18,12 +18,12 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.verdicts.decide import Decided, decide
-from labctl.analysis.verdicts.looks import stop_after, until
+from labctl.analysis.verdicts.decide import Decided, decide, look_at
+from labctl.analysis.verdicts.looks import Stop, until, without
 from labctl.base.stopping import Stopping
 from labctl.base.units import Better, Unit
 from labctl.store.records.plan_record import PlanRecord
-from labctl.store.records.run_record import RunRecord
+from labctl.store.records.run_record import LookTaken, RunRecord
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Kind, Readings
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus
@@ -129,9 +129,11 @@ def verdicts(sweep: Sweep, *, runs: int, seed: int, name: str) -> Iterator[Decid
 def _at_its_end(run: LoadedRun, rule: Stopping | None) -> Decided:
     if rule is not None:
         for blocks in filter(rule.may_end_after, range(1, rule.most_blocks)):
-            decided = decide(until(run, blocks))
-            if stop_after(decided, rule, blocks) is not None:
-                return decided
+            match look_at(run, blocks):
+                case Stop():
+                    return decide(until(run, blocks))
+                case LookTaken() as taken:
+                    run = without(run, [*run.run.looks, taken])
     return decide(run)
 
 

@@ -10,6 +10,7 @@ from tools.calibrate.false_tables import bias_table, false_verdict_table, pairs_
 from tools.calibrate.fleet_tests import fleet_tests_table
 from tools.calibrate.fleets import fleets_table
 from tools.calibrate.levels import found_table, marked_table
+from tools.calibrate.looks import looks_table
 from tools.calibrate.rates import SURE, Rate
 from tools.calibrate.sensitivity import sensitivity_table
 from tools.calibrate.table import Simulations, Table, exception, percent, shown
@@ -199,6 +200,7 @@ GROUPS: dict[str, Callable[[Simulations], Table]] = {
     "equivalence": equivalence_table,
     "harmful": harmful_table,
     "sensitivity": sensitivity_table,
+    "looks": looks_table,
     "recommended": recommended_table,
     "fleets": fleets_table,
     "fleet-tests": fleet_tests_table,

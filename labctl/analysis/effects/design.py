@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from labctl.analysis.effects.cells import Cell, Scenario, cell_of
-from labctl.analysis.verdicts.looks import before_first_look
+from labctl.analysis.verdicts.looks import before_first_look, share_of
+from labctl.base.stopping import Stopping
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.run_folder import LoadedRun
 
@@ -55,8 +56,8 @@ class Design:
     planned_cells: frozenset[Cell]
     places: tuple[Scenario, ...]
     problems: tuple[str, ...]
-    share: float = 1.0
-    """Share of ALPHA that is left where a rule may end the run (METHOD 22)."""
+    rule: Stopping | None = None
+    """The rule by which the run may end (METHOD 22)."""
     before_look: bool = False
     """The run reached none of the looks that its plan declares, so nothing is decided yet."""
 
@@ -99,9 +100,14 @@ class Design:
             sorted((p for p in there if p.workload in order), key=lambda p: order[p.workload])
         )
 
+    @cached_property
+    def share(self) -> float:
+        """Return the share of ALPHA that is left where a rule may end the run (METHOD 22)."""
+        return share_of(self.rule, ALPHA / max(1, self.family))
+
     @property
     def level(self) -> float:
-        """Return what the family may use of ALPHA at once: with looks ALPHA / looks (METHOD 22)."""
+        """Return what the family may use of ALPHA at once: at each look its share (METHOD 22)."""
         return ALPHA * self.share
 
     @property
@@ -156,7 +162,7 @@ def read_design(run: LoadedRun) -> Design:
         planned_cells=frozenset(known),
         places=tuple(dict.fromkeys(cell.place for cell in known)),
         problems=tuple(problems),
-        share=plan.rule.share if plan.rule else 1.0,
+        rule=plan.rule,
         before_look=before_first_look(run),
     )
 

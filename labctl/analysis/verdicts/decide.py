@@ -14,10 +14,20 @@ from labctl.analysis.factors import analyse_factors
 from labctl.analysis.model import Added, Comparison, FactorAnalysis, Role, Spares
 from labctl.analysis.verdicts.checks import Checked, check
 from labctl.analysis.verdicts.family import stepped_down
-from labctl.analysis.verdicts.looks import before_first_look, last_block, look_reached, until
+from labctl.analysis.verdicts.looks import (
+    Stop,
+    before_first_look,
+    half_width,
+    last_block,
+    look_reached,
+    stop_after,
+    until,
+)
 from labctl.analysis.verdicts.rules import Eligibility
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.stopping import Looks
 from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.run_record import LeftOut, LookTaken
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
@@ -205,6 +215,34 @@ def decide(run: LoadedRun) -> Decided:
     """Return comparisons, checks and verdicts alone: all that can be right or wrong in a judgement,
     and what thousands of simulated runs need. Nothing raises."""
     deciding = confirmatory(run)
+    rule = deciding.plan.rule
+    now = _decide(deciding)
+    if not (isinstance(rule, Looks) and rule.drops):
+        return now
+    fell: dict[tuple[str, Scenario], Compared] = {}
+    for blocks in rule.at:
+        if blocks > last_block(deciding):
+            break
+        at = now if blocks == last_block(deciding) else _decide(until(deciding, blocks))
+        for one in at.made:
+            if one.is_primary and _is_decided(one.comparison):
+                found = replace(one, comparison=replace(one.comparison, look=blocks))
+                fell.setdefault((one.comparison.tuning, one.place), found)
+    return replace(now, made=tuple(_as_it_fell(one, now, fell) for one in now.made))
+
+
+def _as_it_fell(
+    one: Compared, now: Decided, fell: Mapping[tuple[str, Scenario], Compared]
+) -> Compared:
+    """Return a primary comparison as it was at the look that decided it. A control that fails
+    later suspends it all the same."""
+    if not one.is_primary or now.checked[one.place].control.passed is False:
+        return one
+    return fell.get((one.comparison.tuning, one.place), one)
+
+
+def _decide(deciding: LoadedRun) -> Decided:
+    """Return the verdicts of all blocks of a run at once."""
     design = read_design(deciding)
     cells = read_cells(deciding)
     checked = {
@@ -218,3 +256,101 @@ def decide(run: LoadedRun) -> Decided:
         stepped_down(tuple(comparisons(design, cells, eligibilities)), design, eligibilities)
     )
     return Decided(deciding, design, cells, checked, made)
+
+
+# Decide at a look what goes on (METHOD 22).
+#
+# A tuning is measured until it is decided in a place; baseline and control as long as any is
+# undecided there, the known-loss arm as long as it wasn't found; native arms until their intervals
+# are narrow enough for the table.
+
+
+def look_at(run: LoadedRun, blocks: int) -> Stop | LookTaken | None:
+    """Return what the plan's rule makes of a run after so many whole blocks: it ends, or goes on
+    without some cells; None: it goes on as it was.
+
+    After the last block of looks that drop, nothing ends early; what is decided is left out of
+    what may extend the run.
+    """
+    rule = run.plan.rule
+    if rule is None:
+        return None
+    decided = decide(until(run, blocks))
+    if not (isinstance(rule, Looks) and rule.drops):
+        return stop_after(decided, rule, blocks)
+    if blocks not in rule.at or not any(one.is_primary for one in decided.made):
+        return None
+    left_out = tuple(_left_out(decided, rule))
+    places = {place for place in decided.design.places if _is_open(place, decided)}
+    if places:
+        # Factors are compared over cells that must all be there.
+        return None if run.plan.factorial else LookTaken(blocks=blocks, left_out=left_out)
+    if blocks == rule.most_blocks:
+        return None
+    number = rule.at.index(blocks) + 1
+    return Stop(
+        blocks, f"at look {number} of {len(rule.at)} every primary comparison had a verdict"
+    )
+
+
+def _left_out(decided: Decided, rule: Looks) -> Iterator[LeftOut]:
+    design = decided.design
+    for cell in sorted(design.planned_cells):
+        name, place = cell.tuning, cell.place
+        every: int | None = None
+        if not _is_open(place, decided):
+            every = 0
+        elif name in design.natives:
+            every = 0 if _is_narrow(name, place, decided, rule.native_width) else 2
+        elif name == design.known_loss:
+            every = 0 if _found_known_loss(place, decided) else None
+        elif name in design.candidates:
+            every = None if _is_undecided(name, place, decided) else 0
+        if every is not None:
+            yield LeftOut(
+                tuning=name, workload=place.workload, condition=place.condition, every=every
+            )
+
+
+def _is_open(place: Scenario, decided: Decided) -> bool:
+    return any(_is_undecided(name, place, decided) for name in decided.design.candidates)
+
+
+def _is_undecided(name: str, place: Scenario, decided: Decided) -> bool:
+    """Return whether a tuning has yet to be decided in a place where the plan has it."""
+    design = decided.design
+    if Cell(name, place) not in design.planned_cells or place.workload not in design.primaries:
+        return False
+    return not any(
+        one.is_primary
+        and (one.comparison.tuning, one.place) == (name, place)
+        and _is_decided(one.comparison)
+        for one in decided.made
+    )
+
+
+def _is_decided(c: Comparison) -> bool:
+    """Return whether a comparison needs no more blocks. An equal tuning may still have an interval
+    that reaches the loss which a recommendation must exclude."""
+    if c.verdict is None or not c.verdict.row.is_final:
+        return False
+    return c.verdict is not Verdict.EQUIVALENT or bool(c.no_worse)
+
+
+def _found_known_loss(place: Scenario, decided: Decided) -> bool:
+    primary = decided.design.primaries[place.workload]
+    return decided.checked[place].eligibility.sees(min(primary.margin, primary.no_worse_than))
+
+
+def _is_narrow(name: str, place: Scenario, decided: Decided, width: float) -> bool:
+    """Return whether no interval of a native arm's primary metric needs more of its blocks."""
+    primary = decided.design.primaries.get(place.workload)
+    for one in decided.made:
+        c = one.comparison
+        if primary is None or one.place != place or c.metric != primary.metric:
+            continue
+        if name in (c.tuning, c.against) and c.against in decided.design.natives:
+            found = half_width(c)
+            if found is not None and found > width:
+                return False
+    return True

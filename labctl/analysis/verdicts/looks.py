@@ -5,9 +5,11 @@
   intervals have one: a run ends rather when its deviations came out small, so they miss a little
   more often than they say (Chow and Robbins, Annals of Mathematical Statistics 36, 1965: the
   promise holds in the limit alone). They are made at a share of alpha that pays for it.
-- Declared looks ask for verdicts. A run that may end as soon as it has what it wants is tested as
-  often as it looks, so each look tests at alpha / looks (Bonferroni): whichever ends it, the
-  chance of a false verdict in the run stays below alpha.
+- Declared looks ask for verdicts, and a look drops what is decided (multi-arm, multi-stage). Each
+  test is made as often as the run looks, so each look tests at a level of its own, the same at
+  every look, so that all looks together err with the chance that the test is allowed (S. J.
+  Pocock, Biometrika 64, 1977). A tuning that is dropped is tested less often, and errs less.
+  Older plans have alpha / looks (Bonferroni), and drop nothing.
 - Blocks that someone added after the result was known are under neither rule. The verdicts rest on
   the blocks before them.
 
@@ -19,13 +21,76 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+
 from labctl.analysis.model import Comparison, EffectKind, Role
+from labctl.analysis.special import ndtri
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.notation import size
-from labctl.base.stopping import FEWEST_BLOCKS, Looks, Stopping, UntilWidth, percent
+from labctl.base.stopping import (
+    FEWEST_BLOCKS,
+    UNTIL_WIDTH_SHARE,
+    Looks,
+    Stopping,
+    UntilWidth,
+    percent,
+)
+from labctl.store.records.run_record import LookTaken, still_to_run
 from labctl.store.run_folder import LoadedRun
+
+
+def share_of(rule: Stopping | None, alpha: float) -> float:
+    """Return the share of `alpha`, the level of one test, that each look may use so that all of
+    them together use no more."""
+    match rule:
+        case None:
+            return 1.0
+        case UntilWidth():
+            return UNTIL_WIDTH_SHARE
+        case Looks(drops=False):
+            return 1 / len(rule.at)
+        case Looks():
+            return nominal_level(rule.at, alpha) / alpha
+
+
+_NODES = 128
+"""Nodes of the quadrature over a statistic; with looks close together its kernel is narrow."""
+
+
+@cache
+def nominal_level(at: tuple[int, ...], alpha: float) -> float:
+    """Return the two-sided level at which each look may test, so that a test of no effect rejects
+    at any of them with chance `alpha`: Pocock's boundary, for looks after `at` blocks.
+
+    The statistic's density among the runs that have not rejected is carried from look to look
+    (Armitage, McPherson and Rowe, JRSS A 132, 1969), for a known variance; that t quantiles at
+    this level keep to it is simulated (docs/calibration.md).
+    """
+    low, high = alpha / len(at), alpha
+    while high - low > 1e-6 * alpha:
+        middle = (low + high) / 2
+        if _rejects(at, float(ndtri(1 - middle / 2))) > alpha:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _rejects(at: tuple[int, ...], bound: float) -> float:
+    """Return the chance that |z| passes `bound` at any of the looks."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    z, weights = bound * nodes, bound * weights
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    for before, now in pairwise(at):
+        sd = math.sqrt(now - before)
+        steps = (z[:, np.newaxis] * math.sqrt(now) - z * math.sqrt(before)) / sd
+        kernel = np.exp(-(steps**2) / 2) / math.sqrt(2 * math.pi) * math.sqrt(now) / sd
+        density = kernel @ (weights * density)
+    return 1 - float(weights @ density)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +121,7 @@ def stop_after(judged: Judged, rule: Stopping, blocks: int) -> Stop | None:
     deciding = list(_deciding(judged.comparisons))
     if not deciding:
         return None
-    if isinstance(rule, Looks):
+    if isinstance(rule, Looks):  # one that drops ends where nothing is left (`decide.look_at`)
         if not all(_is_final(c.verdict) for c in deciding):
             return None
         number = rule.at.index(blocks) + 1
@@ -130,13 +195,28 @@ def ending(run: LoadedRun, comparisons: Sequence[Comparison] | None = None) -> s
     else:
         text = f"The run reached the last of its looks, after {rule.most_blocks} blocks."
     if isinstance(rule, Looks):
-        text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
+        if rule.drops:
+            text += "".join(f" {_fell(blocks, comparisons or ())}" for blocks in rule.at)
+        else:
+            text += f" Each of the {len(rule.at)} looks tests at alpha/{len(rule.at)}."
         if added := run.plan.extensions:
             text += (
                 f" Blocks {added[0].first_block} to {added[-1].last_block} were "
                 "added since: verdicts rest on those up to the last declared look."
             )
     return text
+
+
+def _fell(blocks: int, comparisons: Sequence[Comparison]) -> str:
+    """Return which verdicts fell at a look, as a sentence; "" for none."""
+    here: dict[str, list[str]] = {}
+    for c in comparisons:
+        if c.look == blocks:
+            here.setdefault(c.tuning, []).append(c.workload)
+    tunings = "; ".join(
+        f"{tuning} in {', '.join(dict.fromkeys(places))}" for tuning, places in here.items()
+    )
+    return f"Decided after {blocks} blocks: {tunings}." if here else ""
 
 
 def _reached(rule: UntilWidth, comparisons: Sequence[Comparison]) -> str:
@@ -181,6 +261,18 @@ def lacks_trials(run: LoadedRun) -> int | None:
 def last_block(run: LoadedRun) -> int:
     """Return the last block that has a trial; 0 without any."""
     return max((trial.record.block for trial in run.trials), default=0)
+
+
+def without(run: LoadedRun, looks: Sequence[LookTaken]) -> LoadedRun:
+    """Return the run as if its looks had taken their cells out."""
+    planned = still_to_run(run.plan.trials, looks)
+    left = {trial.number for trial in planned}
+    return replace(
+        run,
+        run=run.run.but(looks=tuple(looks)),
+        plan=run.plan.but(trials=planned),
+        trials=tuple(trial for trial in run.trials if trial.record.number in left),
+    )
 
 
 def until(run: LoadedRun, blocks: int) -> LoadedRun:

@@ -74,8 +74,10 @@ def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:
         "run " + expected.paced_by if expected.paced_by else "the recorded example on another host"
     )
     extra = "spare blocks and repeats are" if plan.spare_blocks else "repeats are"
+    first = expected.first_look
+    sooner = "" if first is None else f"about {roughly(first)} to the first look, "
     return (
-        f"Expected time: {most}about {roughly(expected.total)} "
+        f"Expected time: {sooner}{most}about {roughly(expected.total)} "
         f"({duration(expected.windows)} measured). The times of warm-ups, restores and "
         f"boots are from {whose}; {extra} extra."
     )

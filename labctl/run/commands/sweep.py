@@ -42,6 +42,7 @@ from labctl.store.jsonfile import write_bytes, write_json
 from labctl.store.records.run_record import (
     Extended,
     KernelUsed,
+    LookTaken,
     PinData,
     PinGroup,
     RecordedPins,
@@ -390,9 +391,9 @@ def _now() -> str:
 # Take a sweep from its request to its run folder: plan, check, make the folder, measure.
 
 
-Judging = Callable[[RunFolder, int], str | None]
+Judging = Callable[[RunFolder, int], str | LookTaken | None]
 """Function from a run and its number of complete blocks to the reason why its plan's rule ends it
-there; None: it continues."""
+there, or to the cells that it continues without; None: it continues."""
 
 
 def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = None) -> RunFolder:

@@ -242,7 +242,8 @@ def plan_of(begun: Begun) -> Plan:
     extensions."""
     stopped = begun.record.stopped
     ended_after = stopped.blocks if stopped else None
-    return as_carried_out(Plan.of(begun.plan), ended_after, begun.extensions)
+    plan = Plan.of(begun.plan)
+    return as_carried_out(plan, ended_after, begun.extensions, begun.record.looks)
 
 
 def extended_plan(begun: Begun, blocks: int) -> Planned:

@@ -12,6 +12,7 @@ from labctl.base.channel import Channel
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
 from labctl.base.process import Deadline
+from labctl.base.stopping import Looks
 from labctl.base.tuning import Kind
 from labctl.host.machines import machine_facts, same_kernel
 from labctl.run.collectors.calibrate import Calibrations
@@ -30,6 +31,7 @@ from labctl.run.trials.trial import Attempts
 from labctl.run.trials.warmup import WINDOW_S
 from labctl.store.earlier_runs import recall
 from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.run_record import LookTaken, still_to_run
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.plan import Plan
@@ -56,6 +58,8 @@ class Tally:
         self._name = folder.name
         self._plan = plan
         self._trials = plan.in_order
+        self.looks: Sequence[LookTaken] = plan.looks
+        """Looks that the run went on after, in order."""
         self._listener = listener
         self._done: set[int] = set()
         self._begun: set[int] = set()
@@ -128,23 +132,35 @@ class Tally:
         if spare not in self._spares_due():
             return False
         if spare not in self._begun:
-            why = why_spare(losses(self._plan, self._lost()))
+            why = why_spare(losses(self._plan, self._missed()))
             self._listener(Note(text=f"Block {spare} is a spare block, run because {why}."))
         return True
 
     def _spares_due(self) -> tuple[int, ...]:
-        return spares_due(self._plan, self._lost(), self._begun)
+        return spares_due(self._plan, self._missed(), self._begun)
+
+    def _missed(self) -> set[int]:
+        """Return trials that are given up in cells that are still measured."""
+        lost = self._lost()
+        ended = (
+            trial.number
+            for trial in self._trials
+            if trial.number in lost and any(look.ends(trial) for look in self.looks)
+        )
+        return lost - set(ended)
 
     def _lost(self) -> set[int]:
         """Return trials that are given up."""
-        left = (trial for trial in self._trials if trial.number not in self._done)
+        trials = still_to_run(self._trials, self.looks)
+        left = (trial for trial in trials if trial.number not in self._done)
         return {trial.number for trial in left if not self.may_try(trial)}
 
     def _to_do(self) -> tuple[PlannedTrial, ...]:
         """Return the trials of the run as far as it is decided: all planned ones, and of the spares
         those that are due by now."""
         unused = set(self._plan.spare_blocks) - set(self._spares_due())
-        return tuple(trial for trial in self._trials if trial.block not in unused)
+        left = still_to_run(self._trials, self.looks)
+        return tuple(trial for trial in left if trial.block not in unused)
 
     def _count(self, record: TrialRecord) -> None:
         self._begun.add(record.block)
@@ -173,11 +189,12 @@ _HOPELESS_BOOTS = 2
 """Failed boots, one after the other: each costs minutes, and every tuning starts from them."""
 
 
-WhyEnd = Callable[[int], str | None]
-"""Asked after so many whole blocks: why the run ends there by its plan's rule; None: it goes on."""
+WhyEnd = Callable[[int], str | LookTaken | None]
+"""Asked after so many whole blocks: why the run ends there by its plan's rule, or which cells it
+goes on without; None: it goes on."""
 
 
-def never(blocks: int) -> str | None:
+def never(blocks: int) -> str | LookTaken | None:
     """Never end early: for a plan without a rule."""
     return None
 
@@ -201,6 +218,7 @@ class Engine:
         *,
         fresh_boots: bool,
         why_end: WhyEnd = never,
+        on_look: Callable[[LookTaken], None] = lambda taken: None,
         quiet: Quiet | None = None,
     ) -> None:
         lab, folder, plan = attempts.lab, attempts.folder, attempts.plan
@@ -212,6 +230,7 @@ class Engine:
         self._proof = proof
         self._fresh = fresh_boots
         self._why_end = why_end
+        self._on_look = on_look
         self.quiet = quiet or Quiet(plan.limits.other_cpu, 0.0, lab.listener)
         self._was_disturbed = False
         self.ended: Ended | None = None
@@ -226,14 +245,15 @@ class Engine:
         Raises what makes going on pointless.
         """
         for block, members in groupby(self._trials, key=lambda t: t.block):
-            trials = list(members)
+            planned = list(members)
             if block in self._plan.spare_blocks and not self._tally.stands_in(block):
                 continue
-            if why := self._asked(trials):
+            if why := self._asked(planned):
                 self.ended = Ended(block - 1, why)
                 most = self._plan.blocks
                 self._lab.listener(Note(text=f"Stopped after {block - 1} of {most} blocks: {why}."))
                 return
+            trials = still_to_run(planned, self._tally.looks)
             self._room.look(block, self._tally.not_done(trials))
             for _, inside in groupby(trials, key=lambda t: t.position):
                 todo = self._tally.not_done(inside)
@@ -242,6 +262,9 @@ class Engine:
                         self.quiet.wait()
                         self._was_disturbed = False
                     self._run_once(todo)
+        if isinstance(self._plan.stopping, Looks):
+            # What is decided now is left out of what may extend the run.
+            self._ask(self._plan.blocks)
 
     def _asked(self, trials: Sequence[PlannedTrial]) -> str | None:
         """Return why the run ends before this block. One that has begun was decided on before it
@@ -251,7 +274,22 @@ class Engine:
             return None
         if self._tally.has_begun(trials):
             return None
-        return self._why_end(blocks)
+        return self._ask(blocks)
+
+    def _ask(self, blocks: int) -> str | None:
+        """Return why the run ends after so many blocks. What the rule leaves out instead is
+        recorded, once."""
+        if any(look.blocks == blocks for look in self._tally.looks):
+            return None
+        found = self._why_end(blocks)
+        if isinstance(found, LookTaken):
+            self._on_look(found)
+            self._tally.looks = (*self._tally.looks, found)
+            out = [f"{one.tuning} in {one.workload}" for one in found.left_out if not one.every]
+            said = f": no more of {', '.join(dict.fromkeys(out))}" if out else ""
+            self._lab.listener(Note(text=f"Look after {blocks} blocks{said}."))
+            return None
+        return found
 
     def _run_once(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials of one tuning, inside one restore."""
@@ -428,6 +466,11 @@ def carry_out(
         )
         recall(lab.places, plan.record(), str(plan.collect), log)
         log.write()
+
+        def on_look(taken: LookTaken) -> None:
+            log.put(looks=[*log.record.looks, taken])
+            log.write()
+
         only_boot = so_far.boots[0] if fresh_boots else None
         rooms = NeighbourRooms(lab, boots, plan, only_boot=only_boot)
         engine = Engine(
@@ -436,6 +479,7 @@ def carry_out(
             proof,
             fresh_boots=fresh_boots,
             why_end=why_end,
+            on_look=on_look,
             quiet=Quiet(plan.limits.other_cpu, wait_quiet_s, lab.listener),
         )
         began = time.monotonic()

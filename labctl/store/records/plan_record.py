@@ -189,6 +189,8 @@ class StoppingRule(Record):
     width: Number | None = None
     most_blocks: Whole | None = None
     looks: tuple[Whole, ...] | None = None
+    drops: Flag | None = None
+    native_width: Number | None = None
 
 
 class PlannedGuest(Record):

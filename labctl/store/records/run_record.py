@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labctl.store.exit_prices import PriceList
+from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _EMULATED_CPU = "QEMU TCG CPU"
@@ -187,6 +189,47 @@ class Stopped(Record):
     why: Text
 
 
+class LeftOut(Record):
+    """Name a cell that a look took out of the run. `every`: it runs in each block of so many; 0: in
+    none."""
+
+    tuning: Text
+    workload: Text
+    condition: Text
+    every: Whole = 0
+
+
+class LookTaken(Record):
+    """Say what a look after so many blocks left out of the blocks after it."""
+
+    blocks: Whole
+    left_out: tuple[LeftOut, ...] = ()
+
+    def leaves_out(self, trial: PlannedTrial) -> bool:
+        """Return whether a planned trial doesn't run because of this look."""
+        later = trial.block - self.blocks
+        return later > 0 and any(
+            one.every == 0 or later % one.every != 0 for one in self._of_cell(trial)
+        )
+
+    def ends(self, trial: PlannedTrial) -> bool:
+        """Return whether no trial of this one's cell runs after the look."""
+        return any(one.every == 0 for one in self._of_cell(trial))
+
+    def _of_cell(self, trial: PlannedTrial) -> list[LeftOut]:
+        cell = tuple(map(trial.cell.get, ("tuning", "workload", "condition")))
+        return [one for one in self.left_out if (one.tuning, one.workload, one.condition) == cell]
+
+
+def still_to_run(
+    trials: Iterable[PlannedTrial], looks: Sequence[LookTaken]
+) -> tuple[PlannedTrial, ...]:
+    """Return the planned trials that none of the looks took out of the run."""
+    if not looks:
+        return tuple(trials)
+    return tuple(t for t in trials if not any(look.leaves_out(t) for look in looks))
+
+
 class RedactedCopy(Record):
     at: Text
     labctl: Text
@@ -251,6 +294,8 @@ class RunRecord(Record):
     exit_prices: PriceList | None = None
     waited_for_quiet_s: Number | None = None
     stopped: Stopped | None = None
+    looks: tuple[LookTaken, ...] = ()
+    """Looks that the run went on after, in order."""
     trials: TrialCounts | None = None
     boot_seconds: dict[str, Number] = {}
     redacted: RedactedCopy | None = None

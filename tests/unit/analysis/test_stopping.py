@@ -7,14 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from labctl.analysis.effects.intervals import quantile
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Judgement, Role
-from labctl.analysis.verdicts.looks import half_width, stop_after, until, widest
+from labctl.analysis.verdicts.decide import decide, look_at
+from labctl.analysis.verdicts.looks import (
+    Stop,
+    half_width,
+    nominal_level,
+    share_of,
+    stop_after,
+    until,
+    widest,
+    without,
+)
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import UsageError
 from labctl.base.stopping import Looks, UntilWidth, looks, stopping_of, until_width
+from labctl.store.records.run_record import LookTaken
+from labctl.store.run_folder import LoadedRun
+from tests.unit.analysis.alter import scaled
 from tests.unit.synthetic import synthetic_run
 
 SMALL: dict[str, Any] = {
@@ -65,7 +79,7 @@ def test_a_comparison_that_has_fewer_blocks_than_a_verdict_takes_keeps_the_run_g
 
 
 def test_looks_end_a_run_when_every_primary_comparison_has_a_verdict() -> None:
-    rule = Looks(at=(10, 15, 20))
+    rule = Looks(at=(10, 15, 20), drops=False)
     clear = judged(effects={"handicap": 0.95, "one": 1.3, "other": 0.7}, stopping=rule)
     assert {c.verdict for c in clear.comparisons if c.role is Role.PRIMARY} == {
         Verdict.IMPROVES,
@@ -88,7 +102,7 @@ def test_looks_end_a_run_at_looks_alone_and_the_last_one_ends_it_anyway() -> Non
 
 def test_a_run_that_may_end_early_tests_at_a_share_of_alpha() -> None:
     """m = 4 here: two tunings under two workloads."""
-    once, thrice = judged(), judged(stopping=Looks(at=(10, 15, 20)))
+    once, thrice = judged(), judged(stopping=Looks(at=(10, 15, 20), drops=False))
     until_narrow = judged(stopping=UntilWidth(width=0.02, most_blocks=40))
 
     def alphas(judgement: Judgement) -> set[float]:
@@ -98,6 +112,8 @@ def test_a_run_that_may_end_early_tests_at_a_share_of_alpha() -> None:
     assert alphas(once) == {0.05 / 4}
     assert alphas(until_narrow) == {round(0.7 * 0.05 / 4, 12)}
     assert alphas(thrice) == {round(0.05 / 12, 12)}
+    dropping = judged(stopping=Looks(at=(10, 15, 20)))
+    assert alphas(dropping) == {round(nominal_level((10, 15, 20), 0.05 / 4), 12)}
 
 
 def test_a_run_that_has_nothing_to_judge_goes_on() -> None:
@@ -174,4 +190,100 @@ def test_the_intervals_of_a_run_until_a_width_keep_their_promise_by_their_share(
         return float((np.abs(mean[run, last]) > half[run, last]).mean())
 
     assert missed(alpha) > 0.055
-    assert missed(alpha * rule.share) <= alpha
+    assert missed(alpha * share_of(rule, alpha)) <= alpha
+
+
+def cells(taken: LookTaken, every: int = 0) -> set[tuple[str, str]]:
+    return {(one.tuning, one.workload) for one in taken.left_out if one.every == every}
+
+
+def looked(run: LoadedRun, blocks: int) -> LookTaken:
+    taken = look_at(run, blocks)
+    assert isinstance(taken, LookTaken)
+    return taken
+
+
+def test_nominal_levels_are_pococks() -> None:
+    """Table 2.1 of Jennison and Turnbull, Group Sequential Methods (2000): constants of 2.178,
+    2.289 and 2.361 for two, three and four looks at alpha 0.05."""
+    for looks_, constant in ((2, 2.178), (3, 2.289), (4, 2.361)):
+        at = tuple(range(10, 10 * looks_ + 1, 10))
+        assert nominal_level(at, 0.05) == pytest.approx(2 * stats.norm.sf(constant), rel=2e-3)
+
+
+def test_a_look_drops_what_is_decided_and_keeps_what_the_rest_needs() -> None:
+    """`one` gains in both workloads; `other` is left open in fio alone, so sysbench is over."""
+    run = synthetic_run(
+        blocks=30,
+        tunings=["native", "baseline", "control", "handicap", "one", "other"],
+        effects={
+            "native": 2.0,
+            "handicap": 0.7,
+            "one": 1.6,
+            "other": {"sysbench-cpu": 0.6, "fio-randread": 1.05},
+        },
+        noise=0.06,
+        stopping=looks((10, 20, 30)),
+    )
+    taken = looked(run, 10)
+    assert {("baseline", "sysbench-cpu"), ("native", "sysbench-cpu")} <= cells(taken)
+    assert ("one", "fio-randread") in cells(taken)
+    kept = {"baseline", "control", "other"}
+    assert not any((arm, "fio-randread") in cells(taken) for arm in kept)
+    shorter = without(run, [taken])
+    later = {t.record.cell["tuning"] for t in shorter.trials if t.record.block > 10}
+    assert kept <= later <= kept | {"native", "handicap"}
+    assert len(shorter.plan.trials) < len(run.plan.trials)
+
+
+def test_native_arms_go_on_in_every_second_block_until_they_are_narrow() -> None:
+    wide = synthetic_run(
+        blocks=20,
+        tunings=["native", "baseline", "control", "handicap", "one"],
+        effects={"native": 2.0, "handicap": 0.95, "one": 1.05},
+        noise=0.1,
+        stopping=looks((10, 20), native_width=0.01),
+    )
+    taken = looked(wide, 10)
+    assert ("native", "sysbench-cpu") in cells(taken, every=2)
+    blocks = {
+        t.record.block for t in without(wide, [taken]).trials if t.record.cell["tuning"] == "native"
+    }
+    assert blocks == {*range(1, 11), 12, 14, 16, 18, 20}
+
+
+def test_a_run_whose_arms_are_all_decided_at_the_first_look_ends_there() -> None:
+    run = synthetic_run(
+        blocks=30,
+        tunings=["baseline", "control", "handicap", "one"],
+        effects={"handicap": 0.95, "one": 1.6},
+        noise=0.01,
+        stopping=looks((10, 20, 30)),
+    )
+    assert look_at(run, 10) == Stop(10, "at look 1 of 3 every primary comparison had a verdict")
+
+
+def test_a_verdict_stays_as_it_fell_whatever_comes_later() -> None:
+    """`one` gains 60 % in ten blocks, and nothing in the blocks after them, which nobody measures
+    in a real run."""
+    run = synthetic_run(
+        blocks=20,
+        tunings=["baseline", "control", "handicap", "one"],
+        effects={"handicap": 0.95, "one": 1.6},
+        stopping=looks((10, 20)),
+    )
+    run = scaled(
+        run, lambda t: 1 / 1.6 if t.record.cell["tuning"] == "one" and t.record.block > 10 else 1.0
+    )
+    for one in decide(run).made:
+        if one.is_primary:
+            assert one.comparison.verdict is Verdict.IMPROVES
+            assert (one.comparison.look, len(one.comparison.blocks)) == (10, 10)
+
+
+def test_older_plans_with_looks_drop_nothing() -> None:
+    rule = stopping_of({"stopping": {"looks": [10, 20]}})
+    assert isinstance(rule, Looks)
+    assert not rule.drops
+    assert rule.to_json() == {"looks": [10, 20]}
+    assert stopping_of({"stopping": looks((10, 20)).to_json()}) == looks((10, 20))
