@@ -283,9 +283,14 @@ class Engine:
             return None
         found = self._why_end(blocks)
         if isinstance(found, LookTaken):
+            before = [one for look in self._tally.looks for one in look.left_out]
             self._on_look(found)
             self._tally.looks = (*self._tally.looks, found)
-            out = [f"{one.tuning} in {one.workload}" for one in found.left_out if not one.every]
+            out = [
+                f"{one.tuning} in {one.workload}"
+                for one in found.left_out
+                if not one.every and one not in before
+            ]
             said = f": no more of {', '.join(dict.fromkeys(out))}" if out else ""
             self._lab.listener(Note(text=f"Look after {blocks} blocks{said}."))
             return None
