@@ -29,8 +29,9 @@ from labctl.analysis.verdicts.decide import Decided
 from labctl.analysis.verdicts.looks import last_block
 from labctl.analysis.verdicts.table import Says, Verdict, says
 from labctl.base.notation import size
-from labctl.base.stopping import FEWEST_BLOCKS
+from labctl.base.stopping import FEWEST_BLOCKS, Looks
 from labctl.base.wording import counted, metric_title, place_in_words, roughly
+from labctl.store.jsonfile import canonical
 from labctl.store.run_folder import LoadedRun
 
 # Say what is known of each tuning, in clauses of the answer's sentences.
@@ -171,6 +172,9 @@ def next_steps(
         yield Next(command=f"labctl advise {name}", text="cost and steps of the rollout")
     elif best is not None and best.grade is Grade.CANDIDATE:
         yield from _confirm(run, name, best)
+        yield from _more_of_the_undecided(run, ranked)
+    elif more := list(_more_of_the_undecided(run, ranked)):
+        yield from more
     elif best is not None and (wants := _wants(run, best)):
         yield wants
     else:
@@ -277,6 +281,37 @@ def _more_blocks(run: LoadedRun, ranked: Sequence[Standing]) -> Iterator[Next]:
         command=_again(run, f"--blocks {blocks}"),
         text=text,
         seconds=None if spent is None else spent.total * blocks / done,
+    )
+
+
+def _more_of_the_undecided(run: LoadedRun, ranked: Sequence[Standing]) -> Iterator[Next]:
+    """Yield the extension that would decide what looks that drop left open, where it is in reach.
+
+    Only the undecided cells are in it, with what they are compared with.
+    """
+    rule = run.plan.rule
+    if not (isinstance(rule, Looks) and rule.drops) or run.plan.extensions or not run.run.looks:
+        return
+    open_ = [c for of in ranked for c in of.judged if says(c.verdict, Says.OPEN)]
+    # A comparison that the control suspends has no number: twice the blocks narrow it by 30 %.
+    needed = ((c.blocks_needed or 2 * len(c.blocks)) - len(c.blocks) for c in open_)
+    more = max(needed, default=0)
+    if not 0 < more <= _MOST_BLOCKS:
+        return
+    left_out = [one for one in run.run.looks[-1].left_out if not one.every]
+    last = last_block(run)
+    cells = {canonical(t.cell) for t in run.plan.trials if t.block == last} - {
+        canonical({"tuning": o.tuning, "workload": o.workload, "condition": o.condition})
+        for o in left_out
+    }
+    spent = wall_time(run)
+    each = spent.total / len(run.plan.trials) if spent and run.plan.trials else None
+    names = listed(list(dict.fromkeys(f"'{c.tuning}'" for c in open_)))
+    yield Next(
+        command=f"labctl sweep --extend {shlex.quote(run.name)} --blocks {more}",
+        text=f"enough to decide {names} at this noise; exploratory, because the plan's looks are "
+        "over",
+        seconds=None if each is None else each * len(cells) * more,
     )
 
 

@@ -73,6 +73,7 @@ def comparison_json(item: Comparison) -> dict[str, object]:
         "boots": item.boots,
         "left_out": list(item.left_out),
         "by_holm": item.by_holm,
+        **({} if item.look is None else {"look": item.look}),
         "paired": item.paired,
         "fallback": item.fallback,
         "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
