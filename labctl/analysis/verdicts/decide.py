@@ -223,7 +223,9 @@ def decide(run: LoadedRun) -> Decided:
     for blocks in rule.at:
         if blocks > last_block(deciding):
             break
-        at = now if blocks == last_block(deciding) else _decide(until(deciding, blocks))
+        # The last look rests on the spares too.
+        ends = blocks in (rule.most_blocks, last_block(deciding))
+        at = now if ends else _decide(until(deciding, blocks))
         for one in at.made:
             if one.is_primary and _is_decided(one.comparison):
                 found = replace(one, comparison=replace(one.comparison, look=blocks))

@@ -258,6 +258,7 @@ def test_a_run_whose_arms_are_all_decided_at_the_first_look_ends_there() -> None
         tunings=["baseline", "control", "handicap", "one"],
         effects={"handicap": 0.95, "one": 1.6},
         noise=0.01,
+        seed=2,
         stopping=looks((10, 20, 30)),
     )
     assert look_at(run, 10) == Stop(10, "at look 1 of 3 every primary comparison had a verdict")

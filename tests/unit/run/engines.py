@@ -20,6 +20,7 @@ from labctl.run.trials import trial
 from labctl.run.trials.beside import NeighbourRooms
 from labctl.run.trials.engine import Engine
 from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.run_record import LookTaken
 from labctl.store.run_folder import RunFolder
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialRecord, TrialStatus
@@ -102,8 +103,10 @@ class World:
     """Number, attempt and the count of machines so far, of each trial that was run."""
     events: list[Event] = field(default_factory=list)
     measuring: bool = False
-    why_end: Callable[[int], str | None] = lambda blocks: None
+    why_end: Callable[[int], str | LookTaken | None] = lambda blocks: None
     """What whoever judges says after so many blocks."""
+    looks: list[LookTaken] = field(default_factory=list)
+    """The looks that the engine recorded."""
 
     def __post_init__(self) -> None:
         def bench_of(lab: Any, boots: Any, boot: int, tuning: Any, *, fresh: bool) -> Any:
@@ -129,7 +132,14 @@ class World:
         boots: Any = SimpleNamespace(saved=self.saved.append)
         rooms = NeighbourRooms(lab, boots, plan)
         attempts = trial.Attempts(lab, folder, plan, calibrations, rooms)
-        return Engine(attempts, parts, proof, fresh_boots=False, why_end=self.why_end)
+        return Engine(
+            attempts,
+            parts,
+            proof,
+            fresh_boots=False,
+            why_end=self.why_end,
+            on_look=self.looks.append,
+        )
 
     def _listen(self, event: Event) -> None:
         assert not self.measuring, f"{event} while a trial was measured"

@@ -9,13 +9,15 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.events import Note, Progress
-from labctl.base.stopping import UntilWidth
+from labctl.base.stopping import Looks, UntilWidth
 from labctl.base.units import Better, Unit
 from labctl.run.guests.boots import BootError
 from labctl.run.trials.engine import Ended
 from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.run_record import LeftOut, LookTaken
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialStatus
+from labctl.study.extension import as_carried_out
 from labctl.study.plan import Plan
 from tests.unit.run.engines import World, small_plan
 
@@ -343,6 +345,62 @@ def test_a_resumed_run_asks_again_where_it_was_not_decided_and_not_where_it_was(
     engine.run()
     assert asked == [12]
     assert engine.ended == Ended(12, "narrow")
+
+
+LOOKS = Looks(at=(10, 12))
+
+
+def without(tuning: str, blocks: int, every: int = 0) -> LookTaken:
+    plan = small_plan(blocks=1)
+    out = [
+        LeftOut(tuning=tuning, workload=workload, condition="quiet", every=every)
+        for workload in plan.workloads
+    ]
+    return LookTaken(blocks=blocks, left_out=tuple(out))
+
+
+def tunings_of(world: World, block: int) -> set[str]:
+    numbers = {number for number, _, _ in world.trials}
+    trials = small_plan(blocks=12).trials
+    return {t.cell["tuning"] for t in trials if t.block == block and t.number in numbers}
+
+
+def test_what_a_look_leaves_out_runs_no_more(world: World) -> None:
+    world.why_end = lambda blocks: without("pinned", 10) if blocks == 10 else None
+    engine = world.engine(replace(small_plan(blocks=12), stopping=LOOKS))
+    engine.run()
+    assert world.looks == [without("pinned", 10)]
+    assert "pinned" in tunings_of(world, 10)
+    assert tunings_of(world, 11) == tunings_of(world, 12) == tunings_of(world, 10) - {"pinned"}
+    left = len(world.trials)
+    assert engine.counts() == {"planned": left, "done": left, "invalid": 0}
+    assert engine.ended is None
+
+
+def test_what_runs_in_every_second_block_runs_in_those(world: World) -> None:
+    world.why_end = lambda blocks: without("native", 10, every=2) if blocks == 10 else None
+    world.engine(replace(small_plan(blocks=12), stopping=LOOKS)).run()
+    assert "native" not in tunings_of(world, 11)
+    assert "native" in tunings_of(world, 12)
+
+
+def test_a_run_that_is_killed_after_a_look_goes_on_by_what_was_recorded(world: World) -> None:
+    """It was killed in block 11; whoever judges now is not asked about block 10 again."""
+    world.why_end = lambda blocks: without("pinned", 10) if blocks == 10 else None
+    first = small_plan(blocks=12).trials
+    cut = next(t.number for t in first if t.block == 11 and t.cell["tuning"] != "pinned")
+    world.outcome = lambda planned, attempt: (
+        HostError("no space left") if planned.number == cut else []
+    )
+    plan = replace(small_plan(blocks=12), stopping=LOOKS)
+    with pytest.raises(HostError):
+        world.engine(plan).run()
+    asked: list[int] = []
+    world.outcome = lambda planned, attempt: []
+    world.why_end = lambda blocks: asked.append(blocks)  # type: ignore[func-returns-value]
+    world.engine(as_carried_out(plan, None, (), world.looks)).run()
+    assert asked == [12]
+    assert "pinned" not in tunings_of(world, 11)
 
 
 def test_a_machine_whose_threads_were_changed_serves_no_further_trial(world: World) -> None:

@@ -13,6 +13,7 @@ from labctl.base.errors import BrokenError, UsageError
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.base.tuning import Tuning
 from labctl.store.records.plan_record import ExtensionRecord
+from labctl.store.records.run_record import LeftOut, LookTaken
 from labctl.study.extension import Extension, as_carried_out, extended, extension
 from labctl.study.make_plan import make_plan
 from labctl.study.plan import Plan
@@ -154,3 +155,27 @@ def test_a_plan_holds_its_rule_and_its_digest_covers_it(
 
 def test_a_plan_without_a_rule_is_the_one_that_it_was_before_there_were_rules(plan: Plan) -> None:
     assert "stopping" not in plan.to_json()
+
+
+def test_an_extension_of_a_run_with_looks_has_what_is_undecided_alone(plan: Plan) -> None:
+    """The record on disk is made again from plan, looks and number of blocks."""
+    kept = dict(plan.trials[-1].cell)
+    others = {tuple(t.cell.values()) for t in plan.trials if t.cell != kept}
+    taken = LookTaken(
+        blocks=10,
+        left_out=tuple(
+            LeftOut(tuning=tuning, workload=workload, condition=condition)
+            for tuning, workload, condition in sorted(others)
+        ),
+    )
+    whole = as_carried_out(plan, None, (), [taken])
+    added = extension(whole, 2, extends=plan.digest)
+    assert [t.cell for t in added.trials] == [kept, kept]
+    again = as_carried_out(plan, None, on_disk(added), [taken])
+    assert again.trials == whole.trials + added.trials
+    everything = LookTaken(
+        blocks=10,
+        left_out=(*taken.left_out, LeftOut(**dict(kept))),  # type: ignore[arg-type]
+    )
+    decided = as_carried_out(plan, None, (), [everything])
+    assert len(extension(decided, 1, extends=plan.digest).trials) == len(others) + 1
