@@ -88,7 +88,7 @@ class Plan:
     """Factors beside the tunings, with the levels of each cell."""
     heatmaps: tuple[PlannedHeatmap, ...] = ()
     looks: tuple[LookTaken, ...] = ()
-    """What the looks of a run that carries the plan out took out of it; in no plan.json."""
+    """Looks of the run that carries the plan out, whose cells are left out; in no plan.json."""
 
     @property
     def cells(self) -> frozenset[Place] | None:

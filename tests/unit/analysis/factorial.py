@@ -87,7 +87,7 @@ def measured(
     return Cells(series=series, tried=tried, missing=(), blocks=blocks, boots=1, problems=())
 
 
-def design(of: Factorial, *, metric: str = METRIC, share: float = 1.0) -> Design:
+def design(of: Factorial, *, metric: str = METRIC) -> Design:
     workloads = {cell.workload for cell in of.cells}
     return Design(
         baseline="baseline",
@@ -103,5 +103,4 @@ def design(of: Factorial, *, metric: str = METRIC, share: float = 1.0) -> Design
         planned_cells=frozenset(),
         places=(),
         problems=(),
-        share=share,
     )

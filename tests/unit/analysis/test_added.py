@@ -20,7 +20,7 @@ from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import primaries, with_plan, with_run
 from tests.unit.synthetic import synthetic_run
 
-LOOKS = Looks(at=(10, 15, 20))
+LOOKS = Looks(at=(10, 15, 20), drops=False)
 
 
 def made(blocks: int, **options: Any) -> LoadedRun:
@@ -175,7 +175,7 @@ def lost(run: LoadedRun, block: int) -> LoadedRun:
 
 
 def test_before_the_first_look_there_are_intervals_and_no_verdict() -> None:
-    whole = made(20, stopping=Looks(at=(15, 20)))
+    whole = made(20, stopping=Looks(at=(15, 20), drops=False))
     judgement = judge(cut(whole, 14))
     assert {c.verdict for c in primaries(judgement)} == {Verdict.BEFORE_LOOK}
     assert all(c.low is not None and len(c.blocks) == 14 for c in primaries(judgement))
@@ -188,7 +188,7 @@ def test_before_the_first_look_there_are_intervals_and_no_verdict() -> None:
 
 
 def test_blocks_that_were_added_decide_nothing_where_a_lost_trial_leaves_no_look_reached() -> None:
-    run = lost(extended(21, 25, Looks(at=(10, 20))), block=3)
+    run = lost(extended(21, 25, Looks(at=(10, 20), drops=False)), block=3)
     judgement = judge(run)
     assert judgement.blocks == 20
     assert {c.verdict for c in primaries(judgement)} == {Verdict.BEFORE_LOOK}
@@ -201,7 +201,7 @@ def test_blocks_that_were_added_decide_nothing_where_a_lost_trial_leaves_no_look
 
 
 def test_a_lost_trial_after_a_look_leaves_that_look_reached() -> None:
-    run = lost(extended(21, 25, Looks(at=(10, 20))), block=13)
+    run = lost(extended(21, 25, Looks(at=(10, 20), drops=False)), block=13)
     assert judge(run).blocks == 10
     assert {c.verdict for c in primaries(judge(run))} == {Verdict.IMPROVES}
 
@@ -215,7 +215,7 @@ def test_a_planned_trial_of_no_known_block_that_was_not_tried_leaves_no_look_rea
 
 
 def test_an_invalid_trial_was_tried_so_the_look_behind_it_is_reached() -> None:
-    run = made(20, stopping=Looks(at=(11, 20)), invalid=[("one", "sysbench-cpu", 3)])
+    run = made(20, stopping=Looks(at=(11, 20), drops=False), invalid=[("one", "sysbench-cpu", 3)])
     judgement = judge(cut(run, 11))
     assert {c.verdict for c in primaries(judgement)} == {Verdict.IMPROVES}
     assert {len(c.blocks) for c in primaries(judgement)} == {10, 11}
@@ -230,7 +230,7 @@ def test_before_the_first_look_no_gate_and_no_comparison_of_runs_decides() -> No
         better_by_at_least="1 %",
     )
     policy = Policy(undecided=Undecided.OPEN, rules=[rule])
-    whole = made(20, stopping=Looks(at=(15, 20)))
+    whole = made(20, stopping=Looks(at=(15, 20), drops=False))
     early, late = cut(whole, 14), cut(whole, 15)
     (held,), (open_still,) = (gate(run, policy, {}).findings for run in (late, early))
     assert (held.outcome, open_still.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)

@@ -146,7 +146,7 @@ def test_a_run_that_a_rule_may_end_pays_for_it_where_a_rule_is_kept() -> None:
     """0.5 % at each of ten looks: what lies within the limit at 5 % need not do so then."""
     shape = {"seed": 1, "noise": 0.025, "effects": {"handicap": 0.8}}
     plain = found(within="4 %", **shape)
-    looked = found(within="4 %", stopping=Looks(at=tuple(range(10, 20))), **shape)
+    looked = found(within="4 %", stopping=Looks(at=tuple(range(10, 20)), drops=False), **shape)
     assert (plain.outcome, looked.outcome) == (Outcome.HOLDS, Outcome.UNDECIDED)
     assert looked.why == "the interval includes both"
 
@@ -228,7 +228,7 @@ def test_another_run_decides_by_its_values(effect: float, outcome: Outcome) -> N
 
 
 def test_what_rests_on_two_runs_pays_for_the_looks_of_both() -> None:
-    looks = Looks(at=(10, 20))
+    looks = Looks(at=(10, 20), drops=False)
     plain, mine, yours, both = (
         like(*rules) for rules in ((None, None), (looks, None), (None, looks), (looks, looks))
     )
@@ -240,5 +240,5 @@ def test_what_rests_on_two_runs_pays_for_the_looks_of_both() -> None:
 
 def test_looks_of_the_other_run_alone_can_leave_a_rule_undecided() -> None:
     assert like(None, None, 1.015).outcome is Outcome.HOLDS
-    many = Looks(at=tuple(range(10, 21)))
+    many = Looks(at=tuple(range(10, 21)), drops=False)
     assert like(None, many, 1.015).outcome is Outcome.UNDECIDED

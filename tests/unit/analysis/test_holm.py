@@ -106,7 +106,7 @@ def test_a_tuning_that_the_simultaneous_interval_misses_may_be_found_stepping_do
 
 def test_with_declared_looks_the_steps_share_what_one_look_may_use() -> None:
     """The last step is held to alpha / 6 then: t(1 - 0.05/12, 9) is 3.36, above 3."""
-    six = Looks(at=(10, 11, 12, 13, 14, 15))
+    six = Looks(at=(10, 11, 12, 13, 14, 15), drops=False)
     assert by_tuning({"fourth": 1.09}, stopping=six)["fourth"].verdict is Verdict.INCONCLUSIVE
 
 

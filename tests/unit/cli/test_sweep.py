@@ -113,7 +113,7 @@ def test_the_plan_shows_its_spares_where_it_has_any(labctl: Labctl) -> None:
     asked = ("sweep", "pinning", "--quick", "--seed", "5", "--plan-only")
     said = "up to 3 spare blocks, each with its own boot, if a block loses a value"
     assert said in " ".join(labctl(*asked).out.split())
-    one_boot = labctl(*asked, "--blocks-per-boot", "10").out
+    one_boot = labctl(*asked, "--blocks-per-boot", "30").out
     assert "up to 3 spare blocks, from the same boot," in " ".join(one_boot.split())
     assert "spare" not in labctl(*asked, "--spare-blocks", "0").out
 
@@ -315,7 +315,12 @@ def test_an_extension_is_so_many_blocks_of_that_run(labctl: Labctl, requests: li
             40,
             "it ends when every primary interval is within ±2.5 %",
         ),
-        (["--looks", "10,15"], {"looks": [10, 15]}, 15, "it looks at its result after 10, 15"),
+        (
+            ["--looks", "10,15"],
+            {"looks": [10, 15], "drops": True, "native_width": 0.1},
+            15,
+            "it judges after 10, 15 blocks, and goes on with what is undecided",
+        ),
     ],
 )
 def test_the_plan_shows_the_rule_by_which_the_run_may_end(
@@ -327,6 +332,25 @@ def test_the_plan_shows_the_rule_by_which_the_run_may_end(
     shown = labctl(*asked).out
     assert said in shown
     assert "at most " in shown.splitlines()[1]
+
+
+def test_a_time_makes_looks_that_end_within_it(labctl: Labctl) -> None:
+    asked = ("sweep", "pinning", "--quick", "--plan-only", "--json", "--within")
+    plan = json.loads(labctl(*asked, "15m").out)
+    expected, (first, *_, last) = plan["expected_time"], plan["stopping"]["looks"]
+    assert (first, plan["blocks"]) == (10, last)
+    assert last > 10
+    assert expected["first_look"] < expected["total"] <= 15 * 60
+    longer = json.loads(labctl(*asked, "30m").out)
+    assert longer["blocks"] > last
+
+
+def test_too_little_time_and_two_rules_are_refused(labctl: Labctl) -> None:
+    asked = ("sweep", "pinning", "--quick", "--plan-only", "--within")
+    said = labctl(*asked, "2m")
+    assert said.code == 2
+    assert "ten blocks, the fewest for a verdict" in said.err
+    assert "exclude each other" in labctl(*asked, "15m", "--blocks", "12").err
 
 
 def test_what_a_run_has_shown_of_restored_guests_is_kept_for_later_ones(

@@ -245,4 +245,7 @@ def test_what_perf_did_not_write_to_its_end_makes_the_reasons_unavailable(tmp_pa
 def test_a_recording_of_other_tracepoints_makes_the_reasons_unavailable(tmp_path: Path) -> None:
     other = RECORDED.with_name("kvm-perf-6.1.data")
     readings = _parse(_trial(tmp_path, other.read_bytes()))
-    assert "'trace/perf.data.guest' was not to record" in reasons(readings)["exits{reason}"]
+    assert (
+        "'trace/perf.data.guest' was recorded without kvm:kvm_exit"
+        in reasons(readings)["exits{reason}"]
+    )
