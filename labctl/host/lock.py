@@ -91,8 +91,9 @@ def _opened(path: Path) -> int:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             return os.open(path.name, flags, 0o600, dir_fd=folder)
     except OSError as error:
+        needs_root = "this needs root: " if os.geteuid() else ""
         raise HostError(
-            f"cannot open the lock {path}: {error.strerror}",
+            f"{needs_root}cannot open the lock {path}: {error.strerror}",
             hint="Run labctl as root, or name your own state folder with --state-dir.",
         ) from error
 

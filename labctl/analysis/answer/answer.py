@@ -19,7 +19,13 @@ from labctl.analysis.answer.record import (
 )
 from labctl.analysis.answer.view import View
 from labctl.analysis.answer.words import capital, effect, few, listed, size_text, why_inconclusive
-from labctl.analysis.answer.worse import NEIGHBOUR, neighbour_columns, side_costs_of, worse_of
+from labctl.analysis.answer.worse import (
+    NEIGHBOUR,
+    neighbour_columns,
+    side_costs_of,
+    stall,
+    worse_of,
+)
 from labctl.analysis.caveats.run import count_trials
 from labctl.analysis.effects.cells import scenario_of
 from labctl.analysis.factors import findings, question
@@ -28,7 +34,7 @@ from labctl.analysis.times import wall_time
 from labctl.analysis.verdicts.decide import Decided
 from labctl.analysis.verdicts.looks import last_block
 from labctl.analysis.verdicts.table import Says, Verdict, says
-from labctl.base.notation import size
+from labctl.base.notation import quantity, size
 from labctl.base.stopping import FEWEST_BLOCKS, Looks
 from labctl.base.wording import counted, metric_title, place_in_words, roughly
 from labctl.store.jsonfile import canonical
@@ -420,11 +426,19 @@ class Sentences:
             )
             return lead, capital(f"{named(judged[:1])} ({sure}).")
         leads = {
-            Grade.CONFIRMED: f"Roll out '{best.tuning}'.",
-            Grade.CANDIDATE: f"Promising, not confirmed: '{best.tuning}'.",
+            Grade.CONFIRMED: f"Roll out '{best.tuning}'{self._only_where(best)}.",
+            Grade.CANDIDATE: f"Promising, not confirmed: '{best.tuning}'{self._only_where(best)}.",
             Grade.NOT_SHOWN: f"Not shown that '{best.tuning}' should be rolled out.",
         }
         return leads[best.grade], f"It {found} ({sure})."
+
+    def _only_where(self, best: TuningAnswer) -> str:
+        """Return the condition that a skimmer must not miss."""
+        found = stall(self.view, best.tuning)
+        if found is None:
+            return ""
+        longest = quantity(max(found.values.values()), found.unit)
+        return f", only where stalls of {longest} don't matter"
 
     def _too_few(self, run: LoadedRun) -> str:
         most = max(len(c.blocks) for c in self.primaries)

@@ -17,7 +17,7 @@ from labctl.analysis.model import Comparison, EffectKind, Level, Role
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.metrics.table import metric_of
 from labctl.base.notation import change, quantity
-from labctl.base.units import LARGEST, Better
+from labctl.base.units import LARGEST, Better, Unit
 from labctl.base.wording import metric_title
 from labctl.store.samples import HELPERS, VCPU, base_name, labels_of, sample_key
 
@@ -134,6 +134,36 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
                 f"in {place} (the {statistic} of {trials} trials each: not tested)"
             ),
         )
+
+
+_TWICE = 2
+_LONG_S = 0.1
+"""A stall that a guest's user notices, even if it came once."""
+
+
+def stall(view: View, tuning: str) -> Level | None:
+    """Return the longest latencies of the trials, in the place where they are worst, if a rollout
+    must be told of them: most trials' are at least twice baseline's, or one is, and takes 0.1 s or
+    more. None otherwise."""
+    found = []
+    for place in view.places:
+        levels = {
+            level.tuning: level
+            for level in view.levels(place)
+            if base_name(level.metric) == LARGEST and level.unit is Unit.SECONDS
+        }
+        own, before = levels.get(tuning), levels.get(view.baseline)
+        if own is None or before is None:
+            continue
+        equals = [before, *filter(None, [levels.get(view.control)])]
+        longest = max(own.values.values())
+        usual = max(median_high(e.values.values()) for e in equals)
+        once = max(max(e.values.values()) for e in equals)
+        if median_low(own.values.values()) >= _TWICE * usual or (
+            longest >= max(_LONG_S, _TWICE * once)
+        ):
+            found.append((longest, own))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _standing_out(

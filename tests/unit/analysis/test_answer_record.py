@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from labctl.analysis.answer.record import AnswerRecord, Grade
 from labctl.analysis.judge import judge
 from labctl.store.run_folder import LoadedRun
-from tests.unit.analysis.alter import with_run
+from tests.unit.analysis.alter import with_run, with_values
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 SYSBENCH = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
@@ -107,6 +108,25 @@ def test_the_known_loss_is_asked_for_in_the_place_of_the_claim_alone() -> None:
         )
     )
     assert found.grade is Grade.CANDIDATE
+
+
+@pytest.mark.parametrize(
+    ("longest", "condition"),
+    [
+        (lambda block, old: 0.05 if block == 3 else 0.004, False),
+        (lambda block, old: 0.56 if block == 3 else 0.004, True),
+        (lambda block, old: 0.02, True),
+    ],
+    ids=["one of 50 ms", "one of 560 ms", "all of 20 ms"],
+)
+def test_the_answer_opens_with_the_stalls_that_a_rollout_brings(
+    longest: Callable[[int, float], float], condition: bool
+) -> None:
+    run = made()
+    for tuning in ("baseline", "control"):
+        run = with_values(run, tuning, "latency_max", lambda block, old: 0.004)
+    lead = decided(with_values(run, "pinned", "latency_max", longest)).lead
+    assert ("only where stalls of" in lead) is condition
 
 
 def test_under_emulation_nothing_is_more_than_a_candidate() -> None:
