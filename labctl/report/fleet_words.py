@@ -50,6 +50,8 @@ def answer_lead(answer: GroupAnswer, *, many_accelerators: bool = False) -> str:
     hosts = "all hosts" if answer.group == ALL_HOSTS else f"hosts with {answer.by} {answer.group}"
     if answer.code is Take.FEW:
         hosts = counted(answer.hosts, "host") + ("" if answer.group == ALL_HOSTS else f", {hosts}")
+    elif answer.hosts < answer.measured:
+        hosts += f" (values from {answer.hosts} of {answer.measured})"
     said = _LEADS[answer.code].format(hosts=hosts, tuning=answer.tuning)
     under = f", under {answer.accelerator.upper()}" if many_accelerators else ""
     return said[:1].upper() + said[1:] + under

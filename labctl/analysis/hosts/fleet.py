@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -340,14 +340,16 @@ class Take(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
     """Answer for a tuning and a group of hosts. `by`: the fact whose groups differ, "" for all
-    hosts. `why`: the ground of it, a sentence's end; `place` and `pooled`: the effect that it
-    hangs on, where it is one."""
+    hosts. `hosts`: the fewest with values in a place, of `measured` hosts of the group. `why`: the
+    ground of it, a sentence's end; `place` and `pooled`: the effect that it hangs on, where it is
+    one."""
 
     tuning: str
     accelerator: str
     group: str
     by: str
     hosts: int
+    measured: int
     code: Take
     why: str
     place: Place | None = None
@@ -383,9 +385,16 @@ class FleetJudgement:
 # means hold together (Bonferroni over all places; of groups over facts and groups as well).
 
 
-def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
+LEAST_SHARE = 0.5
+"""Share of a group's hosts that a claim about the group needs values from, in each place."""
+
+
+def answers(
+    effects: Iterable[FleetEffect], measured: Callable[[str, str, str], int]
+) -> Iterator[GroupAnswer]:
     """Yield an answer for each tuning and each group of hosts: for all hosts, or where groups by
-    some fact differ in an effect of the tuning, for each of those groups."""
+    some fact differ in an effect of the tuning, for each of those groups. `measured`: the number
+    of measured hosts by accelerator, fact and group."""
     by_tuning: dict[tuple[str, str], list[FleetEffect]] = {}
     for one in effects:
         by_tuning.setdefault((one.place.tuning, one.place.accelerator), []).append(one)
@@ -393,7 +402,7 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
         fact = differing_fact(places)
         if not fact:
             at = [(one, group_effect(one, "", ALL_HOSTS)) for one in places]
-            yield _answer(arm, ALL_HOSTS, "", at)
+            yield _answer(arm, ALL_HOSTS, "", at, measured(arm[1], "", ALL_HOSTS))
             continue
         groups = dict.fromkeys(
             group.group
@@ -404,7 +413,7 @@ def answers(effects: Iterable[FleetEffect]) -> Iterator[GroupAnswer]:
         )
         for group in groups:
             at = [(one, group_effect(one, fact, group)) for one in places]
-            yield _answer(arm, group, fact, at)
+            yield _answer(arm, group, fact, at, measured(arm[1], fact, group))
 
 
 def differing_fact(places: Iterable[FleetEffect]) -> str:
@@ -430,10 +439,14 @@ def group_effect(one: FleetEffect, fact: str, name: str) -> GroupEffect:
 
 
 def _answer(
-    arm: tuple[str, str], group: str, by: str, at: Sequence[tuple[FleetEffect, GroupEffect]]
+    arm: tuple[str, str],
+    group: str,
+    by: str,
+    at: Sequence[tuple[FleetEffect, GroupEffect]],
+    measured: int,
 ) -> GroupAnswer:
     """Return the answer for an arm, a tuning under an accelerator."""
-    hosts = max((len(of.hosts) for _, of in at), default=0)
+    hosts = min((len(of.hosts) for _, of in at), default=0)
 
     def answer(
         code: Take, why: str, one: FleetEffect | None = None, of: GroupEffect | None = None
@@ -444,6 +457,7 @@ def _answer(
             group=group,
             by=by,
             hosts=hosts,
+            measured=measured,
             code=code,
             why=why,
             place=None if one is None else one.place,
@@ -451,11 +465,15 @@ def _answer(
         )
 
     for one, of in at:
-        if of.pooled is not None and _harms(one, of.pooled):
+        enough = len(of.hosts) >= LEAST_SHARE * measured
+        if enough and of.pooled is not None and _harms(one, of.pooled):
             return answer(Take.HARM, f"its mean effect is a loss in {_where(one)}", one, of)
     for one, of in at:
         if of.pooled is None:
             return answer(Take.FEW, f"{of.why} in {_where(one)}")
+        if len(of.hosts) < LEAST_SHARE * measured:
+            why = f"only {len(of.hosts)} of {measured} hosts have a value in {_where(one)}"
+            return answer(Take.FEW, why)
     for one, of in at:
         if of.pooled is not None and not _safe(one, of.pooled):
             why = f"a host that was not measured may lose more than the harm limit in {_where(one)}"

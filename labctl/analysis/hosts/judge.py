@@ -112,7 +112,8 @@ class Here:
 def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> FleetJudgement:
     """Return what the hosts' rows say together. `rows`: primary effects and levels; others are
     passed over."""
-    effects, levels = _by_place(rows)
+    primary = [row for row in rows if row.effect.role == Role.PRIMARY]
+    effects, levels = _by_place(primary)
     family = max(1, len(effects))
     varying = _varying(effects)
     judged = [_effect(here, varying, ALPHA / family) for here in effects]
@@ -120,6 +121,16 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
     judged = _with_hosts_apart(judged, effects)
     found_levels = _levels(levels)
     facts = {row.host: row.facts for here in (*effects, *levels) for row in here.rows}
+    fields = {name: field for field, name in GROUPING.items()}
+    # Those without a usable value count: a claim about a group is about them too.
+    all_facts = {row.host: row.facts for row in primary if row.effect.kind != LEVEL}
+
+    def measured(accelerator: str, by: str, group: str) -> int:
+        return sum(
+            one.accelerator == accelerator and (not by or str(getattr(one, fields[by])) == group)
+            for one in all_facts.values()
+        )
+
     return FleetJudgement(
         hosts=max(len(states), len(facts)),
         measured=len(facts),
@@ -128,7 +139,7 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
         confidence=1 - ALPHA / family,
         effects=tuple(judged),
         levels=tuple(found_levels),
-        answers=tuple(answers(judged)),
+        answers=tuple(answers(judged, measured)),
         facts={
             name: dict(Counter(getattr(one, field) for one in facts.values()).most_common())
             for field, name in GROUPING.items()
@@ -142,11 +153,9 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[Here], list[Here]]:
     """Return the places of effects, and those of levels."""
     found: defaultdict[Place, list[HostRow]] = defaultdict(list)
     for row in rows:
-        one = row.effect
-        if one.role == Role.PRIMARY:
-            where = {name: getattr(one, name) for name in _WHERE}
-            place = Place(**where, accelerator=row.facts.accelerator)
-            found[place].append(row)
+        where = {name: getattr(row.effect, name) for name in _WHERE}
+        place = Place(**where, accelerator=row.facts.accelerator)
+        found[place].append(row)
     here = [usable(place, members) for place, members in found.items()]
     return (
         [one for one in here if one.place.kind != LEVEL],

@@ -26,7 +26,7 @@ from labctl.analysis.hosts.judge import ALPHA, ONE_BOOT, judge_fleet
 from labctl.analysis.hosts.pool import Hosts, pool
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
-from labctl.report.fleet_words import apart_lines
+from labctl.report.fleet_words import answer_lead, apart_lines
 from tests.unit.synthetic import synthetic_run
 
 ALIKE = HostFacts(
@@ -81,6 +81,17 @@ def of_level(estimates: Sequence[float], **changes: Any) -> list[HostRow]:
 
 def codes(judged: FleetJudgement) -> Mapping[str, Take]:
     return {answer.group: answer.code for answer in judged.answers}
+
+
+def test_a_claim_about_all_hosts_takes_values_from_half_of_them() -> None:
+    """Nine hosts of a thousand gain; the others' runs say nothing of it, or only of fio."""
+    silent = rows(spread(0.2, 40), control="failed")[9:]
+    few = judge_fleet([*rows(spread(0.2, 9)), *silent])
+    assert codes(few) == {"all hosts": Take.FEW}
+    assert few.answers[0].why.startswith("only 9 of 40 hosts have a value in sysbench-cpu")
+    half = judge_fleet([*rows(spread(0.2, 20)), *silent[11:]])
+    assert codes(half) == {"all hosts": Take.TAKE}
+    assert answer_lead(half.answers[0]).startswith("All hosts (values from 20 of 40) may take")
 
 
 def test_hosts_that_all_gain_may_take_the_tuning() -> None:
