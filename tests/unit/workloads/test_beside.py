@@ -34,10 +34,13 @@ def why(**given: Any) -> str | None:
     return beside.program.why_no_neighbour({}, beside.run_s)
 
 
-def test_a_loop_that_is_told_to_stop_ends_after_its_run() -> None:
-    argv = loops.until_told(["sh", "-c", "echo begun; sleep 0.3; echo ended"], [])
+def test_a_loop_that_is_told_to_stop_ends_after_its_run(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    script = f"echo >> {starts}; echo begun; sleep 0.3; echo ended"
+    argv = loops.until_told(["sh", "-c", script], [])
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        time.sleep(0.45)
+        while not starts.exists() or starts.stat().st_size < 2:
+            time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=10)
     assert process.returncode == 0
