@@ -24,7 +24,7 @@ from labctl.analysis.effects.effects import (
     on_scale,
     ratio_of,
 )
-from labctl.analysis.effects.intervals import Spread, welch_interval
+from labctl.analysis.effects.intervals import Spread, blocks_needed, unpaired, welch_interval
 from labctl.analysis.model import EffectKind
 from labctl.analysis.times import LEAST
 from labctl.analysis.verdicts.checks import Checked, check
@@ -144,6 +144,9 @@ class Difference:
     """True if the controls of both runs let them judge the effect (METHOD 18)."""
     sees: bool = True
     """True if both runs have shown that they detect a loss as small as `margin` (METHOD 5)."""
+    needed: int | None = None
+    """Blocks of each run that would show a difference of `margin` with 80 % power; None if these
+    do already, or nobody can tell."""
 
     @property
     def finding(self) -> str:
@@ -168,6 +171,12 @@ class Difference:
         else:
             within = -self.margin < self.low and self.high < self.margin
         return "the same" if within else "not shown"
+
+    @property
+    def blocks_needed(self) -> int | None:
+        """Return how many blocks of each run would decide what these leave open; None where
+        something else than their number leaves it open."""
+        return self.needed if self.finding == "not shown" and self.judges and self.sees else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,6 +460,9 @@ def _difference(
         before_look=a.design.before_look or b.design.before_look,
         judges=all(eligibility.judges for eligibility in eligibilities),
         sees=all(eligibility.sees(on_scale(margin, kind)) for eligibility in eligibilities),
+        needed=blocks_needed(unpaired(spreads[1], spreads[:1]), alpha, on_scale(margin, kind))
+        if usual
+        else None,
     )
 
 

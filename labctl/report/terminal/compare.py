@@ -86,9 +86,14 @@ def _numbers(title: str, rows: Iterable[Difference]) -> RenderableType:
             text(_value(row, row.in_a)),
             text(_value(row, row.in_b)),
             text("\n".join(filter(None, _shown(row)))),
-            text(row.finding),
+            text(_finding(row)),
         )
     return table
+
+
+def _finding(row: Difference) -> str:
+    needed = row.blocks_needed
+    return row.finding if needed is None else f"{row.finding} (needs {needed:,} blocks)"
 
 
 def _per_price(rows: Iterable[PerPrice]) -> RenderableType:
@@ -174,4 +179,5 @@ def _json(row: Difference) -> dict[str, object]:
         "blocks_a": row.blocks_a,
         "blocks_b": row.blocks_b,
         "finding": row.finding,
+        "blocks_needed": row.blocks_needed,
     }

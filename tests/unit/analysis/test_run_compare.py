@@ -48,6 +48,22 @@ def test_what_a_host_does_to_all_arms_is_in_the_values_and_not_in_the_effects() 
     assert (level.blocks_a, level.blocks_b) == (10, 10)
 
 
+def test_what_is_left_open_says_how_many_blocks_would_decide_it() -> None:
+    """Four times the blocks halve the interval; what is decided needs none."""
+    noisy: dict[str, Any] = {"effects": {"pinned": 1.2, "handicap": 0.92}, "noise": 0.05}
+    few = effect(
+        compare_runs(synthetic_run(seed=1, **noisy), synthetic_run(seed=2, **noisy)), "pinned"
+    )
+    assert few.finding == "not shown"
+    assert few.blocks_needed is not None
+    assert few.blocks_needed > 10
+    many = {**noisy, "blocks": 4 * few.blocks_needed}
+    enough = effect(
+        compare_runs(synthetic_run(seed=1, **many), synthetic_run(seed=2, **many)), "pinned"
+    )
+    assert (enough.finding, enough.blocks_needed) == ("the same", None)
+
+
 def test_an_effect_that_another_host_does_not_have_differs() -> None:
     a = synthetic_run(seed=1, effects={"pinned": 1.2}, **QUIET)
     b = synthetic_run(seed=2, effects={"pinned": 0.9}, **QUIET)
