@@ -29,7 +29,7 @@ def collection_paused() -> Iterator[None]:
 #
 # OpenBLAS starts a thread for each CPU when it is loaded, numpy's and scipy's copy each. They spin
 # before they sleep: a tenth of a second of CPU time for each report, which a busy host or a
-# measured guest needs. labctl's matrices have some ten rows.
+# measured guest needs. labctl's matrices have about ten rows.
 
 
 _VARIABLE: Final = "OPENBLAS_NUM_THREADS"

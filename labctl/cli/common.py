@@ -7,14 +7,15 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.base.errors import UsageError
-from labctl.base.paths import StatePaths
+from labctl.base.errors import HostError, UsageError
+from labctl.base.paths import StatePaths, shipped_data
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -252,3 +253,14 @@ def named_variables(given: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"--set: '{text}' is not NAME=VALUE", hint="--set labctl_hosts=rack7")
         found[name] = value
     return found
+
+
+def need_pyarrow(what: str) -> None:
+    """Raise HostError if pyarrow isn't installed. `what`: the command or option that needs it."""
+    if find_spec("pyarrow") is not None:
+        return
+    is_checkout = (shipped_data() / "pyproject.toml").is_file()
+    raise HostError(
+        f"'{what}' needs pyarrow, which is not installed",
+        hint="Run 'make setup'." if is_checkout else "Install it: pip install 'labctl[parquet]'.",
+    )

@@ -13,7 +13,6 @@ import click
 
 from labctl import __version__
 from labctl.base.errors import ExitCode, UsageError
-from labctl.base.parquet import need_pyarrow
 from labctl.base.wording import counted, printable
 from labctl.cli.common import (
     Group,
@@ -21,6 +20,7 @@ from labctl.cli.common import (
     html_option,
     listing,
     named_variables,
+    need_pyarrow,
     print_json,
     results_option,
     runs_folder,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.parquet import need_pyarrow
 from labctl.cli.common import (
     console,
     html_option,
+    need_pyarrow,
     results_option,
     runs_folder,
 )

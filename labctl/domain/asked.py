@@ -168,7 +168,7 @@ def _is_meant(want: ExpectedThread, state: ThreadState) -> bool:
 
 
 def _wrong_with(expected: Sequence[ExpectedThread], state: ThreadState) -> list[str]:
-    """Return how a thread differs from the request; [] also if there is no request."""
+    """Return how a thread differs from the request; [] without a request."""
     is_helper = state.role == EMULATOR and state.index > 0
     if is_helper and state.comm.startswith(_OF_THE_KERNEL):
         return []

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base import parquet
 from labctl.base.errors import HostError
-from labctl.base.parquet import need_pyarrow
+from labctl.cli import common
+from labctl.cli.common import need_pyarrow
 from labctl.report.export.formats import FORMATS
 from labctl.store import index
 from tests.unit.synthetic import synthetic_run, write_run
@@ -93,7 +93,7 @@ def test_an_installed_labctl_names_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setattr(parquet, "shipped_data", lambda: tmp_path)
+    monkeypatch.setattr(common, "shipped_data", lambda: tmp_path)
     with pytest.raises(HostError) as caught:
         need_pyarrow("--format parquet")
     assert caught.value.hint == "Install it: pip install 'labctl[parquet]'."

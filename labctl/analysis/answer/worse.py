@@ -142,9 +142,9 @@ _LONG_S = 0.1
 
 
 def stall(view: View, tuning: str) -> Level | None:
-    """Return the longest latencies of the trials, in the place where they are worst, if a rollout
-    must be told of them: most trials' are at least twice baseline's, or one is, and takes 0.1 s or
-    more. None otherwise."""
+    """Return the longest latency of each trial, in the place where it is worst; None if it is no
+    reason for a warning. It is one if the median is at least twice baseline's, or if the largest
+    is, and takes 0.1 s or more."""
     found = []
     for place in view.places:
         levels = {

@@ -21,7 +21,7 @@ _MOST_RIVALS = 100
 not to have run. Above the limit the rest count as one."""
 
 _MOST_UNKNOWN = 0.05
-"""Limit on the share of the threads' time that is unknown; above it there are no figures. Below it,
+"""Limit on the unknown share of the threads' time, above which figures are unavailable. Below it,
 figures may be off by as much as `sched_unknown` says."""
 
 _OURS = frozenset({"idle", "others", VCPU, *HELPERS, "workload"})
