@@ -9,14 +9,22 @@ The numbers are small and whole, and their spread is no bell: nothing here assum
   it is at least that.
 - The sign test (W. J. Dixon, A. M. Mood, Journal of the American Statistical Association 41, 1946)
   takes the blocks in which two tunings differ: how many of them have more.
+- A run of several tunings is tested after each block and ends when every tuning is decided
+  (`DensityRecord.looks`). Each test then has the largest level at which the walk of blocks that
+  differ, more or fewer with equal chance, reaches a rejection with a probability of at most
+  LEVEL / m within the planned blocks: the exact form of a group-sequential test (S. J. Pocock,
+  Biometrika 64, 1977). Blocks that tie take no step, so that fewer differ and fewer looks are
+  taken.
 - A number that was bounded is "at least": it counts as its value where that decides, and where it
   doesn't, the pair is left out and said.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import comb
 from statistics import median
 
@@ -70,9 +78,9 @@ class Fitting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignTest:
     """Hold a tuning against the first one. `more`, `fewer`: blocks in which so many fit;
-    `undecided`: blocks in which a bound keeps that unknown; `level`: what Holm's procedure rejects
-    it at, None where it doesn't; `fewest`: blocks that must differ before any result could be
-    shown."""
+    `undecided`: blocks in which a bound keeps that unknown; `level`: what Holm's procedure, or in a
+    run with looks the sequential test, rejects it at, None where it doesn't; `fewest`: blocks that
+    must differ before any result could be shown."""
 
     tuning: str
     against: str
@@ -119,11 +127,24 @@ def judged(record: DensityRecord) -> Density:
     limit = record.limit.limit()
     return Density(
         fitting=tuple(by_tuning.values()),
-        tests=tuple(_tests(list(by_tuning.values()))),
+        tests=tuple(_tests(list(by_tuning.values()), record.blocks if record.looks else None)),
         curves={
             name: tuple(_curve([s for s in record.steps if s.tuning == name], limit))
             for name in record.tunings
         },
+    )
+
+
+def why_ended(record: DensityRecord) -> str | None:
+    """Return why a run with looks ends after its last whole block; None: it goes on."""
+    blocks = len({count.block for count in record.counts})
+    tests = judged(record).tests
+    if not record.looks or not tests or any(test.level is None for test in tests):
+        return None
+    against = tests[0].against
+    return (
+        f"whether more guests fit than under {against} was decided for every tuning after "
+        f"{blocks} of {record.blocks} blocks"
     )
 
 
@@ -156,6 +177,28 @@ def sign_p(more: int, fewer: int) -> float:
     n = more + fewer
     tail = sum(comb(n, i) for i in range(max(more, fewer), n + 1)) / (1 << n)
     return min(1.0, 2 * tail)
+
+
+@cache
+def sequential_level(most: int, alpha: float) -> float:
+    """Return the largest level at which a sign test after each of `most` blocks rejects the null
+    hypothesis, in any of them, with a probability of at most `alpha`; 0.0 where none does."""
+    attainable = sorted({sign_p(i, n - i) for n in range(1, most + 1) for i in range(n + 1)})
+    at = bisect_right(attainable, alpha, key=lambda level: _crossing(most, level))
+    return attainable[at - 1] if at else 0.0
+
+
+def _crossing(most: int, level: float) -> float:
+    """Return the probability that the p-value of a fair walk of `most` steps is ever that low."""
+    here, crossed = {0: 1.0}, 0.0
+    for n in range(1, most + 1):
+        after: dict[int, float] = {}
+        for more, chance in here.items():
+            for one in (more, more + 1):
+                after[one] = after.get(one, 0.0) + chance / 2
+        crossed += sum(c for more, c in after.items() if sign_p(more, n - more) <= level)
+        here = {more: c for more, c in after.items() if sign_p(more, n - more) > level}
+    return crossed
 
 
 def compared(one: Number, other: Number) -> int | None:
@@ -198,12 +241,21 @@ def _fitting(tuning: str, counts: Sequence[CountRecord]) -> Fitting:
     )
 
 
-def _tests(fitting: Sequence[Fitting]) -> Iterator[SignTest]:
+def _tests(fitting: Sequence[Fitting], looks: int | None) -> Iterator[SignTest]:
+    """Yield a test of each tuning against the first. `looks`: most blocks of a run that is tested
+    after each; None for one that is tested at its end."""
     first, *others = fitting
+    if not others:
+        return
     pairs = [_signs(one, first) for one in others]
     p_values = [sign_p(more, fewer) for more, fewer, _, _ in pairs]
-    levels = rejected_at(p_values, LEVEL, len(others))
-    fewest = next(n for n in range(1, 100) if sign_p(n, 0) <= LEVEL / max(1, len(others)))
+    alpha = LEVEL / len(others)
+    if looks is None:
+        levels = rejected_at(p_values, LEVEL, len(others))
+    else:
+        alpha = sequential_level(looks, alpha)
+        levels = [alpha if p <= alpha else None for p in p_values]
+    fewest = next((n for n in range(1, 100) if sign_p(n, 0) <= alpha), 100)
     for one, (more, fewer, alike, undecided), p, level in zip(
         others, pairs, p_values, levels, strict=True
     ):

@@ -48,7 +48,9 @@ _SECTIONS = {
 @click.option(
     "--duration", type=TIME_OPTION, help="Length of a window (10s, or the workload's minimum)."
 )
-@click.option("--blocks", type=click.IntRange(1, 100), default=10, help="Counts per tuning (10).")
+@click.option(
+    "--blocks", type=click.IntRange(1, 100), default=10, help="Most counts per tuning (10)."
+)
 @click.option("--most", type=click.IntRange(min=1), help="Most guests to try (default: by memory).")
 @click.option(
     "--search",
@@ -169,14 +171,15 @@ def words_of(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _counted(request: DensityRequest, words: tuple[str, ...], *, quiet: bool) -> DensityFolder:
+    from labctl.analysis.density import why_ended
     from labctl.base.events import silent
     from labctl.cli.progress import ProgressView
     from labctl.run.commands.density import density
 
     if quiet:
-        return density(request, words, silent)
+        return density(request, words, silent, why_ended)
     with ProgressView(console(stderr=True)) as view:
-        return density(request, words, view.listen)
+        return density(request, words, view.listen, why_ended)
 
 
 # Show what a density run found, or what one would do.

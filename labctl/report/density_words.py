@@ -75,6 +75,8 @@ def remarks(record: DensityRecord, found: Density) -> list[str]:
         said.append(
             f"The run is {record.status}{why}: {counts} of {counted(planned, 'count')} were made."
         )
+    if record.stopped is not None:
+        said.append(f"The run ended early: {record.stopped}.")
     for one in found.fitting:
         for why, blocks in _by_reason(one.bounded).items():
             said.append(

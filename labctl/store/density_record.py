@@ -85,7 +85,8 @@ class CountRecord(Record):
 
 class DensityRecord(Record):
     """Hold density.json. `most`: the largest number to try, and `most_by` the reason for it;
-    `host`: the host's facts."""
+    `host`: the host's facts; `looks`: tunings are tested after each block, and `stopped` is why
+    that ended the run before its last one."""
 
     labctl: Text
     command: Text
@@ -109,6 +110,8 @@ class DensityRecord(Record):
     accelerator: Text | None = None
     accelerator_reason: Text | None = None
     host: dict[str, Any] = {}
+    looks: Flag = False
+    stopped: Text | None = None
     image: Text | None = None
     steps: tuple[StepRecord, ...] = ()
     counts: tuple[CountRecord, ...] = ()

@@ -19,7 +19,7 @@ from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
 from labctl.run.planning.density import DensityPlan, DensityRequest, plan_density, planned_density
 from labctl.run.planning.plan import with_image
-from labctl.run.trials.density import Job, count_blocks
+from labctl.run.trials.density import Job, WhyEnded, count_blocks
 from labctl.run.trials.quiet import Quiet
 from labctl.store.density_record import (
     OTHER_CPUS,
@@ -85,6 +85,7 @@ def first_record(plan: DensityPlan, words: tuple[str, ...]) -> DensityRecord:
             ),
             "tunings": tuple(request.tunings),
             "blocks": request.blocks,
+            "looks": len(request.tunings) > 1,
             "search": str(request.search),
             "most": plan.most,
             "most_by": plan.most_by,
@@ -100,8 +101,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def density(request: DensityRequest, words: tuple[str, ...], listener: Listener) -> DensityFolder:
-    """Run a density run; return its folder. `words`: the command, for its record.
+def density(
+    request: DensityRequest, words: tuple[str, ...], listener: Listener, why_ended: WhyEnded
+) -> DensityFolder:
+    """Run a density run; return its folder. `words`: the command, for its record; `why_ended`:
+    asked after each block.
 
     Everything that it starts or changes is ended and restored, however it ends. Raises LabctlError;
     KeyboardInterrupt for Ctrl-C, SIGTERM and SIGHUP.
@@ -123,12 +127,16 @@ def density(request: DensityRequest, words: tuple[str, ...], listener: Listener)
             )
         )
         log = stack.enter_context(recorded(path, plan, words))
-        _measure(request, plan, log, listener)
+        _measure(request, plan, log, listener, why_ended)
         return log.folder
 
 
 def _measure(
-    request: DensityRequest, plan: DensityPlan, log: DensityLog, listener: Listener
+    request: DensityRequest,
+    plan: DensityPlan,
+    log: DensityLog,
+    listener: Listener,
+    why_ended: WhyEnded,
 ) -> None:
     base = guest_base(plan.planned, request.places, request.accel, listener)
     listener(Note(text=base.accelerator.reason))
@@ -149,4 +157,4 @@ def _measure(
             metric=request.limit.metric,
         )
         quiet = Quiet(OTHER_CPUS, request.wait_quiet_s, listener)
-        count_blocks(lab, plan, job, log, quiet)
+        count_blocks(lab, plan, job, log, quiet, why_ended)

@@ -34,6 +34,7 @@ from labctl.store.density_record import (
     CountRecord,
     DensityFolder,
     DensityLog,
+    DensityRecord,
     GuestRecord,
     StepRecord,
 )
@@ -319,8 +320,19 @@ _HOPELESS = 2
 """Consecutive failures that end a run: the next would fail as well."""
 
 
-def count_blocks(lab: Lab, plan: DensityPlan, job: Job, log: DensityLog, quiet: Quiet) -> None:
-    """Count the guests of every tuning in every block; the counts go to the log.
+WhyEnded = Callable[[DensityRecord], str | None]
+"""Says why a run ends after a whole block; None: it goes on."""
+
+
+def count_blocks(
+    lab: Lab,
+    plan: DensityPlan,
+    job: Job,
+    log: DensityLog,
+    quiet: Quiet,
+    why_ended: WhyEnded,
+) -> None:
+    """Count the guests of every tuning in every block until the run ends; the counts go to the log.
 
     A failure makes one number unavailable, with the reason. Raises BrokenError if two fail in a
     row, HostError if the host cannot go on.
@@ -351,6 +363,10 @@ def count_blocks(lab: Lab, plan: DensityPlan, job: Job, log: DensityLog, quiet: 
                         f"{_HOPELESS} counts failed in a row; the last one: {count.why}",
                         hint=f"'labctl workload try {job.program.name} --guest' runs it once.",
                     )
+            if block < plan.request.blocks and (why := why_ended(log.record)):
+                log.put(stopped=why)
+                lab.listener(Note(text=f"Stopped: {why}."))
+                return
 
 
 def _counted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import pytest
@@ -16,10 +17,12 @@ from labctl.analysis.density import (
     interval_of,
     judged,
     median_of,
+    sequential_level,
     sign_p,
+    why_ended,
 )
 from labctl.analysis.verdicts.family import rejected_at
-from tests.unit.density_records import record
+from tests.unit.density_records import Numbers, record
 
 
 def exact(*values: int) -> list[Number]:
@@ -127,6 +130,46 @@ def test_holm_asks_more_of_each_of_several() -> None:
     assert six.fewest == 7
     alone = judged(record({**counts, "eight": [2] * 8})).tests[0]
     assert alone.shows_more is None
+
+
+@pytest.mark.parametrize("most", [5, 6, 10, 13])
+@pytest.mark.parametrize("alpha", [0.05, 0.025, 0.05 / 3])
+def test_looks_after_every_block_keep_the_level_over_all_walks(most: int, alpha: float) -> None:
+    """By enumeration of every walk: the level found keeps alpha, and the next larger doesn't."""
+
+    def rejected(level: float) -> float:
+        walks = product((0, 1), repeat=most)
+        return sum(
+            any(sign_p(sum(walk[:n]), n - sum(walk[:n])) <= level for n in range(1, most + 1))
+            for walk in walks
+        ) / (2**most)
+
+    found = sequential_level(most, alpha)
+    attainable = {sign_p(i, n - i) for n in range(1, most + 1) for i in range(n + 1)}
+    assert rejected(found) <= alpha
+    assert rejected(min(p for p in attainable if p > found)) > alpha
+
+
+def test_a_run_with_looks_ends_when_every_tuning_is_decided() -> None:
+    counts: dict[str, Numbers] = {"baseline": [2] * 5, "vcpupin": [3] * 5}
+    assert why_ended(record(counts, looks=True, blocks=10)) is None
+    counts = {"baseline": [2] * 6, "vcpupin": [3] * 6}
+    assert why_ended(record(counts, looks=True, blocks=10)) == (
+        "whether more guests fit than under baseline was decided for every tuning after 6 of 10 "
+        "blocks"
+    )
+    assert why_ended(record(counts, blocks=10)) is None
+    assert why_ended(record({**counts, "alike": [2] * 6}, looks=True, blocks=10)) is None
+    assert why_ended(record({"baseline": [2] * 6}, looks=True, blocks=10)) is None
+
+
+def test_a_test_after_each_block_asks_more_than_one_at_the_end() -> None:
+    counts: dict[str, Numbers] = {"baseline": [2] * 9, "vcpupin": [1, *[3] * 8]}
+    (at_end,) = judged(record(counts)).tests
+    (after_each,) = judged(record(counts, looks=True, blocks=10)).tests
+    assert at_end.p == after_each.p == pytest.approx(0.0390625)
+    assert (at_end.shows_more, after_each.shows_more) == (True, None)
+    assert after_each.fewest == 6
 
 
 def test_a_block_without_a_number_is_left_out_and_said() -> None:

@@ -100,7 +100,9 @@ def test_the_request_is_what_was_asked_for(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def fake(request: DensityRequest, words: tuple[str, ...], listener: Listener) -> DensityFolder:
+    def fake(
+        request: DensityRequest, words: tuple[str, ...], listener: Listener, why_ended: object
+    ) -> DensityFolder:
         asked.update(request=request, words=words)
         return folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError
 from labctl.run.guests.boots import BootError
 from labctl.run.trials import density as module
-from labctl.store.density_record import CountRecord, DensityFolder, DensityLog
+from labctl.store.density_record import CountRecord, DensityFolder, DensityLog, DensityRecord
 from tests.unit.density_records import record
 
 ORDERS = {1: ("baseline", "vcpupin"), 2: ("vcpupin", "baseline"), 3: ("baseline", "vcpupin")}
@@ -28,6 +28,7 @@ class Host:
     log: DensityLog
     wrong: dict[tuple[int, str], Exception] = field(default_factory=dict)
     did: list[str] = field(default_factory=list)
+    why_ended: Callable[[DensityRecord], str | None] = lambda record: None
 
     def run(self) -> None:
         boots = SimpleNamespace(saved=self._saved, drop=lambda: self.did.append("drop"))
@@ -58,7 +59,7 @@ class Host:
         )
         job: Any = SimpleNamespace(program=SimpleNamespace(name="frame-loop"))
         quiet: Any = None
-        module.count_blocks(lab, plan, job, self.log, quiet)
+        module.count_blocks(lab, plan, job, self.log, quiet, self.why_ended)
 
     def _saved(self, block: int) -> int:
         if error := self.wrong.get((block, "boot")):
@@ -104,6 +105,14 @@ def test_every_tuning_is_counted_in_every_block_in_the_plans_order(host: Host) -
     host.run()
     assert host.counts == [(block, name, block) for block in ORDERS for name in ORDERS[block]]
     assert host.did[:4] == ["set baseline", "undo baseline", "set vcpupin", "undo vcpupin"]
+    assert host.did[-1] == "drop"
+
+
+def test_a_run_ends_after_the_block_that_decides_it(host: Host) -> None:
+    host.why_ended = lambda record: "decided" if len(record.counts) >= 3 else None
+    host.run()
+    assert len(host.counts) == 4  # two whole blocks of three
+    assert host.log.folder.read().stopped == "decided"
     assert host.did[-1] == "drop"
 
 
