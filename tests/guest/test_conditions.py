@@ -24,8 +24,6 @@ pytestmark = pytest.mark.alone
 STUDY = Path(__file__).with_name("conditions.yaml")
 CGROUPS = Path("/sys/fs/cgroup")
 WORDS = ("sweep", str(STUDY), "--accel=tcg", "--quiet", "--seed=1")
-LIMITED = "labctl-neighbour-0-0-{}"
-"""Cgroup of the first neighbour of a condition's first kind, by labctl's process id."""
 
 
 @dataclass
@@ -67,7 +65,8 @@ def quota(group: str) -> tuple[int, int] | None:
             return None if shares is None or limit is None else (limit, shares * 100 // 1024)
         if (folder / "cpu.max").exists() and (text := _text(folder / "cpu.max")):
             weight = _number(folder / "cpu.weight")
-            return None if weight is None else (int(text.split()[0]), weight)
+            limited = text.split()[0].isdigit()  # else "max"
+            return (int(text.split()[0]), weight) if limited and weight is not None else None
     return None
 
 
@@ -84,11 +83,14 @@ def _number(path: Path) -> int | None:
 
 
 def look(seen: Seen, labctl: int) -> None:
-    """Sample what is there now of a neighbour with a quota."""
-    group = LIMITED.format(labctl)
-    limits, used = quota(group), used_ns(group)
-    if limits is None or used is None:
-        return
+    """Sample what is there now of the neighbour with a quota."""
+    for group in {path.name for path in neighbour_groups(labctl)}:
+        limits, used = quota(group), used_ns(group)
+        if limits is not None and used is not None and limits[0] > 0:
+            sample(seen, group, limits, used)
+
+
+def sample(seen: Seen, group: str, limits: tuple[int, int], used: int) -> None:
     seen.quotas.add(limits)
     seen.samples.append((time.monotonic(), used))
     members = (_text(path).split() for path in below(f"{group}/cgroup.procs"))
@@ -157,7 +159,6 @@ def test_the_quota_is_seen_from_outside_to_hold(run: Run) -> None:
         shares += [(used - before) / 1e9 / (ended - began) for ended, used in later[:1]]
     of_limited = [share for share in shares if share > 0.3]
     assert of_limited, "the neighbour was never seen at work"
-    # The other condition's first neighbour, in a cgroup of the same name, has no quota.
     assert any(0.4 < share < 0.56 for share in of_limited)
 
 

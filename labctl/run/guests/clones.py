@@ -15,8 +15,8 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from labctl.base.channel import Channel
@@ -190,10 +190,6 @@ class Clone:
         }
 
 
-OpenRoom = Callable[[], AbstractContextManager["CloneRoom"]]
-"""Opens the room in which a trial's neighbours are made."""
-
-
 @dataclass(kw_only=True)
 class CloneRoom:
     """Make clones of a saved boot, each while the earlier ones run. Use `clone_room` to make one.
@@ -289,11 +285,6 @@ class CloneRoom:
                 hint="Free some space, or name another folder with --state-dir.",
             ) from error
         return self.lab.session.restore(copy, parts.xml, identity.name)
-
-
-def no_room() -> AbstractContextManager[CloneRoom]:
-    """Refuse a room in a run that has saved no boot; raises HostError."""
-    raise HostError("guests as neighbours are clones of a snapshot, but there is none")
 
 
 @contextmanager

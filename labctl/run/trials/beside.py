@@ -15,6 +15,7 @@ from typing import IO, Protocol
 from labctl.base.channel import Channel, Execution
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError, DeadlineError, UsageError
+from labctl.base.paths import WORK
 from labctl.base.process import Deadline, last_words, running, written_by
 from labctl.collect.collector import ThreadRef
 from labctl.host.narrow import Narrow, Narrowed, narrowed
@@ -22,7 +23,7 @@ from labctl.host.native import NativeSession, in_tree, runner_in
 from labctl.host.own_cgroups import Cgroup, CpuLimits, group
 from labctl.run.guests.bench import runner_channel, runner_file, tree_threads
 from labctl.run.guests.boots import Boots
-from labctl.run.guests.clones import CloneRoom, OpenRoom, clone_room
+from labctl.run.guests.clones import CloneRoom, clone_room
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.neighbours import neighbour_guests
 from labctl.run.planning.conditions import beside_of, condition_of, cpus_of
@@ -102,22 +103,36 @@ class Together:
 
 
 @contextmanager
-def neighbours(lab: Lab, condition: Condition | None, room: OpenRoom) -> Iterator[Neighbours]:
-    """Start the neighbours of a condition; none without one. Processes enter the image's tree while
-    the caller works, and wait there; guests are made in a room that is opened for them."""
-    found: list[Neighbours] = []
-    with ExitStack() as stack:
-        declared = list(enumerate(condition.neighbours if condition else ()))
-        # Guests first: their restores must not disturb the waiting processes.
-        if guests := [(kind, one) for kind, one in declared if one.kind is Kind.GUESTS]:
-            made = stack.enter_context(room())
-            for kind, one in guests:
-                cpus = cpus_of(one, lab.topology, lab.pin_plan)
-                found.append(stack.enter_context(neighbour_guests(made, kind, one, cpus)))
-        for kind, one in declared:
-            if one.kind is not Kind.GUESTS:
-                found.append(stack.enter_context(_on_the_host(lab, kind, one)))
-        yield Together(found)
+def no_neighbours() -> Iterator[Neighbours]:
+    """Yield the neighbours of a quiet trial."""
+    yield Together()
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """Hold a runner for one neighbour on the host. `belongings`: its threads and the files in its
+    private folders, from when it was new, but for the folder that it empties for each command."""
+
+    session: NativeSession
+    members: Cgroup
+    channel: Channel
+    belongings: frozenset[object]
+
+    @property
+    def is_as_new(self) -> bool:
+        """Return whether it runs, and nothing is left of its earlier commands."""
+        return self.session.process.poll() is None and self.belongings == _belongings(self.session)
+
+
+_PRIVATE_FOLDERS = ("tmp", "run", "dev/shm")
+"""Folders in which a command may leave files (`host.native.in_tree`)."""
+
+
+def _belongings(session: NativeSession) -> frozenset[object]:
+    root = Path(f"/proc/{session.pid}/root")
+    files = {entry for name in _PRIVATE_FOLDERS for entry in (root / name).iterdir()}
+    threads = {thread.tid for thread in tree_threads(session.pid, "")}
+    return frozenset((files | threads) - {root / WORK.lstrip("/")})
 
 
 @dataclass
@@ -126,16 +141,11 @@ class _Copy:
 
     session: NativeSession
     members: Cgroup
-    execution: Execution | None = None
+    running: Execution
     begun_ns: int = 0
 
     def used_ns(self) -> int | None:
         return self.members.cpu_ns()
-
-    @property
-    def running(self) -> Execution:
-        assert self.execution is not None
-        return self.execution
 
     @property
     def has_starved(self) -> bool:
@@ -248,18 +258,32 @@ class _OnTheHost:
 
 
 @contextmanager
-def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHost]:
-    """Start neighbours of one kind. `kind`: its number among the condition's."""
-    cpus = cpus_of(declared, lab.topology, lab.pin_plan)
-    beside = beside_of(declared)
+def _on_the_host(
+    kind: int, beside: Beside, cpus: CpuSet, runners: Sequence[_Runner]
+) -> Iterator[_OnTheHost]:
+    """Bring neighbours of one kind into the image's tree, where they wait. `kind`: its number among
+    the condition's."""
     found = _OnTheHost(kind, beside, cpus)
     with ExitStack() as stack:
-        for number in range(declared.count or len(cpus)):
+        for runner in runners:
+            execution = stack.enter_context(_prepared(runner.channel, beside, cpus))
+            found.copies.append(_Copy(runner.session, runner.members, execution))
+        yield found
+
+
+@contextmanager
+def _runners(lab: Lab, declared: Neighbour, name: str) -> Iterator[list[_Runner]]:
+    """Start a runner for each neighbour of one kind, in a session and a cgroup of its own. `name`:
+    of the cgroups, before their numbers."""
+    program = beside_of(declared).program.name
+    started: list[tuple[NativeSession, Cgroup]] = []
+    with ExitStack() as stack:
+        for number in range(declared.count or len(cpus_of(declared, lab.topology, lab.pin_plan))):
             members = stack.enter_context(
                 group(
                     lab.layout,
                     lab.journal,
-                    f"neighbour-{kind}-{number}-{os.getpid()}",
+                    f"{name}-{number}-{os.getpid()}",
                     memory_bytes=declared.memory_mib * MIB,
                     limits=_limits(declared),
                     accounted=True,
@@ -274,10 +298,11 @@ def _on_the_host(lab: Lab, kind: int, declared: Neighbour) -> Iterator[_OnTheHos
                     isolated=True,
                 )
             )
-            found.copies.append(_Copy(session, members))
-        for copy in found.copies:
-            channel = runner_channel(copy.session, f"the neighbour {beside.program.name}")
-            copy.execution = stack.enter_context(_prepared(channel, beside, cpus))
+            started.append((session, members))
+        found = []
+        for session, members in started:
+            channel = runner_channel(session, f"the neighbour {program}")
+            found.append(_Runner(session, members, channel, _belongings(session)))
         yield found
 
 
@@ -300,14 +325,17 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-# Open the rooms for the trials of a plan that have guests as neighbours.
+# Provide the neighbours of a plan's trials.
 
 
-class NeighbourRooms:
-    """Provide a room for each trial that needs one. The neighbours of all arms of a block, native
-    ones too, are clones of the boot that the block's guests are restored from.
+class PlanNeighbours:
+    """Provide each trial of a plan with its neighbours. Leaving the context ends what waits for
+    further trials.
 
-    `only_boot`: the plan's boot of all neighbours, in a run whose guests boot for themselves.
+    Neighbours on the host run in runners that stay from trial to trial: starting one takes almost
+    a tenth of a short trial. Neighbour guests of all arms of a block, native ones too, are clones
+    of the boot that the block's guests are restored from. `only_boot`: the plan's boot of all
+    neighbours, in a run whose guests boot for themselves.
     """
 
     def __init__(self, lab: Lab, boots: Boots, plan: Plan, *, only_boot: int | None = None) -> None:
@@ -315,16 +343,61 @@ class NeighbourRooms:
         self._boots = boots
         self._plan = plan
         self._only_boot = only_boot
+        self._waiting = ExitStack()
+        self._runners: dict[tuple[str, int], list[_Runner]] = {}
+
+    def __enter__(self) -> PlanNeighbours:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
     def make_ready(self, trials: Sequence[PlannedTrial]) -> None:
-        """Boot the state that neighbour guests are cloned from, if the trials have any: before the
-        host is set up for the tuning, because other arms have the same neighbours."""
+        """Boot the state that neighbour guests are cloned from, and start runners for neighbours on
+        the host, if the trials have any: before the host is set up for the tuning, because other
+        arms have the same neighbours."""
+        if not self.are_fit():
+            self._end()
         for trial in trials:
-            condition = condition_of(self._plan, trial.cell["condition"])
-            if condition is not None and condition.guests:
+            condition = self._condition_of(trial)
+            if condition is None:
+                continue
+            if condition.guests:
                 self._boots.saved(self._boot_of(trial))
+            for kind, declared in _on_host(condition):
+                if (condition.name, kind) not in self._runners:
+                    name = f"neighbour-{len(self._runners)}"
+                    made = self._waiting.enter_context(_runners(self._lab, declared, name))
+                    self._runners[condition.name, kind] = made
 
-    def opened(self, trial: PlannedTrial) -> AbstractContextManager[CloneRoom]:
+    def are_fit(self) -> bool:
+        """Return whether the runners serve for another trial. If not, `make_ready` starts new
+        ones."""
+        return all(one.is_as_new for of_kind in self._runners.values() for one in of_kind)
+
+    @contextmanager
+    def of(self, trial: PlannedTrial) -> Iterator[Neighbours]:
+        """Start the neighbours of a trial for which everything is ready. Processes wait in the
+        image's tree until they are let go."""
+        condition = self._condition_of(trial)
+        found: list[Neighbours] = []
+        with ExitStack() as stack:
+            if condition is None:
+                yield Together()
+                return
+            # Guests first: their restores must not disturb the waiting processes.
+            if guests := [one for one in enumerate(condition.neighbours) if _is_guest(one[1])]:
+                made = stack.enter_context(self._room(trial))
+                for kind, one in guests:
+                    cpus = cpus_of(one, self._lab.topology, self._lab.pin_plan)
+                    found.append(stack.enter_context(neighbour_guests(made, kind, one, cpus)))
+            for kind, one in _on_host(condition):
+                cpus = cpus_of(one, self._lab.topology, self._lab.pin_plan)
+                runners = self._runners[condition.name, kind]
+                found.append(stack.enter_context(_on_the_host(kind, beside_of(one), cpus, runners)))
+            yield Together(found)
+
+    def _room(self, trial: PlannedTrial) -> AbstractContextManager[CloneRoom]:
         """Return the room of a trial, with the same seed for all arms of its block."""
         saved = self._boots.saved(self._boot_of(trial))
         tuning = self._lab.tunings[self._plan.roles.baseline]
@@ -332,6 +405,24 @@ class NeighbourRooms:
 
     def _boot_of(self, trial: PlannedTrial) -> int:
         return trial.boot if self._only_boot is None else self._only_boot
+
+    def _condition_of(self, trial: PlannedTrial) -> Condition | None:
+        return condition_of(self._plan, trial.cell["condition"])
+
+    def _end(self) -> None:
+        self._runners = {}
+        self._waiting.close()
+
+
+def _is_guest(neighbour: Neighbour) -> bool:
+    return neighbour.kind is Kind.GUESTS
+
+
+def _on_host(condition: Condition) -> Iterator[tuple[int, Neighbour]]:
+    """Yield neighbours that are processes of this host, each with its number in the condition."""
+    for kind, one in enumerate(condition.neighbours):
+        if not _is_guest(one):
+            yield kind, one
 
 
 # Serve a workload from the image's own tree: in the peer's namespace or, if the workload narrows

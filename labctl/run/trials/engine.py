@@ -24,7 +24,7 @@ from labctl.run.guests.boots import BootError, Boots
 from labctl.run.guests.lab import Lab
 from labctl.run.planning.plan import done, reached
 from labctl.run.resources.disks import Disks
-from labctl.run.trials.beside import NeighbourRooms, serving
+from labctl.run.trials.beside import PlanNeighbours, serving
 from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
 from labctl.run.trials.trial import Attempts
@@ -302,7 +302,7 @@ class Engine:
         try:
             with ExitStack() as stack:
                 with foreseen("a machine was ready"):
-                    self._attempts.rooms.make_ready(trials)
+                    self._attempts.neighbours.make_ready(trials)
                     bench = stack.enter_context(self._bench(trials[0]))
                 if bench.boot:
                     self._failed_boots = 0
@@ -349,7 +349,8 @@ class Engine:
             self.quiet.blame(done.others)
             self._was_disturbed = self.quiet.may_wait
         # A machine isn't kept for as long as others may take.
-        return not self._was_disturbed and bench.serves()
+        serves = bench.serves() and self._attempts.neighbours.are_fit()
+        return serves and not self._was_disturbed
 
     def counts(self) -> dict[str, int]:
         """Return trials planned (as far as the run went, where its rule ended it; with those of
@@ -477,9 +478,9 @@ def carry_out(
             log.write()
 
         only_boot = so_far.boots[0] if fresh_boots else None
-        rooms = NeighbourRooms(lab, boots, plan, only_boot=only_boot)
+        neighbours = stack.enter_context(PlanNeighbours(lab, boots, plan, only_boot=only_boot))
         engine = Engine(
-            Attempts(lab, folder, plan, calibrations, rooms),
+            Attempts(lab, folder, plan, calibrations, neighbours),
             boots,
             proof,
             fresh_boots=fresh_boots,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ from labctl.base.tuning import Kind, Level
 from labctl.collect.collector import Calibration, uncalibrated
 from labctl.host.own_cgroups import command_cgroup
 from labctl.run.guests.bench import Bench
-from labctl.run.guests.clones import OpenRoom, no_room
 from labctl.run.guests.lab import Lab
 from labctl.run.planning.conditions import condition_of
+from labctl.run.trials.beside import Neighbours, no_neighbours
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.samples import Reading, Unavailable
 from labctl.study.conditions import Condition
@@ -39,8 +39,8 @@ class TrialRequest:
     limits: Limits
     condition: Condition | None = None
     """Neighbours of the trial; None for a quiet one."""
-    room: OpenRoom = no_room
-    """Opens the room for neighbours that are guests."""
+    neighbours: Callable[[], AbstractContextManager[Neighbours]] = no_neighbours
+    """Starts them; they wait."""
     level: Level
     window_rates: dict[tuple[str, str], float]
     """Machine's kind and workload to the operations per second that size a warm-up window; the

@@ -32,11 +32,10 @@ from labctl.run.contained import contained, keep_fault
 from labctl.run.guests.bench import Bench, labctl_threads, process_threads, tree_threads
 from labctl.run.guests.lab import Lab
 from labctl.run.trials.beside import (
-    NeighbourRooms,
     Neighbours,
+    PlanNeighbours,
     RunningPeer,
     Together,
-    neighbours,
     serving,
 )
 from labctl.run.trials.parse import parse_trial
@@ -323,7 +322,7 @@ def _measure(
     with ExitStack() as stack:
         new_data(lab, bench, workload, setting)
         peer = stack.enter_context(serving(lab, workload, setting.parameters))
-        hogs = stack.enter_context(neighbours(lab, request.condition, request.room))
+        hogs = stack.enter_context(request.neighbours())
         servers = stack.enter_context(
             bench.channel.serving(workload.servers(setting), cpus=bench.cpus, sched=bench.sched)
         )
@@ -371,10 +370,10 @@ class Attempts:
         folder: RunFolder,
         plan: Plan,
         calibrations: Calibrations,
-        rooms: NeighbourRooms,
+        neighbours: PlanNeighbours,
     ) -> None:
         self.lab = lab
-        self.rooms = rooms
+        self.neighbours = neighbours
         self.folder = folder
         self.plan = plan
         self._calibrations = calibrations
@@ -391,7 +390,7 @@ class Attempts:
             window_rates=self._window_rates,
             traces=traces,
             calibration=partial(self._calibrations.of, bench.kind, declared),
-            room=partial(self.rooms.opened, trial),
+            neighbours=partial(self.neighbours.of, trial),
         )
         since = Since.now()
         record = run_trial(self.lab, bench, request, folder)

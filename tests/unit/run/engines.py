@@ -17,7 +17,7 @@ from labctl.base.tuning import Kind, Level
 from labctl.run.guests.bench import Bench
 from labctl.run.trials import engine as module
 from labctl.run.trials import trial
-from labctl.run.trials.beside import NeighbourRooms
+from labctl.run.trials.beside import PlanNeighbours
 from labctl.run.trials.engine import Engine
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.records.run_record import LookTaken
@@ -130,8 +130,8 @@ class World:
         proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
         calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
         boots: Any = SimpleNamespace(saved=self.saved.append)
-        rooms = NeighbourRooms(lab, boots, plan)
-        attempts = trial.Attempts(lab, folder, plan, calibrations, rooms)
+        neighbours = PlanNeighbours(lab, boots, plan)
+        attempts = trial.Attempts(lab, folder, plan, calibrations, neighbours)
         return Engine(
             attempts,
             parts,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 
 from labctl.base.command import CommandResult
 from labctl.base.errors import BrokenError, DeadlineError
-from labctl.run.trials.beside import Together, _Copy, _OnTheHost
+from labctl.run.trials import beside as module
+from labctl.run.trials.beside import PlanNeighbours, Together, _Copy, _OnTheHost
+from labctl.study.conditions import Neighbour
 from labctl.workloads.beside import Beside
 
 LOOPING = {"hackbench": signal.SIGTERM, "cpu-hog": signal.SIGINT}
@@ -96,7 +99,7 @@ def some(
 
 
 def running(of: _OnTheHost) -> Running:
-    found: Any = of.copies[0].execution
+    found: Any = of.copies[0].running
     assert isinstance(found, Running)
     return found
 
@@ -188,3 +191,61 @@ def test_a_trial_without_neighbours_starts_none() -> None:
     nobody.start()
     nobody.stop()
     assert (nobody.pids, nobody.used(), nobody.outcome) == ([], [], [])
+
+
+NOWHERE: Any = None
+PLAN: Any = SimpleNamespace(neighbours={}, conditions=("quiet", "neighbour"))
+
+
+def trial_of(condition: str) -> Any:
+    return SimpleNamespace(cell={"condition": condition})
+
+
+@dataclass
+class Runners:
+    """Stand-ins for the runners of a condition's neighbours on the host."""
+
+    started: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    unfit: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def start(self, lab: Any, declared: Neighbour, name: str) -> Iterator[list[Any]]:
+        number = f"{name} {len(self.started)}"
+        self.started.append(number)
+        yield [SimpleNamespace(name=number, is_as_new=True)]
+        self.ended.append(number)
+
+
+@pytest.fixture
+def runners(monkeypatch: pytest.MonkeyPatch) -> Runners:
+    made = Runners()
+    monkeypatch.setattr(module, "_runners", made.start)
+    return made
+
+
+def test_runners_stay_from_trial_to_trial_and_end_with_the_plan(runners: Runners) -> None:
+    quiet, busy = trial_of("quiet"), trial_of("neighbour")
+    with PlanNeighbours(NOWHERE, NOWHERE, PLAN) as found:
+        found.make_ready([quiet])
+        assert runners.started == []
+        found.make_ready([busy, quiet])
+        found.make_ready([busy])
+        assert (runners.started, runners.ended) == (["neighbour-0 0"], [])
+        assert found.are_fit()
+    assert runners.ended == runners.started
+
+
+def test_a_runner_with_something_left_of_a_command_is_replaced_before_the_next_machine(
+    runners: Runners,
+) -> None:
+    with PlanNeighbours(NOWHERE, NOWHERE, PLAN) as found:
+        found.make_ready([trial_of("neighbour")])
+        (kept,) = found._runners.values()
+        kept[0].is_as_new = False
+        assert not found.are_fit()
+        assert runners.ended == []  # it stays while a machine that began after it is there
+        found.make_ready([trial_of("neighbour")])
+        assert runners.ended == ["neighbour-0 0"]
+        assert found.are_fit()
+    assert runners.ended == ["neighbour-0 0", "neighbour-0 1"]
