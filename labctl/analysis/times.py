@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
@@ -62,17 +62,23 @@ OVERHEAD_S = 1.3
 """Seconds that each trial of the recorded quick sweep (`labctl report example`) took beside its
 measured window: warm-up, restore, its part of the boots. A host of two CPUs, guests emulated."""
 
+_OVERHEAD_OF = frozenset({"sysbench-cpu", "cyclictest"})
+"""Programs that it was taken from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTime:
     """Hold seconds that a plan will take, spare blocks and repeats left out: its `windows`, and the
     `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep. With
-    looks both are the most that it takes, and `first_look` is the time to the first one."""
+    looks both are the most that it takes, and `first_look` is the time to the first one.
+    `unpaced`: programs that that run did not have, so that the plan may take longer: in an emulated
+    guest a program may start for minutes."""
 
     windows: float
     total: float
     paced_by: str | None
     first_look: float | None = None
+    unpaced: tuple[str, ...] = ()
 
 
 def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
@@ -132,12 +138,22 @@ def _expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
             windows=windows,
             total=windows + skipped + OVERHEAD_S * len(plan.trials),
             paced_by=None,
+            unpaced=_unpaced(plan, _OVERHEAD_OF),
         )
     done = sum(trial.record.status is TrialStatus.DONE for trial in earlier.trials)
     overhead = (spent.total - spent.windows - spent.waited - spent.invalid) / done
     return ExpectedTime(
-        windows=windows, total=windows + overhead * len(plan.trials), paced_by=earlier.name
+        windows=windows,
+        total=windows + overhead * len(plan.trials),
+        paced_by=earlier.name,
+        unpaced=_unpaced(plan, {one.program for one in earlier.plan.workloads.values()}),
     )
+
+
+def _unpaced(plan: PlanRecord, known: Collection[str | None]) -> tuple[str, ...]:
+    """Return the plan's programs that are not known, in order."""
+    programs = (plan.workloads[trial.cell["workload"]].program for trial in plan.trials)
+    return tuple(dict.fromkeys(name for name in programs if name and name not in known))
 
 
 def _skipped_s(workload: PlannedWorkload) -> float:

@@ -10,6 +10,7 @@ from itertools import groupby
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.answer.words import listed
 from labctl.analysis.effects.cells import skipped
 from labctl.analysis.foresight import Foreseen
 from labctl.analysis.times import ExpectedTime
@@ -69,17 +70,23 @@ def _guest(plan: PlanRecord, own: DomainUsed | None) -> str:
 
 def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:
     """Return how long the run takes, in sentences."""
-    most = "at most " if plan.stopping else ""
     whose = (
         "run " + expected.paced_by if expected.paced_by else "the recorded example on another host"
     )
     extra = "spare blocks and repeats are" if plan.spare_blocks else "repeats are"
-    first = expected.first_look
-    sooner = "" if first is None else f"about {roughly(first)} to the first look, "
+    about = f"about {roughly(expected.total)}"
+    if plan.stopping:
+        about = f"at most {about}"
+    elif expected.unpaced:
+        about = f"at least {about}"
+    if expected.first_look is not None:
+        about = f"about {roughly(expected.first_look)} to the first look, {about}"
+    unlike = ""
+    if expected.unpaced:
+        unlike = f", which did not have {listed(expected.unpaced)}: the run may take longer"
     return (
-        f"Expected time: {sooner}{most}about {roughly(expected.total)} "
-        f"({duration(expected.windows)} measured). The times of warm-ups, restores and "
-        f"boots are from {whose}; {extra} extra."
+        f"Expected time: {about} ({duration(expected.windows)} measured). The times of warm-ups, "
+        f"restores and boots are from {whose}{unlike}; {extra} extra."
     )
 
 
