@@ -126,7 +126,8 @@ def looks_within(plan: PlanRecord, earlier: LoadedRun | None, seconds: float) ->
     last = min(FEWEST_BLOCKS + more, MOST_BLOCKS)
     middle = (FEWEST_BLOCKS + last) // 2
     few = last < FEWEST_BLOCKS + 6
-    return looks((FEWEST_BLOCKS, last) if few else (FEWEST_BLOCKS, middle, last))
+    at = (FEWEST_BLOCKS, last) if few else (FEWEST_BLOCKS, middle, last)
+    return looks(at, within_s=seconds)
 
 
 def _expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:

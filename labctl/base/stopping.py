@@ -7,12 +7,14 @@ and judging both use these rules: one asks, the other answers (`analysis/verdict
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from labctl.base.errors import UsageError
+from labctl.base.wording import roughly
 
 FEWEST_BLOCKS = 10
 """Minimum number of blocks for a verdict (METHOD 21), and so for stopping."""
@@ -66,12 +68,15 @@ class Looks:
     `drops`: a look drops each tuning in the places where it is decided, and what nobody needs
     there any more; without it (plans of labctl before it) the run goes on whole until everything
     is decided. `native_width`: native arms stop once their intervals have that half-width or less,
-    relative to the estimate, else they go on in every second block.
+    relative to the estimate, else they go on in every second block. `within_s`: the run ends at a
+    look after the first if the next one would come later than so many seconds after its start: its
+    pace is not known before, and says nothing of effects.
     """
 
     at: tuple[int, ...]
     drops: bool = True
     native_width: float = NATIVE_WIDTH
+    within_s: float | None = None
 
     @property
     def most_blocks(self) -> int:
@@ -85,9 +90,14 @@ class Looks:
     def words(self) -> str:
         at = ", ".join(map(str, self.at))
         if self.drops:
+            sooner = (
+                ""
+                if self.within_s is None
+                else f", or at the last look that comes within {roughly(self.within_s)}"
+            )
             return (
                 f"judges after {at} blocks, and goes on with what is undecided: it ends when every "
-                "primary comparison has a verdict"
+                f"primary comparison has a verdict{sooner}"
             )
         return (
             f"looks at its result after {at} blocks, each time at alpha/{len(self.at)}, and ends "
@@ -98,6 +108,8 @@ class Looks:
         found: dict[str, Any] = {"looks": list(self.at)}
         if self.drops:
             found |= {"drops": True, "native_width": self.native_width}
+        if self.within_s is not None:
+            found["within_s"] = self.within_s
         return found
 
 
@@ -121,7 +133,13 @@ def until_width(width: float, most_blocks: int = CAP) -> UntilWidth:
     return UntilWidth(width=width, most_blocks=most_blocks)
 
 
-def looks(at: Sequence[int], *, drops: bool = True, native_width: float = NATIVE_WIDTH) -> Looks:
+def looks(
+    at: Sequence[int],
+    *,
+    drops: bool = True,
+    native_width: float = NATIVE_WIDTH,
+    within_s: float | None = None,
+) -> Looks:
     """Return a checked rule; `at`: numbers of blocks. Raises UsageError."""
     said = ", ".join(map(str, at)) or "none"
     if len(at) < 2:
@@ -144,7 +162,9 @@ def looks(at: Sequence[int], *, drops: bool = True, native_width: float = NATIVE
             f"expected a native width from above 0 to below 100 %, got {percent(native_width)}",
             hint="It is half an interval, relative to the estimate: 10 % does for a table.",
         )
-    return Looks(at=tuple(at), drops=drops, native_width=native_width)
+    if within_s is not None and not 0 < within_s < math.inf:
+        raise UsageError(f"expected a time above 0 s for all looks, got {within_s:g} s")
+    return Looks(at=tuple(at), drops=drops, native_width=native_width, within_s=within_s)
 
 
 def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
@@ -159,6 +179,7 @@ def stopping_of(plan: Mapping[str, Any]) -> Stopping | None:
         rule["looks"],
         drops=rule.get("drops", False),
         native_width=rule.get("native_width", NATIVE_WIDTH),
+        within_s=rule.get("within_s"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -107,7 +108,7 @@ def measure(
 ) -> None:
     """Run what is left of a plan. `log`: of run.json, checked against this host if the run was
     started before. Raises UsageError if the host or the guests' accelerator is another."""
-    places = request.places
+    places, began = request.places, time.monotonic()
     base = guest_base(planned, places, request.accel, listener)
     chosen = base.accelerator
     check_same_accelerator(log, chosen)
@@ -141,6 +142,7 @@ def measure(
             fresh_boots=request.fresh_boots,
             wait_quiet_s=request.wait_quiet_s,
             why_end=why_end,
+            began=began,
         )
 
 

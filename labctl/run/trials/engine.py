@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass, field
+from itertools import chain, groupby
 
 from labctl.base.channel import Channel
 from labctl.base.errors import BrokenError, HostError, LabctlError
@@ -14,6 +14,7 @@ from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
 from labctl.base.process import Deadline
 from labctl.base.stopping import Looks
 from labctl.base.tuning import Kind
+from labctl.base.wording import roughly
 from labctl.host.machines import machine_facts, same_kernel
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import BlockRoom
@@ -185,6 +186,23 @@ class Tally:
             )
 
 
+@dataclass(slots=True)
+class _Pace:
+    """Seconds that a trial of each tuning takes, with its share of restores and boots."""
+
+    _spent: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, trials: Sequence[PlannedTrial], seconds: float) -> None:
+        """Count trials of one tuning that took so long together."""
+        each = [seconds / len(trials)] * len(trials)
+        self._spent.setdefault(trials[0].cell["tuning"], []).extend(each)
+
+    def of(self, trial: PlannedTrial) -> float:
+        """Return what a trial takes: the mean of its tuning's, else of all; 0.0 before any."""
+        spent = self._spent.get(trial.cell["tuning"]) or list(chain(*self._spent.values()))
+        return sum(spent) / len(spent) if spent else 0.0
+
+
 _HOPELESS_BOOTS = 2
 """Failed boots, one after the other: each costs minutes, and every tuning starts from them."""
 
@@ -220,7 +238,9 @@ class Engine:
         why_end: WhyEnd = never,
         on_look: Callable[[LookTaken], None] = lambda taken: None,
         quiet: Quiet | None = None,
+        began: float | None = None,
     ) -> None:
+        """`began`: start of the run by the monotonic clock, for a rule with a time; None: now."""
         lab, folder, plan = attempts.lab, attempts.folder, attempts.plan
         self._attempts = attempts
         self._lab = lab
@@ -234,6 +254,8 @@ class Engine:
         self.quiet = quiet or Quiet(plan.limits.other_cpu, 0.0, lab.listener)
         self._was_disturbed = False
         self.ended: Ended | None = None
+        self._began = time.monotonic() if began is None else began
+        self._pace = _Pace()
         self._failed_boots = 0
         self._room = BlockRoom(folder, plan, lab.listener)
         self._tally = Tally(folder, plan, lab.listener)
@@ -293,8 +315,27 @@ class Engine:
             ]
             said = f": no more of {', '.join(dict.fromkeys(out))}" if out else ""
             self._lab.listener(Note(text=f"Look after {blocks} blocks{said}."))
+            return self._too_late(blocks)
+        return found or self._too_late(blocks)
+
+    def _too_late(self, blocks: int) -> str | None:
+        """Return why the run ends at this look because the next one would come after its time, at
+        the pace of each tuning so far; None: it comes in time, or there is no limit."""
+        rule = self._plan.stopping
+        if not isinstance(rule, Looks) or rule.within_s is None or blocks == rule.most_blocks:
             return None
-        return found
+        after = next(at for at in rule.at if at > blocks)
+        to_come = still_to_run(
+            [trial for trial in self._plan.trials if blocks < trial.block <= after],
+            self._tally.looks,
+        )
+        at_s = time.monotonic() - self._began + sum(map(self._pace.of, to_come))
+        if at_s <= rule.within_s:
+            return None
+        return (
+            f"the next look, after {after} blocks, would have come after about {roughly(at_s)}, "
+            f"and the time was {roughly(rule.within_s)}"
+        )
 
     def _run_once(self, trials: Sequence[PlannedTrial]) -> None:
         """Run these trials of one tuning, inside one restore."""
@@ -312,6 +353,7 @@ class Engine:
                     self._lab.listener(self._tally.progress(trial))
                     if not self._run_trial(bench, trial):
                         return
+            self._pace.add(trials, time.monotonic() - started)
         except (HostError, HopelessError):
             raise
         except LabctlError as error:
@@ -434,9 +476,11 @@ def carry_out(
     fresh_boots: bool,
     wait_quiet_s: float,
     why_end: WhyEnd,
+    began: float,
 ) -> None:
     """Prove the programs, boot, and run every trial that is left. `disks`: what boots start from;
-    `log`: of run.json, which is written when the boots are ready and by the caller at the end.
+    `log`: of run.json, which is written when the boots are ready and by the caller at the end;
+    `began`: when the command did, by the monotonic clock.
     """
     baseline = lab.tunings[plan.roles.baseline]
     folder, earlier = log.folder, log.record.hashed
@@ -487,6 +531,7 @@ def carry_out(
             why_end=why_end,
             on_look=on_look,
             quiet=Quiet(plan.limits.other_cpu, wait_quiet_s, lab.listener),
+            began=began,
         )
         began = time.monotonic()
         try:

@@ -191,6 +191,7 @@ class StoppingRule(Record):
     looks: tuple[Whole, ...] | None = None
     drops: Flag | None = None
     native_width: Number | None = None
+    within_s: Number | None = None
 
 
 class PlannedGuest(Record):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from labctl.base.events import Note, Progress
 from labctl.base.stopping import Looks, UntilWidth
 from labctl.base.units import Better, Unit
 from labctl.run.guests.boots import BootError
+from labctl.run.trials import engine as module
 from labctl.run.trials.engine import Ended
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.records.run_record import LeftOut, LookTaken
@@ -365,6 +367,10 @@ def tunings_of(world: World, block: int) -> set[str]:
     return {t.cell["tuning"] for t in trials if t.block == block and t.number in numbers}
 
 
+def last_block(world: World) -> int:
+    return max(record.block for record in world.records().values())
+
+
 def test_what_a_look_leaves_out_runs_no_more(world: World) -> None:
     world.why_end = lambda blocks: without("pinned", 10) if blocks == 10 else None
     engine = world.engine(replace(small_plan(blocks=12), stopping=LOOKS))
@@ -382,6 +388,44 @@ def test_what_runs_in_every_second_block_runs_in_those(world: World) -> None:
     world.engine(replace(small_plan(blocks=12), stopping=LOOKS)).run()
     assert "native" not in tunings_of(world, 11)
     assert "native" in tunings_of(world, 12)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "blocks"),
+    [
+        # Each trial takes 10 s, so that ten blocks take 600 s and twelve 720 s.
+        (2000.0, 12),
+        (720.0, 12),
+        (719.0, 10),
+        (1.0, 10),
+    ],
+)
+def test_looks_with_a_time_end_where_the_next_look_would_come_too_late(
+    world: World, monkeypatch: pytest.MonkeyPatch, seconds: float, blocks: int
+) -> None:
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(world.trials)))
+    plan = replace(small_plan(blocks=12), stopping=replace(LOOKS, within_s=seconds))
+    engine = world.engine(plan)
+    engine.run()
+    assert last_block(world) == blocks
+    if blocks == 12:
+        assert engine.ended is None
+    else:
+        assert engine.ended is not None
+        assert "the next look, after 12 blocks, would have come after about 12 min" in (
+            engine.ended.why
+        )
+
+
+def test_what_a_look_leaves_out_takes_no_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four of six trials of a block are left, so that twelve blocks take 680 s."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(world.trials)))
+    world.why_end = lambda blocks: without("pinned", 10) if blocks == 10 else None
+    plan = replace(small_plan(blocks=12), stopping=replace(LOOKS, within_s=690.0))
+    world.engine(plan).run()
+    assert last_block(world) == 12
 
 
 def test_a_run_that_is_killed_after_a_look_goes_on_by_what_was_recorded(world: World) -> None:
