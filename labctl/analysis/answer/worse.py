@@ -132,8 +132,35 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             text=(
                 f"{title} {quantity(before_value, own.unit)} → {quantity(after_value, own.unit)} "
                 f"in {place} (the {statistic} of {trials} trials each: not tested)"
+                f"{_why_stalled(view, tuning, after_value) if own.unit is Unit.SECONDS else ''}"
             ),
         )
+
+
+_NEAR = 0.25
+"""Share by which a stall may differ from the kernel's and still be that: part of a period is the
+program's own, and a stall may begin before a window or end after it."""
+
+
+def _why_stalled(view: View, tuning: str, stall_s: float) -> str:
+    """Return that the kernel stops real-time threads for as long in each period, as the end of a
+    sentence; "" where it doesn't, or not for as long (sched(7), real-time throttling)."""
+    recorded, host = view.run.run.tunings.get(tuning), view.run.run.host
+    sched = recorded.vcpu_sched if recorded else None
+    try:
+        period_us = float(host["sched_rt_period_us"])
+        stopped_us = period_us - float(host["sched_rt_runtime_us"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+    if not sched or sched.get("policy") not in ("fifo", "rr") or not 0 < stopped_us < period_us:
+        return ""
+    if abs(stall_s * 1e6 / stopped_us - 1) > _NEAR:
+        return ""
+    period = "second" if period_us == 1e6 else f"{period_us / 1e6:g} s"
+    return (
+        f"; real-time throttling stops its vCPUs for up to {stopped_us / 1000:g} ms in each "
+        f"{period}"
+    )
 
 
 _TWICE = 2

@@ -45,6 +45,8 @@ class RecordedTuning(Record):
     risks: tuple[Text, ...] = ()
     requires: RecordedNeeds = RecordedNeeds()
     pin: PinChoice = PinChoice()
+    vcpu_sched: dict[str, object] | None = None
+    """Policy and priority of the vCPU threads."""
     vcpu_slice_ms: Number | None = None
     nice: Whole | None = None
     cpu_weight: Whole | None = None

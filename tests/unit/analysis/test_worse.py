@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from labctl.analysis.answer.record import Basis, Statistic, Worse
 from labctl.analysis.judge import judge
@@ -90,3 +93,31 @@ def test_in_the_recorded_example_the_longest_latency_more_than_doubles() -> None
     decision = judge(find_run(RESULTS, "example").load()).decision
     assert "Longest latency 18.2 ms → 48.4 ms in sysbench-cpu" in decision.worse
     assert "the median of 10 trials each: not tested" in decision.worse
+    assert "; real-time throttling stops its vCPUs for up to 50 ms in each second" in decision.worse
+
+
+@pytest.mark.parametrize(
+    ("policy", "runtime_us", "is_named"),
+    [
+        ("fifo", "950000", True),
+        ("rr", "960000", True),  # 40 ms: within a quarter of 48.4
+        ("rr", "900000", False),  # 100 ms
+        ("fifo", "-1", False),  # no throttling
+        ("fifo", "0", False),
+        ("fifo", None, False),
+        ("other", "950000", False),
+        (None, "950000", False),
+    ],
+)
+def test_throttling_is_named_where_the_kernel_stops_such_threads_for_as_long(
+    policy: str | None, runtime_us: str | None, is_named: bool
+) -> None:
+    run = find_run(RESULTS, "example").load()
+    told = {"policy": policy, "priority": 1} if policy else None
+    tunings = {
+        name: one.model_copy(update={"vcpu_sched": told}) if name == "pinned+fifo" else one
+        for name, one in run.run.tunings.items()
+    }
+    host = {**run.run.host, "sched_rt_runtime_us": runtime_us}
+    changed = replace(run, run=run.run.but(tunings=tunings, host=host))
+    assert ("real-time throttling" in judge(changed).decision.worse) is is_named
