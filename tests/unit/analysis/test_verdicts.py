@@ -3,7 +3,7 @@ import math
 import pytest
 
 from labctl.analysis.effects.intervals import Interval
-from labctl.analysis.verdicts.rules import Eligibility, decide
+from labctl.analysis.verdicts.rules import Eligibility, decide, excludes_loss
 from labctl.analysis.verdicts.table import VERDICTS, Says, Tone, Verdict, classes_of
 
 MARGIN = 0.05
@@ -40,6 +40,11 @@ def verdict(
         (-0.06, -0.05, -0.04, Verdict.REGRESSES),
         (-0.049, -0.03, -0.01, Verdict.SMALL),
         (-0.07, -0.04, -0.01, Verdict.INCONCLUSIVE),
+        (-0.20, -0.10, 0.0, Verdict.INCONCLUSIVE),  # touches 0
+        (-0.20, -0.10, 0.001, Verdict.INCONCLUSIVE),
+        (0.0, 0.02, 0.04, Verdict.EQUIVALENT),  # may be 0, so it is not real
+        (-0.04, -0.02, 0.0, Verdict.EQUIVALENT),
+        (-0.05, -0.03, -0.01, Verdict.EQUIVALENT),  # as for gains
         (-0.03, 0.0, 0.03, Verdict.EQUIVALENT),
         (-0.052, 0.0, 0.052, Verdict.EQUIVALENT),  # the narrow one lies within 0.0468
         (-0.06, 0.0, 0.06, Verdict.INCONCLUSIVE),
@@ -108,6 +113,29 @@ def test_a_control_that_reaches_just_to_the_margin_is_not_wide() -> None:
     edge = Eligibility(judges=True, reach=MARGIN, sees_from=0.0)
     assert verdict(-0.03, 0.0, 0.03, eligibility=edge) is Verdict.EQUIVALENT
     assert verdict(0.04, 0.05, 0.06, eligibility=edge) is Verdict.IMPROVES
+
+
+@pytest.mark.parametrize(
+    ("low", "estimate", "excluded"),
+    [
+        (-0.124, 0.0, True),
+        (-0.125, 0.0, False),  # the interval ends at the loss itself
+        (-0.2, 0.0, False),
+        (-0.12, -0.09, True),
+        (-0.12, -0.09375, False),  # only 1/32 above the loss: the control may have given that
+        (0.01, 0.02, True),
+    ],
+)
+def test_a_loss_is_excluded_if_neither_noise_nor_the_control_could_hide_it(
+    low: float, estimate: float, excluded: bool
+) -> None:
+    interval = Interval(low, estimate + 0.01)
+    for judges in (True, False):
+        eligibility = Eligibility(judges=judges, reach=1 / 32, sees_from=0.0)
+        found = excludes_loss(
+            estimate=estimate, interval=interval, loss=1 / 8, eligibility=eligibility
+        )
+        assert found is (excluded and judges)
 
 
 def test_tied_effects_are_inconclusive() -> None:
