@@ -1,1 +1,1 @@
-"""Show what was found, for people and programs: the terminal table, the HTML page, the JSON."""
+"""Show results to people and programs: terminal tables, HTML pages, JSON and other exports."""

@@ -1,4 +1,4 @@
-"""Make the first table of a report: a row an arm, with its primary metric, p95, IPC and VM exits.
+"""Build a report's first table: each arm's primary metric, p95 latency, IPC and VM exits.
 
 Terminal, page and JSON show the same records.
 """
@@ -26,9 +26,12 @@ _EXITS = next(names for names in beside_primary() if "exits" in names)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmCell:
-    """Hold an arm's number. `against`: its comparison with baseline, whose interval is the one that
-    decides for a primary metric and else a 95 % one; `ratio`: natively, the level over baseline's,
-    without an interval; `note`: number of the note that says why there is no number."""
+    """Hold an arm's number.
+
+    `against`: its comparison with baseline; for a primary metric with the interval that decides,
+    else with a 95 % interval. `ratio`: a native arm's level divided by baseline's, without an
+    interval. `note`: number of the note that explains a missing number.
+    """
 
     level: Level | None
     against: Comparison | None = None
@@ -58,8 +61,8 @@ class ArmCell:
 
     @property
     def leans(self) -> str:
-        """Return "better" or "worse" where the interval excludes no change, else "". Of metrics
-        without a verdict it is a hint, not a claim."""
+        """Return "better" or "worse" if the interval excludes no change, else "". For a metric
+        without a verdict this is a hint, not a claim."""
         item = self.against
         if item is None or item.low is None or item.high is None or item.better is Better.NEITHER:
             return ""
@@ -82,7 +85,7 @@ class ArmRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmTable:
     """Hold the table of one workload under one condition. `titles`: of the columns, the primary
-    metric first; `notes`: why its numbers are missing; their numbers count over all tables."""
+    metric first. `notes`: reasons for missing numbers, numbered over all tables."""
 
     place: Scenario
     titles: tuple[str, ...]
@@ -186,7 +189,7 @@ def _cell(
 
 
 def explanation(tables: Sequence[ArmTable]) -> str:
-    """Return how the tables are read, in a sentence or two."""
+    """Return how to read the tables, in a sentence or two."""
     primaries = (
         cell.against
         for table in tables

@@ -1,4 +1,4 @@
-"""Say in words what a density run found: the same for a terminal, a page and programs."""
+"""Word the results of a density run, alike for terminal, page and programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TCG = (
 _LONGEST = 400
 """Characters of a reason."""
 _LEAST_COMMON = 0.9
-"""Share of a window in which all guests are to run."""
+"""Share of a window in which all guests must run."""
 
 
 def number_words(fitting: Fitting) -> str:
-    """Return "3", "at least 4", or that there is none."""
+    """Return "3", "at least 4", or that no number was found."""
     return "unavailable" if fitting.typical is None else str(fitting.typical)
 
 
@@ -43,7 +43,7 @@ def blocks_words(fitting: Fitting) -> str:
 
 
 def test_words(test: SignTest) -> str:
-    """Return what a sign test shows, with its counts."""
+    """Return the result of a sign test, with its counts."""
     differ = test.more + test.fewer
     counts = (
         f"more guests in {test.more}, fewer in {test.fewer}, as many in "
@@ -65,7 +65,7 @@ def test_words(test: SignTest) -> str:
 
 
 def remarks(record: DensityRecord, found: Density) -> list[str]:
-    """Return what a reader must know beside the numbers."""
+    """Return the caveats of the numbers."""
     said = []
     if record.accelerator == "tcg":
         said.append(_TCG)
@@ -129,7 +129,7 @@ def _blocks(numbers: Sequence[int]) -> str:
 
 
 def _cut(why: str) -> str:
-    """Return a reason that may quote a tool's whole command line, in a length that is read."""
+    """Return a reason shortened to a readable length: it may quote a tool's whole command line."""
     sentence, _ = without_logs(why)
     return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
 

@@ -1,4 +1,4 @@
-"""Word what a fleet showed, for a terminal and a page alike."""
+"""Word a fleet's results, alike for terminal and page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labctl.base.units import Unit
 from labctl.base.wording import counted, metric_title, place_in_words
 
 SYMBOLS = {Take.TAKE: "▲", Take.HARM: "▼", Take.OPEN: "?", Take.FEW: "–"}
-"""Answers without colour; a page and a terminal colour them as the verdicts of these classes."""
+"""Signs of answers without colour; page and terminal colour them as the verdicts of `CLASSES`."""
 CLASSES = {
     Take.TAKE: "improves",
     Take.HARM: "regresses",
@@ -58,7 +58,7 @@ def answer_lead(answer: GroupAnswer, *, many_accelerators: bool = False) -> str:
 
 
 def answer_why(answer: GroupAnswer) -> str:
-    """Return the ground of an answer as a sentence, with the numbers that it hangs on."""
+    """Return the reason of an answer as a sentence, with the numbers that it rests on."""
     numbers = ""
     if answer.place is not None and answer.pooled is not None:
         place, pooled = answer.place, answer.pooled
@@ -70,7 +70,7 @@ def answer_why(answer: GroupAnswer) -> str:
 
 
 def place_title(place: Place, *, many_accelerators: bool = False) -> str:
-    """Return where and what is compared: "events/s, sysbench-cpu with a noisy neighbour"."""
+    """Return metric and place of a comparison: "events/s, sysbench-cpu with a noisy neighbour"."""
     where = place_in_words(place.workload, place.condition)
     title = f"{metric_title(place.metric)}, {where}"
     return f"{title}, under {place.accelerator.upper()}" if many_accelerators else title
@@ -89,7 +89,7 @@ def mean_shown(place: Place, pooled: Pooled) -> Shown:
 
 
 def prediction_text(place: Place, pooled: Pooled) -> str:
-    """Return where a host lies that was not measured, as an interval."""
+    """Return the prediction interval of a host that was not measured."""
     return shown(place, pooled.mean, pooled.new_low, pooled.new_high).interval or NOT_AVAILABLE
 
 
@@ -101,7 +101,7 @@ def tau_text(place: Place, pooled: Pooled) -> str:
 
 
 def group_text(place: Place, group: GroupEffect) -> str:
-    """Return a group's mean with its interval, or why there is none."""
+    """Return a group's mean with its interval, or why it has none."""
     if group.pooled is None:
         return f"not pooled: {group.why}"
     return str(mean_shown(place, group.pooled))
@@ -181,7 +181,7 @@ def apart_lines(judged: FleetJudgement) -> list[ApartLine]:
 
 
 def _line(point: Point, what: str, place: Place) -> ApartLine | None:
-    """Return None of a host that is not apart."""
+    """Return None for a host that is not apart."""
     if not point.is_apart or point.p is None or point.typical is None:
         return None
     return ApartLine(
@@ -195,14 +195,15 @@ def _line(point: Point, what: str, place: Place) -> ApartLine | None:
 
 
 def value_text(place: Place, estimate: float) -> str:
-    """Return an effect, or a level in its unit, that has no interval."""
+    """Return an effect, or a level in its unit, without an interval."""
     if place.kind == LEVEL:
         return quantity(ratio_of(estimate), Unit(place.unit), place.metric)
     return shown(place, estimate, None, None).estimate
 
 
 def what_apart_says(judged: FleetJudgement) -> str:
-    """Return what it says that no host stands apart, or how often a named one is none."""
+    """Return the meaning of an empty list of hosts apart, or how often a listed host is a false
+    alarm."""
     return (
         f"Among fleets of equal hosts, at most about {share(judged.alpha)} name any host "
         "for its effects, and as many for its levels (docs/calibration.md)"
@@ -219,7 +220,7 @@ def no_levels(judged: FleetJudgement) -> str:
 
 
 def not_measured(judged: FleetJudgement) -> list[tuple[str, str, str]]:
-    """Return host, status and reason of those that are not in the tables."""
+    """Return host, status and reason of the hosts that are not in the tables."""
     return [
         (state.host, state.status, state.reason)
         for state in judged.states

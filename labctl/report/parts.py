@@ -1,4 +1,4 @@
-"""Build the parts of every terminal report. Never markup: a guest's text might look like it."""
+"""Build the parts of every terminal report, without markup: a guest's text might look like it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from labctl.base.wording import printable
 
 
 class Listing(Table):
-    """Lay rows out as a table, or, where columns have no room side by side, with a line for each
-    cell: nothing disappears."""
+    """Lay rows out as a table or, if the columns have no room side by side, with a line for each
+    cell, so that nothing is cut off."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = sum(
@@ -41,7 +41,7 @@ class Listing(Table):
 
 
 _NARROWEST = 12
-"""Letters into which a cell may be folded side by side with others."""
+"""Least width, in letters, of a cell that is folded beside others."""
 
 
 def _on_one_line(cell: RenderableType) -> Text:
@@ -53,7 +53,7 @@ def _on_one_line(cell: RenderableType) -> Text:
 
 
 def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
-    """Return the one style of tables, with columns whose cells fold where these are named."""
+    """Return a table in the common style; cells of the named columns fold."""
     table = Listing(
         title=text(title, style="bold") if title else None,
         title_justify="left",
@@ -70,7 +70,7 @@ def bare_table(title: str = "", *columns: str, heads: bool = True) -> Table:
 
 
 def skipped_table(skipped: Mapping[str, str]) -> Table:
-    """Return what this host can't have of a study, with the reasons."""
+    """Return the parts of a study that this host does not support, with the reasons."""
     table = bare_table("Skipped: not supported on this host")
     table.add_column("what", min_width=9, max_width=24, overflow="fold")
     table.add_column("why", overflow="fold")
@@ -80,7 +80,7 @@ def skipped_table(skipped: Mapping[str, str]) -> Table:
 
 
 def marked(mark: str, sentences: Iterable[str]) -> list[RenderableType]:
-    """Return sentences behind a mark, continuation lines indented."""
+    """Return sentences after a mark, with continuation lines indented."""
     return [
         Padding(text(f"{mark}: {sentence}", style="yellow"), (0, 0, 0, 2)) for sentence in sentences
     ]
@@ -91,5 +91,5 @@ def small(line: str) -> RenderableType:
 
 
 def text(value: str, style: str | None = None) -> Text:
-    """Never markup: what a guest says might look like it."""
+    """Return text without markup: a guest's text might look like it."""
     return Text(printable(value), style=style or "")

@@ -1,4 +1,4 @@
-"""Show the exit price list on a terminal, and compare it with what a run measured."""
+"""Show the exit price list on a terminal, and compare it with a run's measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labctl.store.exit_prices import Price, usable
 
 
 def price_table(prices: Sequence[Price]) -> RenderableType:
-    """Return a row per kind; why one has no price stands below the table. Fits 80 columns."""
+    """Return a row per kind in 80 columns. Reasons for missing prices stand below the table."""
     table = bare_table("Cost of a VM exit on this host")
     table.add_column("kind", no_wrap=True)
     table.add_column("reason", no_wrap=True)
@@ -60,10 +60,10 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Hold what an arm's exits should cost by the price list, and what it lost to its native twin.
+    """Hold the cost of an arm's exits by the price list, and its measured loss to its native twin.
 
-    `predicted`: of the vCPUs' CPU time, None where that isn't known; `measured`: of the twin's
-    throughput, None for the reason `why`."""
+    `predicted`: share of the vCPUs' CPU time, None if it is unknown. `measured`: share of the
+    twin's throughput, None for the reason `why`."""
 
     arm: str
     cost: ExitCost
@@ -73,7 +73,7 @@ class Predicted:
 
     @property
     def rest(self) -> Loss | None:
-        """Return what is left, as far off as both may be together."""
+        """Return the loss that the prices do not explain; its interval covers both errors."""
         if self.predicted is None or self.measured is None:
             return None
         return Loss(
@@ -97,8 +97,8 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Hold the predictions of a workload under a condition. `why_none`: why nothing is predicted, a
-    sentence."""
+    """Hold the predictions of a workload under a condition. `why_none`: a sentence on the reason if
+    nothing is predicted."""
 
     rows: tuple[Predicted, ...]
     why_none: str
@@ -121,8 +121,8 @@ class Predictions:
 
 
 def predictions(view: View, place: Scenario) -> Predictions:
-    """Return the predictions of each guest whose exits are known by reason, the run's checks
-    apart."""
+    """Return the predictions of each guest whose exits are known by reason, except for the run's
+    checks."""
     prices = usable(view.run.run.exit_prices)
     if not prices:
         why = "no price list was made on this host before the run ('labctl exits price')."
@@ -143,7 +143,7 @@ def _predicted(view: View, place: Scenario, arm: str, prices: Sequence[Price]) -
 
 
 def prediction_table(found: Predictions) -> RenderableType:
-    """Return the same for a terminal of 80 columns."""
+    """Return one workload's predictions as a table for a terminal of 80 columns."""
     table = bare_table(found.title)
     table.add_column("arm", overflow="fold")
     for name in found.header:
@@ -203,7 +203,7 @@ def _one(view: View, place: Scenario, arm: str, metric: str) -> float | None:
 
 
 def _lost(view: View, place: Scenario, arm: str) -> tuple[Loss | None, str]:
-    """Share of the native twin's throughput that the guest doesn't reach, or why it isn't known."""
+    """Return the guest's loss of throughput to its native twin, or why it is unknown."""
     twin, primary = view.twin(arm), view.primary(place.workload)
     if twin is None or primary is None:
         return None, "no native twin" if twin is None else "no primary metric"

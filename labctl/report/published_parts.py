@@ -1,4 +1,4 @@
-"""Show what others published beside this run's own ratios, in every form of the report."""
+"""Show published results beside this run's ratios, in every form of the report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PublishedPart:
 
 
 def published_part(run: LoadedRun) -> PublishedPart | None:
-    """Return the part for the page; None for a run whose study repeats nothing."""
+    """Return the part for the page; None if the run's study repeats no published result."""
     found = published(run)
     if not found.results:
         return None
@@ -58,14 +58,14 @@ def published_part(run: LoadedRun) -> PublishedPart | None:
 
 
 def _caution(run: LoadedRun) -> str:
-    """Return what to know of the table, and what the study expects under this run's accelerator."""
+    """Return the notes of the table, and the study's expectation under this run's accelerator."""
     expected = run.plan.expects.get(run.run.accelerator or "", "")
     return f"{CAUTION} {expected}".rstrip()
 
 
 def expected_table(plan: PlanRecord) -> list[RenderableType]:
-    """Return what was published and what a plan's study expects, for a terminal; [] of a study
-    that repeats nothing."""
+    """Return the published results and the expectation of a plan's study, for a terminal; [] if the
+    study repeats no published result."""
     if not any(source.results for source in plan.published):
         return []
     table = bare_table("Expected: published figures, tuning against its reference")
@@ -90,8 +90,8 @@ _SHORT_ROWS = 16
 
 
 def published_table(run: LoadedRun, *, is_short: bool = False) -> list[RenderableType]:
-    """Return the lines for a terminal of 80 columns; [] for a run whose study repeats nothing.
-    `is_short`: only the first results, those that were measured here before others."""
+    """Return the lines for a terminal of 80 columns; [] if the run's study repeats no published
+    result. `is_short`: only the first results, with those that this run measured before others."""
     found = published(run)
     if not found.results:
         return []
@@ -132,7 +132,7 @@ def _table(title: str, rows: Sequence[PublishedRow]) -> RenderableType:
 
 
 def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
-    """Return why what isn't shown isn't, with the metrics that it holds for."""
+    """Return the reasons for results that are not shown, with their metrics."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row.why:
@@ -142,8 +142,8 @@ def _reasons(rows: Sequence[PublishedRow]) -> dict[str, list[str]]:
 
 
 def published_json(run: LoadedRun) -> dict[str, object] | None:
-    """Return JSON with the keys of docs/report-schema.md; None for a run whose study repeats
-    nothing.
+    """Return JSON with the keys of docs/report-schema.md; None if the run's study repeats no
+    published result.
     """
     found = published(run)
     if not found.results:
@@ -152,7 +152,7 @@ def published_json(run: LoadedRun) -> dict[str, object] | None:
 
 
 def published_change(item: Repeated | PublishedResult) -> str:
-    """Return a published change, or only where it went."""
+    """Return a published change, or only its direction."""
     ratio = item.published if isinstance(item, Repeated) else item.ratio
     if ratio is not None:
         return change(ratio)
@@ -175,7 +175,7 @@ def _row(item: Repeated) -> PublishedRow:
 
 
 def _arms(item: Repeated | PublishedResult) -> str:
-    """Return what is compared: two arms, or two levels of factors in one arm."""
+    """Return the two sides of a comparison: two arms, or two levels of factors in one arm."""
     arms = f"{item.tuning} : {item.against}"
     if item.against_workload is None:
         return arms
@@ -188,7 +188,8 @@ def _arms(item: Repeated | PublishedResult) -> str:
 
 
 def _where(item: PublishedResult) -> str | None:
-    """Return the workload, of a cell that another is compared with the levels that both have."""
+    """Return the workload; for a cell that is compared with another, with the levels that both
+    have."""
     if item.against_workload is None or item.workload is None:
         return item.workload
     other = _levels(item.against_workload)

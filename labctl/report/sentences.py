@@ -1,4 +1,4 @@
-"""Write the sentences that table and page share."""
+"""Write the sentences that terminal and page share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FEW_DIAGNOSTICS = 4
 
 
 def time_taken(run: LoadedRun) -> str:
-    """Return how long a run took and how much of that was measured; "" where that isn't known."""
+    """Return a run's duration and the part of it that was measured; "" if they are unknown."""
     spent = wall_time(run)
     if spent is None:
         return ""
@@ -42,7 +42,7 @@ def time_taken(run: LoadedRun) -> str:
 
 
 def native_gap(view: View) -> str:
-    """Return what the difference between guest and native is made of (METHOD 3)."""
+    """Return the causes of the difference between guest and native (METHOD 3)."""
     if view.run.run.host_is_emulated:
         return "an emulated host: does not measure virtualization"
     if view.run.run.is_emulated:
@@ -55,7 +55,7 @@ def native_gap(view: View) -> str:
 
 
 def direction(view: View, place: Scenario) -> str:
-    """Return the primary metric and which way is better; "" without one."""
+    """Return the primary metric and its better direction; "" without one."""
     item = view.primary_comparison(place)
     if item is None:
         return ""
@@ -92,7 +92,7 @@ def intervals(view: View, place: Scenario) -> str:
 
 
 def calibrated(view: View, place: Scenario) -> Iterator[str]:
-    """Yield what a calibrated IPC is worth (METHOD 13)."""
+    """Yield the limits of a calibrated IPC (METHOD 13)."""
     titles = view.column_titles(place, view.columns(place.workload))
     if any("(calibrated)" in title for title in titles):
         yield (
@@ -104,8 +104,7 @@ def calibrated(view: View, place: Scenario) -> Iterator[str]:
 
 
 def _calibration_bound(view: View, place: Scenario) -> str:
-    """Return how far the counts of an operation's instructions are apart; "" where that isn't
-    known."""
+    """Return the spread of the counts of an operation's instructions; "" if it is unknown."""
     for row in view.run.run.calibration:
         bound = row.bound
         if row.workload == place.workload and bound is not None and math.isfinite(bound):
@@ -117,7 +116,7 @@ def _calibration_bound(view: View, place: Scenario) -> str:
 
 
 def inconclusive(view: View, place: Scenario) -> Iterator[str]:
-    """Yield for each inconclusive tuning why it is, and what would settle it."""
+    """Yield for each inconclusive tuning the reason, and the blocks that would decide it."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
             if (why := why_inconclusive(item)) is not None:
@@ -125,8 +124,8 @@ def inconclusive(view: View, place: Scenario) -> Iterator[str]:
 
 
 def harmless(view: View, place: Scenario) -> Iterator[str]:
-    """Say for which tunings the run excludes the loss that the study calls harmful, and of which
-    not."""
+    """Say for which tunings the run excludes the loss that the study calls harmful, and for which
+    it does not."""
     open_ = {
         of.tuning: one.why
         for of in view.judgement.standings
@@ -150,7 +149,7 @@ def _is_judged(view: View, place: Scenario) -> bool:
 
 
 def left_out(view: View, place: Scenario) -> Iterator[str]:
-    """Return for each tuning the blocks that its comparison lacks."""
+    """Return the blocks that each tuning's comparison lacks."""
     for tuning in view.candidates:
         for item in view.judged(place, tuning):
             if not item.left_out:
@@ -170,7 +169,7 @@ def margin(item: Comparison) -> str:
 
 
 def check_words(view: View, place: Scenario, name: str) -> tuple[str, str]:
-    """Return how a check of the run ended in a place, as symbol and words; "" without such a
+    """Return the result of a run's check in a place, as symbol and words; "" without such a
     check."""
     check = next((item for item in view.checks(place) if item.name == name), None)
     if check is None:
@@ -181,7 +180,7 @@ def check_words(view: View, place: Scenario, name: str) -> tuple[str, str]:
 
 
 def holm(view: View, place: Scenario) -> Iterator[str]:
-    """Yield what a verdict means that the interval beside it alone would not give."""
+    """Yield explanations of verdicts that do not follow from the interval beside them."""
     found = [t for t in view.candidates if any(c.by_holm for c in view.judged(place, t))]
     if found:
         yield (
@@ -191,8 +190,7 @@ def holm(view: View, place: Scenario) -> Iterator[str]:
 
 
 def diagnostics(view: View, place: Scenario) -> Iterator[str]:
-    """Yield what makes the intervals of a place less trustworthy than they say, the grave first; of
-    many the first few."""
+    """Yield the first few reasons to trust a place's intervals less, the grave ones first."""
     found = view.diagnostics(place)
     for one in found[:_FEW_DIAGNOSTICS]:
         yield f"{capital(str(one.kind))}: {one.sentence}"
@@ -201,15 +199,15 @@ def diagnostics(view: View, place: Scenario) -> Iterator[str]:
 
 
 def precision(view: View, place: Scenario) -> Iterator[str]:
-    """Yield where the spread of a place's effects comes from, and what would lower it."""
+    """Yield the sources of the spread of a place's effects, and ways to lower it."""
     yield from (item.sentence for item in view.judgement.precision if scenario_of(item) == place)
 
 
 def spreads(
     view: View, place: Scenario, item: Precision
 ) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the known standard deviations of a place's effects by level, and the proposed sizes,
-    as text."""
+    """Return the known standard deviations of a place's effects by level, and the proposed run
+    sizes, as text."""
     judged = view.primary_comparison(place)
     levels = (
         ("between boots", item.between_boots),
@@ -228,8 +226,8 @@ def spreads(
 
 
 def _spread(deviation: float | None, judged: Comparison | None) -> str:
-    """Return a standard deviation of effects as a size, one of logarithms as the factor that it
-    is; "" where it isn't known."""
+    """Return a standard deviation of effects as a size, or as a factor if it is of logarithms; ""
+    if it is unknown."""
     if deviation is None or not math.isfinite(deviation) or judged is None:
         return ""
     ratio = judged.kind is EffectKind.RATIO

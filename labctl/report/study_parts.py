@@ -1,5 +1,4 @@
-"""Show what a study asks of its report, in every form of the report: its tables, and what others
-published."""
+"""Show the tables that a study requests, with published results, in every form of the report."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ from labctl.store.run_folder import LoadedRun
 _MOST_COLUMNS = 3
 """Metrics beside each other in a terminal; more stand in a table below."""
 _SHORT_WHERE, _LONG_WHERE = 14, 30
-"""Widths of the place in a terminal: of a factor's change it is all that tells rows apart."""
+"""Widths of the column of places in a terminal. In rows of a factor's changes, only the place
+differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellText:
-    """Show a number; `published`: what somebody else found, "" where nobody did."""
+    """Show a number; `published`: somebody else's result, "" if there is none."""
 
     estimate: str
     interval: str
@@ -61,12 +61,12 @@ class StudyPart:
 
 
 def study_part(run: LoadedRun) -> StudyPart:
-    """Return the part for the page, empty for a run whose study asks for nothing."""
+    """Return the part for the page, empty if the run's study requests nothing."""
     return StudyPart(tables=tuple(map(_table, study_tables(run))), published=published_part(run))
 
 
 def study_shown(run: LoadedRun) -> Iterator[RenderableType]:
-    """Yield the same for a terminal of 80 columns."""
+    """Yield the study's tables for a terminal of 80 columns."""
     for table in map(_table, study_tables(run)):
         for at in range(0, len(table.metrics), _MOST_COLUMNS):
             columns = range(at, min(at + _MOST_COLUMNS, len(table.metrics)))
@@ -88,8 +88,8 @@ def study_shown(run: LoadedRun) -> Iterator[RenderableType]:
 
 
 def tables_json(run: LoadedRun) -> list[dict[str, object]] | None:
-    """Return JSON with the keys of docs/report-schema.md; None for a run whose study declares
-    none."""
+    """Return JSON with the keys of docs/report-schema.md; None if the run's study declares no
+    table."""
     return [_json(table) for table in study_tables(run)] or None
 
 
@@ -121,7 +121,7 @@ def _arms(row: TableRow) -> str:
 
 
 def _where(row: TableRow) -> str:
-    """Return where a row's arms ran; where a factor tells them apart, what changed."""
+    """Return the place of a row's arms; if a factor distinguishes them, the change of its level."""
     if not row.change:
         return place_in_words(row.place.workload, row.place.condition)
     return place_in_words(f"{base_of(row.place.workload)}: {row.change},", row.place.condition)

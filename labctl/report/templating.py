@@ -1,4 +1,4 @@
-"""Fill in the templates of pages, escaping everything that isn't our own markup."""
+"""Fill in the templates of pages. Everything except our own markup is escaped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
-    """Kept, since compiling the templates takes longer than filling them in."""
+    """Return the environment, which is kept: compiling templates takes longer than filling them."""
     environment = template_environment(
         "", escapes=True, auto_reload=False, keep_trailing_newline=False, finalize=_clean
     )
@@ -31,7 +31,5 @@ def _environment() -> Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Escape a value without control characters from guest or tools; our own markup stays as it
-    is.
-    """
+    """Replace control characters in a text; our own markup stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

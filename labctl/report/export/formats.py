@@ -1,6 +1,6 @@
-"""List the formats in which `labctl report` gives a run to other programs, a row each.
+"""List the formats in which `labctl report` exports a run, a row each.
 
-The command's options, its help, docs/report-schema.md and the tests of every format come from here.
+The command's options, its help, docs/report-schema.md and the tests of every format read the rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Describe an export format. `pieces` yields the bytes of a run, whose advice others may have
-    measured once more (the second argument); it imports its module when it is called, since
-    `--help` may load none of them. `gives`: what is in them, for the page of all exports."""
+    """Describe an export format.
+
+    `pieces` yields the bytes of a run; its second argument is the runs that verified the run's
+    advice. It imports its module only when called, because `--help` must load none of them.
+    `gives`: the format's contents, for the page of all exports.
+    """
 
     name: str
     help: str

@@ -47,11 +47,11 @@ from labctl.store.run_folder import LoadedRun
 
 
 SCHEMA = 3
-"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+"""Raised when a key is removed or changes its meaning; new keys do not raise it."""
 
 
 def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
-    """Return the report as plain JSON values. What is no finite number is null, never NaN."""
+    """Return the report as plain JSON values. A number that is not finite is null, never NaN."""
     return {
         key: _finite(list(value) if isinstance(value, Iterator) else value)
         for key, value in _report(run, judgement).items()
@@ -59,9 +59,10 @@ def report_json(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
 
 
 def report_pieces(run: LoadedRun, judgement: Judgement) -> Iterator[bytes]:
-    """Yield the report as JSON text, piece by piece: a long run's values are never there twice.
+    """Yield the report as JSON text, piece by piece, so that memory never holds a long run's values
+    twice.
 
-    What is no finite number is null, as orjson writes it.
+    A number that is not finite is null, as orjson writes it.
     """
     before = b"{"
     for key, value in _report(run, judgement).items():
@@ -89,7 +90,7 @@ def _indented(value: Any, newline: bytes) -> bytes:
 
 
 def _report(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
-    """Return the report by key; what has an entry for each metric of each arm is an iterator."""
+    """Return the report by key; lists with an entry for each metric of each arm are iterators."""
     return {
         "schema": SCHEMA,
         "run": run.name,
@@ -213,8 +214,8 @@ def _added(item: Added | None) -> dict[str, object] | None:
 
 
 def _finite(value: Any) -> Any:
-    """Replace what JSON can't hold: it has no NaN and no infinity (RFC 8259, section 6), and
-    Python's writer emits both.
+    """Replace NaN and infinity by None: JSON has neither (RFC 8259, section 6), and Python's writer
+    emits both.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -236,14 +237,14 @@ def _wall_time(spent: WallTime | None) -> dict[str, object] | None:
     }
 
 
-# Write what a density run found as JSON (docs/density.md).
+# Write the results of a density run as JSON (docs/density.md).
 
 
 DENSITY_SCHEMA = 1
 
 
 def density_json(record: DensityRecord, name: str, path: str, found: Density) -> dict[str, object]:
-    """Return what `labctl density --json` prints: the judgement, then the record as it is kept."""
+    """Return the output of `labctl density --json`: the judgement, then the record as stored."""
     return {
         "schema": DENSITY_SCHEMA,
         "run": name,
@@ -297,7 +298,7 @@ def _fitting(one: Fitting) -> dict[str, object]:
 
 
 FLEET_SCHEMA = 1
-"""Raised when a key goes or changes its meaning; new keys leave it as it is."""
+"""Raised when a key is removed or changes its meaning; new keys do not raise it."""
 _POOLED = ("mean", "low", "high", "prediction_low", "prediction_high", "tau", "i2")
 
 
@@ -343,8 +344,8 @@ def _group(place: Place, group: GroupEffect) -> dict[str, object]:
 
 
 def pooled_json(place: Place, found: Pooled | None, hosts: int | None = None) -> dict[str, object]:
-    """Return a pooled effect as plain JSON values, each null where there is none. `hosts`: of the
-    group, where it isn't said by the effect."""
+    """Return a pooled effect as plain JSON values, null for those that are missing. `hosts`: the
+    group's number of hosts, if the effect does not give it."""
     if found is None:
         return {"hosts": hosts, **dict.fromkeys(_POOLED)}
     values = (found.mean, found.low, found.high, found.new_low, found.new_high)
@@ -392,7 +393,7 @@ def _point(place: Place, point: Point) -> dict[str, object]:
 
 
 def _shown(place: Place, value: float) -> float | None:
-    """Return a value off the scale of effects; None of one that no JSON number holds."""
+    """Return a value converted from the scale of effects; None if JSON cannot hold it."""
     try:
         found = math.exp(value) if place.is_log else value
     except OverflowError:

@@ -1,7 +1,7 @@
-"""Export what a run found, for Prometheus and what reads its formats.
+"""Export a run's results for Prometheus and other readers of its formats.
 
-Everything is as of the run's end: gauges and states, no counters, no timestamps (the node exporter
-refuses them). docs/report-schema.md lists the families.
+All values are those at the run's end: gauges and states, without counters and without timestamps
+(the node exporter refuses them). docs/report-schema.md lists the families.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _UNITS: Mapping[Unit, tuple[str, float, tuple[str, ...]]] = {
     Unit.FRACTION: ("ratio", 1.0, ()),
     Unit.COUNT: ("", 1.0, ()),
 }
-"""A unit's name there (base units, spelt out: prometheus.io/docs/practices/naming), the factor to
-it, and what of our names it takes the place of."""
+"""Names of units in OpenMetrics (base units, spelt out: prometheus.io/docs/practices/naming), the
+factors to them, and the words of our names that they replace."""
 
 
 _EFFECTS = {
@@ -63,13 +63,13 @@ def openmetrics(run: LoadedRun, judgement: Judgement) -> bytes:
 
 
 def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
-    """Return the run as Prometheus's own text, which the node exporter's textfile collector reads;
-    it knows neither info nor states and has them as gauges."""
+    """Return the run in Prometheus's text format, for the node exporter's textfile collector. The
+    format has neither info nor states, so these are gauges."""
     return printable(plain_text(_Families(run, judgement)).decode()).encode()
 
 
 class _Families:
-    """Collect the families of a run, as a registry that prometheus_client writes."""
+    """Collect the families of a run, as a registry for prometheus_client."""
 
     def __init__(self, run: LoadedRun, judgement: Judgement) -> None:
         self._run = run
@@ -154,7 +154,7 @@ class _Families:
         yield family
 
     def _checks(self) -> Iterator[Metric]:
-        """Write the checks. One that could not be made has no number: it neither passed nor
+        """Write the checks. A check that could not be made has no number: it neither passed nor
         failed.
         """
         judgement = self._judgement
@@ -200,8 +200,8 @@ def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
 
 
 def _spelt(unit: Unit) -> tuple[str, float, tuple[str, ...]]:
-    """Return what `_UNITS` says of a unit. One of a program's own keeps its letters, whose case
-    matters: `Mops/s` is `Mops_per_s`."""
+    """Return the row of `_UNITS` for a unit. A unit that only a program uses keeps its letters and
+    their case: `Mops/s` becomes `Mops_per_s`."""
     if unit in _UNITS:
         return _UNITS[unit]
     words = str(unit).replace("/", "_per_").replace(" ", "_")

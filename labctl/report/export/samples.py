@@ -1,6 +1,6 @@
 """Define the schema of samples that CSV and Parquet share: a row for each reading.
 
-docs/report-schema.md says what each column is.
+docs/report-schema.md describes the columns.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Kind, Kinds, Readings, Unavailable
 
 SCHEMA = 2
-"""Raised when a column goes, moves or changes its meaning; a new one at the end leaves it as it
-is. Version 1 had no column `schema`."""
+"""Raised when a column is removed, moves or changes its meaning; a new column at the end does not
+raise it. Version 1 had no column `schema`."""
 
 OF_TRIAL = (
     *("run", "study", "trial", "attempt", "status", "block", "boot", "position"),
@@ -33,7 +33,7 @@ WHOLE_NUMBERS = frozenset({"trial", "attempt", "block", "boot", "position", "sch
 
 
 def factors_of(run: LoadedRun) -> tuple[str, ...]:
-    """Return the run's factors: a column each, after all others."""
+    """Return the run's factors. Each is a column after all others."""
     factors = run.plan.factorial.factors if run.plan.factorial is not None else {}
     return tuple(name for name in factors if name not in COLUMNS)
 
@@ -69,7 +69,7 @@ def of_trial(run: LoadedRun, trial: LoadedTrial) -> tuple[Any, ...]:
 def of_factors(
     trial: LoadedTrial, factors: Sequence[str], levels: Mapping[Place, Mapping[str, str]]
 ) -> tuple[str | None, ...]:
-    """Return a trial's level of each factor; None of those that don't bear on it."""
+    """Return a trial's level of each factor; None for factors that do not affect it."""
     cell = trial.record.cell
     place = Place(cell.get("tuning", ""), cell.get("workload", ""), cell.get("condition", ""))
     here = levels.get(place, {})
@@ -77,7 +77,7 @@ def of_factors(
 
 
 def of_kind(kind: Kind | Unavailable) -> tuple[str | None, ...]:
-    """Return the values of `OF_KIND`. A metric that can't be had has the reason, and no unit."""
+    """Return the values of `OF_KIND`. An unavailable metric has the reason, and no unit."""
     if isinstance(kind, Unavailable):
         return kind.metric, "", None, None, kind.reason
     labels = ";".join(f"{name}={value}" for name, value in sorted(kind.labels.items()))
@@ -88,8 +88,8 @@ def of_kind(kind: Kind | Unavailable) -> tuple[str | None, ...]:
 
 
 def samples_csv(run: LoadedRun) -> Iterator[str]:
-    """Yield the header, then the rows of one attempt after the other. A metric that can't be had
-    has no value, and the reason in `unavailable`."""
+    """Yield the header, then the rows attempt by attempt. An unavailable metric has no value, and
+    the reason in `unavailable`."""
     text = io.StringIO()
     writer = csv.writer(text)
     factors, levels = factors_of(run), levels_of(run)

@@ -36,10 +36,10 @@ _Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 def samples_parquet(run: LoadedRun) -> bytes:
-    """Return all attempts, invalid ones too. A metric that can't be had has a null as value."""
+    """Return all attempts, invalid ones too. The value of an unavailable metric is null."""
     table, file = samples_table(run), io.BytesIO()
-    # Without Arrow's own schema beside Parquet's, texts are texts to every reader; with it, what
-    # is a reference into a list here would be a category there.
+    # Arrow's schema is left out beside Parquet's: with it, readers would show texts that refer to
+    # a list as categories.
     with pq.ParquetWriter(file, table.schema, compression="zstd", store_schema=False) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata(
@@ -49,13 +49,13 @@ def samples_parquet(run: LoadedRun) -> bytes:
 
 
 def samples_table(run: LoadedRun) -> Any:
-    """Return the same as an Arrow table, whose texts are references into lists of them."""
+    """Return the attempts as an Arrow table whose texts are references into lists."""
     kinds: dict[Kind | Unavailable, int] = {}
     patterns: dict[int, _Codes] = {}
     factors, levels = factors_of(run), levels_of(run)
     about, lengths, coded, values = [], [], [], []
     for trial, readings in packed(run):
-        # Trials alike share one tuple of kinds, which outlives this loop.
+        # Trials with the same kinds share one tuple of them, which outlives this loop.
         pattern = patterns.get(id(readings.kinds))
         if pattern is None:
             numbers = [kinds.setdefault(kind, len(kinds)) for kind in readings.kinds]

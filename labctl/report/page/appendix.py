@@ -1,6 +1,4 @@
-"""Show what a run says of itself, beside its numbers: facts, hashed files, XML
-differences, invalid trials.
-"""
+"""Show a run's facts, hashed files, XML differences and invalid trials below its numbers."""
 
 from __future__ import annotations
 
@@ -23,10 +21,11 @@ from labctl.report.sentences import time_taken
 from labctl.store.run_folder import LoadedRun, stored_xml
 from labctl.store.trial import TrialStatus
 
-# A guest is hostile and facts come from it: without limits it could make the page any size.
+# Some facts come from the guest, which may be hostile: without limits it could make the page any
+# size.
 _LONGEST_VALUE = 500
 _LONGEST_LOGS = 3000
-"""Letters of a reason's logs: all that labctl stores of a guest that died."""
+"""Letters of a reason's logs: as many as labctl stores of a guest that died."""
 _MOST_FACTS = 400
 _LONGEST_DIFFERENCE = 400
 _LARGEST_DIFFERENCES = 200_000
@@ -83,12 +82,12 @@ class Hashed:
 
 
 def left_out(run: LoadedRun) -> list[tuple[str, str]]:
-    """Return what the host can't have of the study, with the reasons."""
+    """Return the parts of the study that the host does not support, with the reasons."""
     return list(skipped(run.plan, run.run).items())
 
 
 def orders(run: LoadedRun) -> list[Order]:
-    """Return the planned order of arms, block by block, as far as the plan tells."""
+    """Return the planned order of arms, block by block, as far as the plan has it."""
     if not is_interleaved(run):
         return []
     arms: dict[int, dict[str, None]] = {}
@@ -103,7 +102,7 @@ def orders(run: LoadedRun) -> list[Order]:
 
 
 def versions(run: LoadedRun) -> list[tuple[str, str]]:
-    """Return what the run was made with, as far as it is recorded."""
+    """Return the versions and settings of the run, as far as they are recorded."""
     host, guest = run.run.host, run.run.guest
     image = run.run.image
     named = (
@@ -133,7 +132,7 @@ def versions(run: LoadedRun) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class XmlDifference:
-    """Hold `lines` of a unified diff without its header; `problem` where there is none."""
+    """Hold `lines` of a unified diff without its header, or the `problem` that prevented it."""
 
     tuning: str
     lines: tuple[str, ...] = ()
@@ -142,8 +141,8 @@ class XmlDifference:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Show a metric that is missing in some trials; `reason` with the range of its numbers, where
-    trials differ only in them."""
+    """Show a metric that is missing in some trials. If the trials' reasons differ only in their
+    numbers, `reason` has the range of each number."""
 
     metric: str
     reason: str
@@ -153,7 +152,7 @@ class Missing:
 
 
 def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
-    """Return what could not be had, and why, once for each metric and kind of reason."""
+    """Return the unavailable metrics, once for each kind of reason."""
     kinds: dict[tuple[str, str], list[MissingMetric]] = {}
     for item in metrics:
         kinds.setdefault((item.metric, _NUMBER.sub("#", item.reason)), []).append(item)
@@ -170,7 +169,7 @@ def missing(metrics: Iterable[MissingMetric]) -> list[Missing]:
 
 
 def _with_reach(reasons: list[str]) -> str:
-    """Return "the trial has 1545 to 1980 samples", of texts that differ in numbers alone."""
+    """Return "the trial has 1545 to 1980 samples" for texts that differ only in numbers."""
     numbers = zip(*(_NUMBER.findall(reason) for reason in reasons), strict=True)
     reaches = iter([sorted(set(found), key=_size) for found in numbers])
 
@@ -188,8 +187,8 @@ def _size(number: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class InvalidTrial:
-    """Show an invalid trial. `reasons`: with the logs below them, where there are any. `later`:
-    whether a later attempt at the same trial was valid."""
+    """Show an invalid trial. `reasons`: with the logs below them, if any. `later`: whether a later
+    attempt at the same trial was valid."""
 
     name: str
     block: int
@@ -204,7 +203,7 @@ class InvalidTrial:
 
 
 def facts(run: LoadedRun) -> list[SettingRow]:
-    """Return facts of host and guest side by side; nested ones as `cpu.model`."""
+    """Return facts of host and guest side by side; nested facts have names like `cpu.model`."""
     host = dict(_flat(run.run.host))
     guest = dict(_flat(run.run.guest))
     keys = list(dict.fromkeys([*host, *guest]))[:_MOST_FACTS]
@@ -241,7 +240,7 @@ def _short_reason(reason: str) -> str:
 
 
 def xml_differences(run: LoadedRun, folder: Path, baseline: str) -> list[XmlDifference]:
-    """Return how each tuning's domain XML differs from the baseline's; [] when no XML was
+    """Return the differences of each tuning's domain XML from the baseline's; [] if no XML was
     stored."""
     files = dict(run.run.xml)
     if baseline not in files:
@@ -278,8 +277,7 @@ def _xml_lines(folder: Path, place: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class InvalidKind:
-    """Say why trials of one arm were thrown out, and how often. `logs`: of the first that left
-    some."""
+    """Count the discarded trials of one arm by reason. `logs`: of the first trial that left any."""
 
     arm: str
     reason: str
@@ -303,7 +301,7 @@ def invalid_kinds(trials: Iterable[InvalidTrial]) -> list[InvalidKind]:
 
 
 def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
-    """Return every attempt that was thrown out, in plan order, with its reasons."""
+    """Return every discarded attempt, in plan order, with its reasons."""
     valid = {trial.record.number for trial in run.trials if trial.record.status is TrialStatus.DONE}
     records = [t.record for t in run.trials if t.record.status is TrialStatus.INVALID]
     records.sort(key=lambda record: (record.number, record.attempt))
@@ -320,7 +318,7 @@ def invalid_trials(run: LoadedRun) -> list[InvalidTrial]:
 
 
 def hashed(run: LoadedRun) -> Hashed:
-    """Return what run.json says of the files that ran; of an older labctl's, its programs alone."""
+    """Return the files that ran, from run.json; older versions recorded only programs."""
     found = run.run.hashed
     if not found:
         return Hashed(_AS_BUILT, _files(_of_programs(run.run.binaries)))

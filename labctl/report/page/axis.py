@@ -1,4 +1,4 @@
-"""Scale a picture's values: where each lies, and which are written beside it."""
+"""Scale a picture's values: their places, and the labels of its axis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Axis:
     log: bool
 
     def share(self, value: float) -> float:
-        """Return how far up `value` lies, from 0 to 1; what lies outside is held at the edge."""
+        """Return the height of `value`, from 0 to 1; values outside stay at the edge."""
         if self.log and value <= 0:
             return 0.0
         scaled = math.log(value) if self.log else value
@@ -43,7 +43,7 @@ class Axis:
 
     def ticks(self, unit: Unit, gap: float) -> list[tuple[float, str]]:
         """Return round values inside with their text, at least `gap` of the height apart: two or
-        more where there is room for them."""
+        more if there is room."""
         kept: list[float] = []
         for candidates in self._candidates():
             inside = self._apart([value for value in candidates if self.holds(value)], gap)
@@ -81,15 +81,15 @@ def _short(text: str) -> str:
 
 
 def y_of(axis: Axis | None, value: float, height: float) -> float:
-    """Return how far below the top of a picture a value lies; the middle without an axis."""
+    """Return the distance of a value from a picture's top; the middle without an axis."""
     return round(height * (1 - axis.share(value)), 1) if axis else height / 2
 
 
 def axis_of(values: Iterable[float]) -> Axis | None:
-    """Return an axis that holds all `values` that a tool can measure, with room at both ends; None
-    without any.
+    """Return an axis for all `values` that a tool can measure, with room at both ends; None without
+    any.
 
-    Logarithmic where all are positive.
+    It is logarithmic if all are positive.
     """
     finite = [value for value in values if value == 0 or _LEAST < abs(value) < 1 / _LEAST]
     if not finite:
@@ -134,16 +134,16 @@ class EffectAxis:
     high: float
     scale: Callable[[float], float]
     mirrored: bool = False
-    """True where less lies to the right, as what is better does in every picture."""
+    """True if lower values lie to the right: in every picture better values do."""
 
     def x(self, value: float) -> float:
-        """Percent of the width, held inside the picture."""
+        """Return the place in percent of the width, held inside the picture."""
         share = (self.scale(value) - self.low) / (self.high - self.low)
         share = min(1.0, max(0.0, share))
         return round(100 * (1 - share if self.mirrored else share), 2)
 
     def reach(self, one: float, other: float) -> tuple[float, float]:
-        """Return where what lies between two values begins and ends, from left to right."""
+        """Return both ends of the range between two values, from left to right."""
         first, second = sorted((self.x(one), self.x(other)))
         return first, second
 
@@ -151,8 +151,8 @@ class EffectAxis:
         return self.low <= self.scale(value) <= self.high
 
     def reaching(self, *values: float | None) -> EffectAxis:
-        """Wide enough for `values` too, unless they lie so far out that the rest would shrink to
-        less than two thirds."""
+        """Return an axis wide enough for `values` too, unless they lie so far out that the rest
+        would shrink to less than two thirds."""
         scaled = [self.scale(value) for value in values if value is not None]
         points = [point for point in scaled if math.isfinite(point)]
         more = (self.high - self.low) / 2
@@ -173,8 +173,8 @@ def spanning(
 ) -> EffectAxis:
     """Return an axis wide enough for all `points`, and for `ends` of intervals up to three times as
     far out: with few blocks an interval may span everything and would squeeze the rest to a
-    point. `least`: how far one of differences reaches at least; `better`:
-    what lies to the right."""
+    point. `least`: the smallest reach of an axis of differences. `better`: the direction that lies
+    to the right."""
     scale = log_scale if ratio else float
     inside = [point for point in map(scale, points) if math.isfinite(point)]
     reach = max(map(abs, inside), default=0.0)
@@ -192,12 +192,12 @@ def log_scale(ratio: float) -> float:
 
 
 def direction(better: Better) -> str:
-    """Return the clause of a caption that says where better effects lie."""
+    """Return the clause of a caption about the side of better effects."""
     return "No direction is better" if better is Better.NEITHER else "Right is better"
 
 
 def axis_ticks(axis: EffectAxis, ratio: bool, unit: Unit) -> Iterable[Tick]:
-    """Return the tick for no change, and on both sides those that fit without touching."""
+    """Return the tick for no change, and on both sides the ticks that fit without touching."""
     none = 1.0 if ratio else 0.0
     yield Tick(axis.x(none), "no change" if ratio else "0")
     places, values = [axis.x(none)], []

@@ -1,8 +1,8 @@
 """Draw latency by percentile: a small picture per tuning, with baseline and its native twin.
 
 Samples of different trials are never pooled (METHOD 16): each point is the median over the blocks
-of what one trial's percentile was, its band the middle half of the blocks. A percentile that some
-trial of the arm has too few samples for is not drawn.
+of one trial's percentile, its band the middle half of the blocks. A percentile is not drawn if a
+trial of the arm has too few samples for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LABEL = 17
 """Height that a number at the axis takes."""
 HEIGHT = 130
 _RIGHT = 78.0
-"""The curve ends here, in percent: the maximum stands beyond it, unconnected."""
+"""End of the curve, in percent of the width: the maximum stands beyond it, unconnected."""
 MAXIMUM_X = 95.0
 _PERCENTILE = re.compile(rf"(?:{OPEN}|{CLOSED})p(\d+)")
 _COUNTS = frozenset(row.name for row in METRICS if row.samples)
@@ -79,14 +79,14 @@ class Curves:
     maxima: str
     """Basis of the longest latencies (METHOD 16: duration and count)."""
     undrawn: str
-    """Percentiles that stand only in the table, and why; "" when none does."""
+    """Sentence on percentiles that only the table has, with the reason; "" if there are none."""
     height: int = HEIGHT
     maximum_x: float = MAXIMUM_X
 
 
 def curves(view: View, place: Scenario, shown: Collection[str]) -> list[Curves]:
-    """Return one set of pictures per kind of latency (open and closed loop, reads, writes); []
-    where none was measured.
+    """Return one set of pictures per kind of latency (open and closed loop, reads, writes); [] if
+    none was measured.
 
     `shown`: the arms that are drawn; the table has all.
     """
@@ -162,7 +162,7 @@ class _Scale:
     last: float
 
     def x(self, q: float) -> float:
-        """Place a percentile by how rare larger values are: p90, p99 and p99.9 are equally far
+        """Place a percentile by the rarity of larger values: p90, p99 and p99.9 are equally far
         apart.
         """
         share = (_rarity(q) - _rarity(self.first)) / (_rarity(self.last) - _rarity(self.first))
@@ -190,8 +190,8 @@ def _points(levels: Mapping[str, Level]) -> list[Point]:
 
 
 def _whole(points: Sequence[Point]) -> list[Point]:
-    """Return those that every trial of the arm has: the others would leave the slow trials out,
-    which have fewer samples."""
+    """Return the percentiles that every trial of the arm has. Others would leave out the slow
+    trials, which have fewer samples."""
     most = max((point.blocks for point in points), default=0)
     return [point for point in points if point.blocks == most]
 

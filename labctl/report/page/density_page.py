@@ -1,5 +1,4 @@
-"""Show a density run as one page: numbers, their distribution, and the curve of what each guest
-costs the others."""
+"""Show a density run as one page: numbers, their distribution, and the metric by guest count."""
 
 from __future__ import annotations
 
@@ -124,7 +123,7 @@ def _most(found: Density) -> int:
 
 
 def _scale(most: int) -> Callable[[float], float]:
-    """Return where a number of guests lies, in percent of the width."""
+    """Return the place of a number of guests, in percent of the width."""
     return lambda count: round(_LEFT + (_RIGHT - _LEFT) * count / most, 2)
 
 
@@ -227,7 +226,7 @@ def _cells(point: Point, limit: Limit) -> tuple[str, str, str]:
 
 
 def _facts(record: DensityRecord) -> list[tuple[str, str]]:
-    """Return what is known of the host and of how guests were counted."""
+    """Return facts of the host and of the way in which guests were counted."""
     host = record.host
     rows = [
         ("accelerator", record.accelerator_reason or record.accelerator or "unknown"),

@@ -1,4 +1,4 @@
-"""Draw raw trials by block: a small picture per arm, guests on one scale and native arms on one.
+"""Draw raw trials by block, a small picture per arm. Guests share one scale, native arms another.
 
 Coordinates are for a picture of 100 by HEIGHT that is stretched to its place; strokes keep their
 width, so that a path of no length with round ends is a dot. One path holds all dots of a panel.
@@ -66,7 +66,7 @@ class Dots:
     panels: tuple[Panel, ...]
     arms: tuple[str, ...]
     natives_apart: bool
-    """True where native arms have a scale of their own."""
+    """True if native arms have a separate scale."""
     boots: tuple[float, ...]
     """Places where another boot begins."""
     first: int
@@ -74,7 +74,7 @@ class Dots:
     joined: int
     """Blocks that one mark stands for."""
     later: int | None
-    """The first of the blocks that no verdict rests on and that are not drawn."""
+    """First block that is not drawn because no verdict rests on it or on later ones."""
     invalid: int
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     height: int = HEIGHT
@@ -85,8 +85,7 @@ Invalid = Mapping[tuple[str, Scenario], Sequence[tuple[int, Mapping[str, float]]
 
 
 def invalid_attempts(view: View) -> Invalid:
-    """Return every attempt that was thrown out. Read once for a page: runs have thousands of
-    trials."""
+    """Return every discarded attempt. Read it once per page: runs have thousands of trials."""
     found: dict[tuple[str, Scenario], list[tuple[int, Mapping[str, float]]]] = {}
     for trial in view.run.trials:
         cell = cell_of(trial.record.cell)
@@ -98,7 +97,7 @@ def invalid_attempts(view: View) -> Invalid:
 
 
 def dots(view: View, place: Scenario, invalid: Invalid, shown: Collection[str]) -> Dots | None:
-    """Return the primary metric of every trial of a place; None where no trial has it.
+    """Return the primary metric of every trial of a place; None if no trial has it.
 
     `shown`: the arms that are drawn; the table has all.
     """
@@ -221,8 +220,7 @@ def _panel(
 
 
 def _boots(view: View, blocks: Sequence[int]) -> list[int]:
-    """Return the blocks with which another boot begins; none where they are too many to tell
-    apart."""
+    """Return the blocks with which another boot begins; none if they are too many to tell apart."""
     boot_of = {trial.record.block: trial.record.boot for trial in view.run.trials}
     known = [block for block in blocks if block in boot_of]
     starts = [after for before, after in pairwise(known) if boot_of[before] != boot_of[after]]

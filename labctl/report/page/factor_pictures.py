@@ -21,12 +21,12 @@ HEIGHT = 150
 _GAP = 20
 """Height that a number at the axis takes."""
 _MOST_PANELS = 12
-"""Arms and workloads with a picture each: the table has the others."""
+"""Limit on arms and workloads with a picture; the table has the others."""
 _COLOURS = 7
 _FULL = 0.5
 """Opacity of the cell that differs most."""
 _SMALLEST = math.log(1.02)
-"""Differences below have hardly a colour, however even the cells are."""
+"""Smaller differences have hardly a colour, even if all cells are alike."""
 
 Pair = tuple[str, str]
 
@@ -64,7 +64,7 @@ class Interaction:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Draw one cell: its value, its change against the first, and how strong its colour is."""
+    """Draw one cell: its value, its change against the first, and the strength of its colour."""
 
     x: float
     y: int
@@ -95,8 +95,8 @@ class Heatmap:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Hold the means of one arm and workload by the levels of both factors; `levels` are those that
-    it has, in the plan's order."""
+    """Hold the means of one arm and workload by the levels of both factors; `levels`: the arm's, in
+    the plan's order."""
 
     name: str
     unit: Unit
@@ -124,7 +124,7 @@ def interaction(analysis: FactorAnalysis) -> Interaction | None:
 
 
 def heatmap(analysis: FactorAnalysis) -> Heatmap | None:
-    """Return the same as coloured cells."""
+    """Return the two factors that are pictured as coloured cells."""
     grids = list(_grids(analysis))
     if analysis.pictured is None or not grids:
         return None
@@ -140,7 +140,7 @@ def heatmap(analysis: FactorAnalysis) -> Heatmap | None:
 
 
 def _place(number: int, of: int) -> float:
-    """Return where a level stands, in percent of the width."""
+    """Return the place of a level, in percent of the width."""
     return round(100 * (number + 0.5) / of, 2)
 
 
@@ -161,8 +161,8 @@ def _grids(analysis: FactorAnalysis) -> Iterator[_Grid]:
 
 
 def _grid(name: str, means: Sequence[CellMean], pair: Pair, analysis: FactorAnalysis) -> _Grid:
-    """Average over the cells of the other factors that each shown combination has; where there is
-    none, over those that it has itself."""
+    """Average over the cells of the other factors that all shown combinations have; if there is no
+    such cell, over each combination's cells."""
     by_pair: defaultdict[Pair, dict[frozenset[Pair], float]] = defaultdict(dict)
     for mean in means:
         others = frozenset(item for item in mean.levels.items() if item[0] not in pair)
@@ -254,7 +254,7 @@ def _heat(grid: _Grid, better: str) -> HeatPanel:
 
 
 def _apart(grid: _Grid, value: float, first: float | None) -> float:
-    """Return how far a cell is from the first, on the scale of effects."""
+    """Return the distance of a cell from the first, on the scale of effects."""
     if first is None:
         return 0.0
     return math.log(value / first) if grid.is_geometric else value - first

@@ -1,4 +1,4 @@
-"""Show a fleet as one page: the answer, a caterpillar plot per effect, who and what differs."""
+"""Show a fleet as one page: answer, caterpillar plot per effect, hosts and facts that differ."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from labctl.report.page.axis import EffectAxis, Tick, axis_ticks, direction, spa
 from labctl.report.page.terms import Terms
 from labctl.report.templating import template
 
-# Lay out a caterpillar plot: hosts by effect, the pooled mean, and where others are predicted.
+# Lay out a caterpillar plot: hosts by effect, the pooled mean, and the prediction interval.
 #
-# Positions are percentages of the width, as in a forest plot. Beyond some dozens of hosts names
-# have no room: then a host is a line of some pixels, and hosts apart are named in the table.
+# Positions are percentages of the width, as in a forest plot. Names of more than some dozens of
+# hosts have no room: then a host is a line of some pixels, and the table names the hosts apart.
 
 
 AXIS_HEIGHT = 34
@@ -27,7 +27,7 @@ _NAMED = 60
 """Hosts up to which each has a line with its name."""
 _NAMED_HEIGHT = 22
 _PLOT_HEIGHT = 720
-"""Height of a plot of more hosts than that, unless they are so many that they would touch."""
+"""Height of a plot of more hosts, unless they are so many that they would touch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Caterpillar:
 
 
 def caterpillar(one: FleetEffect, title: str) -> Caterpillar | None:
-    """Return the plot of a place; None where no host has an effect to draw."""
+    """Return the plot of a place; None if no host has an effect to draw."""
     if not one.points:
         return None
     place, pooled = one.place, one.whole.pooled
@@ -149,7 +149,7 @@ def _harm(one: FleetEffect, axis: EffectAxis) -> float | None:
         return None
     is_higher = place.better == Better.HIGHER
     if place.is_log:
-        # As far from no change on the log scale as an equally large gain.
+        # On the log scale as far from no change as an equally large gain.
         value = 1 / (1 + loss) if is_higher else 1 + loss
     else:
         value = -loss if is_higher else loss

@@ -20,15 +20,18 @@ from labctl.report.page.axis import EffectAxis, Tick, axis_ticks, direction, spa
 ROW_HEIGHT = 48
 AXIS_HEIGHT = 34
 _MOST_DOTS = 200
-"""Blocks up to which each is a dot; of more, a line shows where nine of ten lie."""
+"""Most blocks that are drawn as dots; of more, a line shows the range of nine of ten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Draw one arm. `x` is its estimate, `low` and `high` the ends of its interval (both or none);
-    `beyond` says that the interval goes on outside of the picture, `outside` that the estimate
-    itself does. `dots` is an SVG path, a dot for each of `blocks` blocks, `bulk` the reach of nine
-    in ten of them where they are too many for dots."""
+    """Draw one arm.
+
+    `x` is its estimate, `low` and `high` the ends of its interval (both or none). `beyond`: the
+    interval continues outside of the picture; `outside`: the estimate lies outside. `dots` is an
+    SVG path with a dot for each of `blocks` blocks; `bulk` is the range of nine in ten of them if
+    they are too many for dots.
+    """
 
     name: str
     text: str
@@ -58,7 +61,7 @@ class Forest:
     band: tuple[float, float] | None
     """Range of effects that the study calls too small to matter."""
     noise: tuple[float, float] | None
-    """The control's interval: what this run shows where nothing differs."""
+    """Interval of the control: the effect that this run shows between equal arms."""
 
     @property
     def plot_height(self) -> int:
@@ -108,7 +111,8 @@ def forest(view: View, place: Scenario) -> Forest | None:
 
 
 def native_reference(view: View, place: Scenario) -> Comparison | None:
-    """Return native against baseline, the reverse of the judgement's; None without a native arm."""
+    """Return native against baseline, the reverse of the judged comparison; None without a native
+    arm."""
     primary = view.primary(place.workload)
     twin = view.twin(view.baseline)
     if primary is None or twin is None:
@@ -118,7 +122,7 @@ def native_reference(view: View, place: Scenario) -> Comparison | None:
 
 
 def _turned(item: Comparison) -> Comparison | None:
-    """Return the same comparison seen from the other side; None of a ratio of 0."""
+    """Return the same comparison with its sides exchanged; None for a ratio of 0."""
 
     def other(value: float) -> float:
         if item.kind is EffectKind.DIFFERENCE:

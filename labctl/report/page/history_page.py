@@ -1,4 +1,4 @@
-"""Show a metric over runs as one page: a picture per series, its numbers, and what changed."""
+"""Show a metric over runs as one page: a picture per series, its numbers, and changes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _level(series: RunSeries, change: LevelChange) -> _Level:
 
 
 def _plot(series: RunSeries) -> _Plot | None:
-    """Return None of what no axis can hold."""
+    """Return None for a value that no axis can hold."""
     values = [point.value for point in series.points]
     axis = axis_of(values)
     if axis is None:
@@ -124,7 +124,7 @@ def _plot(series: RunSeries) -> _Plot | None:
 
 
 def _levels(series: RunSeries, axis: Axis) -> Iterator[str]:
-    """Draw a line across the runs of each level; none where no change was found."""
+    """Draw a line across the runs of each level; none if no change was found."""
     if not series.changes:
         return
     count = len(series.points)

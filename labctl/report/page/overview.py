@@ -1,7 +1,7 @@
 """Lay out the picture under the answer: the primary comparisons, better to the right.
 
 Comparisons by ratio share one scale, on which a latency that halves and a rate that doubles are the
-same distance from no change. Those by difference have other units, so their text alone is shown.
+same distance from no change. Comparisons by difference have other units and are shown as text only.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LADDERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Draw a comparison: `x` is its estimate, None where it is by difference; `low` and `high` the
-    ends of its interval (both or none); `beyond` says that it goes on outside of the picture,
-    `outside` that the estimate itself does."""
+    """Draw a comparison: `x` is its estimate, None for a difference; `low` and `high` are the ends
+    of its interval (both or none). `beyond`: the interval continues outside of the picture;
+    `outside`: the estimate lies outside."""
 
     name: str
     text: str
@@ -75,7 +75,7 @@ class Overview:
     has_band: bool
     description: str
     left_out: int
-    """Comparisons that there was no room for."""
+    """Number of comparisons that had no room."""
 
     @property
     def plot_height(self) -> int:
@@ -87,8 +87,8 @@ class Overview:
 
 
 def overviews(view: View) -> tuple[Overview, ...]:
-    """Return the picture under the answer and, where more was compared than it has room for, the
-    folded one of the rest; () where nothing was compared."""
+    """Return the picture under the answer and, if it has no room for all comparisons, a folded one
+    of the rest; () if nothing was compared."""
     found = _ranked(view)
     first, more = found[:MOST_ROWS], found[MOST_ROWS:]
     shown = [first, more[:_MOST_MORE]]
@@ -99,7 +99,7 @@ def overviews(view: View) -> tuple[Overview, ...]:
 
 
 def _ranked(view: View) -> list[Comparison]:
-    """Return the judged comparisons: the best tuning's and whatever got worse first."""
+    """Return the judged comparisons: first the best tuning's and all that got worse."""
     tunings = [standing.tuning for standing in view.judgement.standings]
     tunings += [name for name in view.candidates if name not in tunings]
     found = [
@@ -187,7 +187,7 @@ def _bar(item: Comparison, axis: EffectAxis, y: int) -> Bar:
 
 
 def _ends(item: Comparison, axis: EffectAxis) -> tuple[float, float] | None:
-    """Return where an interval lies, from left to right."""
+    """Return both ends of an interval, from left to right."""
     if item.low is None or item.high is None:
         return None
     one, other = (axis.x(_benefit(item, end)) for end in (item.low, item.high))
@@ -202,7 +202,7 @@ def _benefit(item: Comparison, ratio: float) -> float:
 
 
 def _ticks(axis: EffectAxis) -> Iterator[Tick]:
-    """Return the tick for no change, and on both sides those that fit without touching."""
+    """Return the tick for no change, and on both sides the ticks that fit without touching."""
     kept = [Tick(axis.x(1.0), "no change")]
     for value, label in _candidates(axis):
         tick = Tick(axis.x(value), label)

@@ -1,7 +1,7 @@
-"""Make a file of each picture of a page: SVG that stands alone, for slides and papers.
+"""Write each picture of a page to a file: SVG that stands alone, for slides and papers.
 
-A page's pictures share its style and lie in its grid of panels. Here each gets the style's rules,
-with the light colours in place of variables, and is as wide as a slide.
+A page's pictures share its style and its grid of panels. A file contains the style's rules, with
+the light colours in place of variables, and is as wide as a slide.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLUMNS = {"dots": 4, "curves": 2, "interaction": 2, "heatmap": 2, "courses": 2
 _MOST_NAMED = 40
 """Characters of each half of a file's name."""
 _CONVERTER = "rsvg-convert"
-"""Program that makes PNG of SVG (librsvg2-bin of Debian)."""
+"""Program that converts SVG to PNG (librsvg2-bin of Debian)."""
 _ZOOM, _CONVERTING_S = 2, 60.0
 _COMMANDS = re.compile(r"([MLHVCZmlhvcz])([^A-Za-z]*)")
 _NUMBERS = re.compile(r"-?\d+(?:\.\d+)?")
@@ -62,7 +62,7 @@ class _Plot:
 
 
 def picture_files(run: LoadedRun, judgement: Judgement) -> list[PictureFile]:
-    """Return the pictures of a run in the order in which its page has them."""
+    """Return the pictures of a run in the order of its page."""
     view = View(run, judgement)
     under = [
         "labctl",
@@ -82,10 +82,10 @@ def picture_files(run: LoadedRun, judgement: Judgement) -> list[PictureFile]:
 def write_pictures(
     run: LoadedRun, judgement: Judgement, folder: Path
 ) -> tuple[list[Path], str | None]:
-    """Write the pictures into `folder`, which is made if need be, as SVG and as PNG.
+    """Write the pictures as SVG and PNG into `folder`, which is created if missing.
 
-    Returns the files, and why there are no PNGs (None where there are). Raises UsageError for a
-    folder that can't be made or written to.
+    Returns the files, and the reason if there are no PNGs, else None. Raises UsageError if the
+    folder can't be created or written to.
     """
     check_folder(folder)
     if folder.exists() and not folder.is_dir():
@@ -255,8 +255,8 @@ class _Sheet:
 
 
 def _unstretch(part: etree._Element, width: float) -> None:
-    """Draw what is stretched inside a picture of this many pixels at its place: not every program
-    keeps strokes as they are where it stretches."""
+    """Draw the stretched part of a picture at its size in pixels: some programs stretch strokes
+    too."""
     for inner in part.findall(f"{{{_SVG}}}svg"):
         own = width * float((inner.get("width") or "100%").rstrip("%")) / 100
         if inner.attrib.pop("viewBox", None) is None:
@@ -268,7 +268,7 @@ def _unstretch(part: etree._Element, width: float) -> None:
 
 
 def _wider(path: str, factor: float) -> str:
-    """Return a path with its x multiplied, of the commands that pictures have."""
+    """Return a path with its x coordinates multiplied. Supports the commands that pictures use."""
     out = []
     for command, numbers in _COMMANDS.findall(path):
         values = [float(value) for value in _NUMBERS.findall(numbers)]
@@ -302,5 +302,5 @@ def _style() -> str:
         "fill: var(--soft); }"
     )
     rules = re.sub(r"var\((--[\w-]+)\)", lambda name: light[name[1]], rules)
-    # No generic name of an interface's font: a drawing program knows none.
+    # Drawing programs do not know CSS's generic names of interface fonts.
     return rules.replace("system-ui, sans-serif", "'DejaVu Sans', Arial, Helvetica, sans-serif")

@@ -1,7 +1,6 @@
-"""List the pictures of a workload and condition, a row each, in the order in which the page has
-them.
+"""List the pictures of a workload and condition, a row each, in the order of the page.
 
-The page loops over the rows; docs/report.md says by them how each is read.
+The page loops over the rows; docs/report.md gets its explanation of each picture from them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from labctl.store.trial import TrialStatus
 # its interval.
 #
 # A bin's interval is Student's t over the blocks' values of that bin, 95 %, each for itself: a
-# band says how sure the mean of a moment is, not between which lines a whole trial stays.
+# band shows the uncertainty of the mean at each moment, and does not bound whole trials.
 
 
 HEIGHT = 130
@@ -41,7 +40,7 @@ _GAP = 17 / HEIGHT
 _MOST_POINTS = 60
 _FEW_POINTS = 18
 _FEW_PLACES = 8
-"""Points of a line, in a page of so many places and of more."""
+"""Points of a line, by the number of places on the page."""
 _CONFIDENCE = 0.95
 _RAW = f"files/{FILE}"
 _METRIC = "stream_bitrate"
@@ -50,8 +49,8 @@ _KINDS = ("stream", "competitor")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Hold the mean over `blocks` blocks of one bin, in bit/s, and half its interval's width; None
-    of a single block."""
+    """Hold the mean over `blocks` blocks of one bin, in bit/s, and half its interval's width, which
+    is None for a single block."""
 
     mean: float
     half: float | None
@@ -94,8 +93,8 @@ class Bitrates:
 
 
 def bitrates(view: View, place: Scenario, shown: Collection[str]) -> Bitrates | None:
-    """Return the picture of a place; None where nothing was streamed, or where no record can be
-    read: an archive's are not."""
+    """Return the picture of a place; None if nothing was streamed or no record can be read, as in
+    an archive."""
     if not any(level.metric == _METRIC for level in view.levels(place)):
         return None
     by_arm = {arm: found for arm in view.tunings if (found := _records(view, place, arm))}
@@ -155,7 +154,7 @@ def _records(view: View, place: Scenario, arm: str) -> list[StreamRecord]:
         try:
             found[record.block] = read_stream(trial.folder.read_text(_RAW), _RAW)
         except BrokenError:
-            continue  # the trial itself says so
+            continue  # the trial's own record has the problem
     length = max((len(one.stream_bit) for one in found.values()), default=0)
     return [one for one in found.values() if len(one.stream_bit) == length]
 
@@ -208,14 +207,14 @@ def _cell(moment: Moment) -> str:
     )
 
 
-# Stack what adds up to a whole, per arm: the host's CPU time by thread, VM exits by reason.
+# Stack parts of a whole, per arm: the host's CPU time by thread, VM exits by reason.
 
 
 _MOST_PARTS = 6
 """Parts with a colour of their own; more are joined as "other"."""
 _LETTER, _LETTERS_AROUND = 2.5, 1
-"""Percent of the width of a narrow screen that a letter of a part's name takes, and the letters'
-room around it."""
+"""Percent of a narrow screen's width for a letter of a part's name, and for the space around the
+name."""
 
 _EXITS = (("exits", "VM exits"), ("exit_time", "Time in VM exits"))
 """Metrics by reason, and their words."""
@@ -245,8 +244,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Draw a stack per arm. `rows` are the table behind the picture, with all arms; `parts` the
-    legend, `colours` theirs; `name`: what it is of, in a word; `key`: its own among a place's."""
+    """Draw a stack per arm. `rows` are the table behind the picture, with all arms. `parts` is the
+    legend, with `colours`. `name`: the whole, in a word. `key`: unique in the place."""
 
     key: str
     caption: str
@@ -260,7 +259,7 @@ class Stack:
 
 
 def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | None:
-    """Return CPU seconds per second of the host, by thread; None where none was measured."""
+    """Return CPU seconds per second of the host, by thread; None if none was measured."""
     title = f"{place.title}: host CPU by thread"
     stack = _stack(view, place, title, _thread, _THREADS, shown, "Host CPU")
     if stack is None:
@@ -270,9 +269,9 @@ def host_cpu(view: View, place: Scenario, shown: Collection[str]) -> Stack | Non
 
 
 def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, ...]:
-    """Return VM exits by reason, their number and their time, each per operation where that was
-    measured, else per second; () without a breakdown. A run with more arms than fit a picture has
-    only the number."""
+    """Return VM exits by reason, their number and their time, each per operation if that was
+    measured, else per second; () without a breakdown. If the run has more arms than fit a picture,
+    only the number is drawn."""
     room = len(_EXITS) if len(shown) >= len(view.tunings) else 1
     told = [(_told_by_reason(view, place, base), base, what) for base, what in _EXITS[:room]]
     # One colour for a reason in both pictures: its rank by the larger of its two shares.
@@ -300,9 +299,7 @@ def exits(view: View, place: Scenario, shown: Collection[str]) -> tuple[Stack, .
 
 
 def _told_by_reason(view: View, place: Scenario, base: str) -> str:
-    """Return `base` per operation where that is known by reason, else `base`, which is per
-    second.
-    """
+    """Return `base` per operation if that is known by reason, else `base`, which is per second."""
     per_operation = f"{base}_per_op"
     known = (_reason(per_operation, level) for level in view.levels(place))
     return per_operation if any(known) else base
@@ -387,7 +384,7 @@ def _by_arm(
 
 
 def _sizes(by_arm: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return each part's, of all arms together."""
+    """Return each part's sum over all arms."""
     sizes: dict[str, float] = {}
     for found in by_arm.values():
         for part, value in found.items():
@@ -421,8 +418,8 @@ def _bar(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """Hold what a picture is drawn from. `shown`: the arms that there is room for; `invalid`: the
-    attempts that were thrown out, of the whole run."""
+    """Hold the input of a picture. `shown`: the arms that have room; `invalid`: the discarded
+    attempts of the whole run."""
 
     view: View
     place: Scenario
@@ -432,11 +429,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Describe a picture. `shows`: how it is read. `draw` gives the values of each plot, () where
-    there is nothing to draw; then `why_none` says why, or "" where the page leaves it out.
-    `template`: templates/report/pictures/TEMPLATE.html.j2, which draws the plots. `is_titled`:
-    whether the title stands above them, or each has a heading of its own. `leads`: whether it
-    stands above what is said in words, and shows all arms."""
+    """Describe a picture.
+
+    `shows`: how to read it. `draw` returns the values of each plot, () if there is nothing to draw;
+    then `why_none` returns the reason, or "" and the page leaves the picture out. `template`:
+    templates/report/pictures/TEMPLATE.html.j2, which draws the plots. `is_titled`: whether the
+    title stands above them; else each plot has a heading. `leads`: whether the picture stands above
+    the text, and shows all arms.
+    """
 
     title: str
     shows: str
@@ -449,7 +449,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """Hold a picture as the template takes it; `why_none` where it has no plots."""
+    """Hold a picture's values for the template; `why_none` if it has no plots."""
 
     name: str
     heading: str
@@ -459,12 +459,12 @@ class Drawing:
 
     @property
     def anchor(self) -> str:
-        """Return what identifies the picture in its section."""
+        """Return the picture's identifier in its section."""
         return self.name.casefold().replace(",", "").replace(" ", "-")
 
 
 def drawings(sight: Sight, *, leads: bool) -> Iterator[Drawing]:
-    """Yield the pictures that there is something to say with."""
+    """Yield the pictures that have plots or a reason for having none."""
     for picture in PICTURES:
         if picture.leads is leads:
             plots = picture.draw(sight)

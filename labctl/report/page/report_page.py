@@ -45,7 +45,7 @@ from labctl.store.records.run_record import PinData, PinGroup, RecordedPins, Run
 from labctl.store.run_folder import PAGE, LoadedRun
 from labctl.store.samples import labels_of
 
-# Show on the page what factors did: tables of effects, and pictures of two factors.
+# Show the effects of factors on the page: tables, and pictures of two factors.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class FactorPart:
 
 
 def factor_part(view: View) -> FactorPart | None:
-    """Return the part for the page; None of a run without factors."""
+    """Return the part for the page; None for a run without factors."""
     analysis = view.judgement.factors
     if analysis is None:
         return None
@@ -165,7 +165,7 @@ class DrawnGroup:
 
 @dataclass(frozen=True, slots=True)
 class PinMap:
-    """Show the pin plan. `rows` are the table behind the picture: CPU, core, threads."""
+    """Show the pin plan. `rows`: the table behind the picture, with CPU, core and threads."""
 
     strategy: str
     groups: tuple[DrawnGroup, ...]
@@ -207,7 +207,7 @@ def _group(group: PinGroup) -> DrawnGroup:
 
 
 def _flat(data: PinData) -> Iterator[DrawnGroup]:
-    """Yield CPUs alone, of a plan whose cores were not recorded."""
+    """Yield CPUs without cores, for a plan whose cores were not recorded."""
     roles: dict[int, list[str]] = {}
     for number, cpu in data.vcpus.items():
         roles.setdefault(cpu, []).append(f"vCPU {number}")
@@ -271,8 +271,8 @@ _MOST_PANELS = 192
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Hold what fits into a page: arms in each picture (the tables have all), and, as one of
-    DETAIL, how the metrics begin that the tables of all numbers have."""
+    """Hold the limits of a page: arms in each picture (the tables have all), and, as one of DETAIL,
+    the prefixes of the metrics in the tables of all numbers."""
 
     arms: int
     detail: tuple[str, ...]
@@ -283,7 +283,7 @@ class Room:
 
 
 def room_for(view: View) -> Room:
-    """Return as much as keeps the page below 2 MB."""
+    """Return limits that keep the page below 2 MB."""
     levels = view.judgement.levels
     fitting = (
         detail
@@ -314,7 +314,7 @@ class ShownChange:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Show one metric of one arm: its typical value and its changes, "" where there are none."""
+    """Show one metric of one arm: its typical value and its changes, "" if it has none."""
 
     arm: str
     typical: str
@@ -332,7 +332,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class SideCosts:
-    """Hold what a tuning did to each party of the header; None where it isn't known."""
+    """Hold a tuning's effect on each party of the header; None if it is unknown."""
 
     tuning: str
     prices: tuple[SideCost | None, ...]
@@ -340,8 +340,7 @@ class SideCosts:
 
 @dataclass(frozen=True, slots=True)
 class Buys:
-    """Say where the variance comes from, as (level, standard deviation), and what would lower
-    it."""
+    """Hold the components of the variance as (level, standard deviation), and how to lower it."""
 
     sentence: str
     levels: tuple[tuple[str, str], ...]
@@ -356,7 +355,7 @@ class Section:
     """Factors and levels of a cell, "" of any other workload."""
     direction: str
     leading: tuple[Drawing, ...]
-    """Pictures above what is said in words; `pictures` are those below."""
+    """Pictures above the text; `pictures` are those below it."""
     pictured: tuple[ShownChange, ...]
     sentences: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -366,12 +365,12 @@ class Section:
     pictures: tuple[Drawing, ...]
     predicted: Predictions
     drawn: int
-    """Arms in its pictures, where there isn't room for all of them; else 0."""
+    """Number of arms in its pictures if not all have room, else 0."""
     metrics: tuple[Metric, ...]
 
 
 def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Room) -> Section:
-    """Return everything about one scenario, as far as there is room."""
+    """Return everything about one scenario that has room."""
     shown = view.spotlight(place, room.arms)
     sight = Sight(view=view, place=place, shown=shown, invalid=invalid)
     said = [*sentences.calibrated(view, place), *sentences.inconclusive(view, place)]
@@ -393,7 +392,7 @@ def section(view: View, place: Scenario, number: int, invalid: Invalid, room: Ro
         diagnostics=tuple(
             one
             for one in view.diagnostics(place)
-            # A grave one stands above, among what could change the answer.
+            # A grave warning stands at the top of the page, among the caveats.
             if not any(one.sentence in warning for warning in view.judgement.warnings)
         ),
         buys=tuple(
@@ -471,16 +470,16 @@ def _number(view: View, level: Level, changes: Sequence[Comparison]) -> Number:
     )
 
 
-# All that the template may ask for: a key that an old or broken run lacks is None there.
+# Give the template all keys that it reads: one that an old or broken run lacks is None.
 
 _OPEN_WARNINGS = 4
-"""The gravest come first; the others are folded, so that they don't hide the verdicts."""
+"""Warnings that are not folded, the gravest first: more would hide the verdicts."""
 _MOST_ARMS = 12
 """Rows of an arm table that are not folded."""
 _MOST_TABLES = 4
-"""Arm tables on the first screens; the sections have the numbers of the others."""
+"""Limit on arm tables on the first screens; the sections have the numbers of the others."""
 _COLUMNS = 4
-"""Places that stand side by side: what fits on paper."""
+"""Places side by side: as many as fit on paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -574,9 +573,9 @@ def _is_judged(view: View, table: ArmTable) -> bool:
 def write_page(
     run: LoadedRun, judgement: Judgement, folder: Path, target: Path | None = None
 ) -> Path:
-    """Write the page to `target`, by default into the run's folder; returns where it lies.
+    """Write the page to `target`, by default into the run's folder; returns its path.
 
-    Raises UsageError when there is no folder to write it to.
+    Raises UsageError if the folder does not exist.
     """
     if target is None:
         target = folder / PAGE
@@ -595,7 +594,7 @@ def _contents(
     *,
     has_invalid: bool,
 ) -> list[tuple[str, str]]:
-    """Return the page's parts that it has, as (anchor, title)."""
+    """Return the parts of this page, as (anchor, title)."""
     judgement = view.judgement
     parts: list[tuple[str, str, object]] = [
         ("verdicts", "Verdicts", sections and view.candidates),

@@ -1,4 +1,4 @@
-"""Draw the heatmaps that a study asks for: a metric over two factors, a panel for each arm at each
+"""Draw the heatmaps that a study requests: a metric over two factors, a panel for each arm at each
 combination of the other factors' levels.
 """
 
@@ -19,7 +19,7 @@ _MOST_PANELS = 24
 _ROW = 40
 _HEAD = 22
 _BASELINE = 24
-"""Height of a row, of the columns' names, and where a row's name stands in it."""
+"""Height of a row and of the columns' names, and place of a row's name in its row."""
 _FULL = 0.5
 """Opacity of the largest value."""
 
@@ -28,8 +28,8 @@ _At = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyHeatmap:
-    """Draw one of them. `header` and `rows` are the table of all panels' numbers: arm and the other
-    factors, the two levels, the value and of how many blocks it is."""
+    """Draw one heatmap. `header` and `rows` are the table of all panels' numbers: arm and the other
+    factors, the two levels, the value and its number of blocks."""
 
     anchor: str
     title: str
@@ -40,7 +40,7 @@ class StudyHeatmap:
 
 
 def study_heatmaps(view: View) -> Iterator[StudyHeatmap]:
-    """Yield the pictures that the plan has and that there are values for."""
+    """Yield the pictures of the plan that have values."""
     for number, one in enumerate(view.run.plan.heatmaps, start=1):
         panels = _panels(view, one)
         values = [level.typical for cells in panels.values() for level in cells.values()]
@@ -67,7 +67,7 @@ def study_heatmaps(view: View) -> Iterator[StudyHeatmap]:
 
 
 def _panels(view: View, one: PlannedHeatmap) -> dict[str, dict[_At, Level]]:
-    """Return by panel the metric's levels at each column and row, in the plan's order."""
+    """Return the metric's levels at each column and row by panel, in the plan's order."""
     factorial = view.run.plan.factorial
     if factorial is None:
         return {}
@@ -95,7 +95,7 @@ def _arm(panel: str) -> str:
 def _levels(
     view: View, one: PlannedHeatmap, cells: Mapping[_At, Level]
 ) -> tuple[list[str], list[str]]:
-    """Return the columns and the rows that a panel has, in the plan's order."""
+    """Return a panel's columns and rows, in the plan's order."""
     factorial = view.run.plan.factorial
     assert factorial is not None  # else there are no cells
     columns, rows = (

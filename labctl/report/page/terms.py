@@ -1,4 +1,4 @@
-"""Mark the words of a page that the glossary explains, where a reader meets them."""
+"""Mark the first use of words that the glossary explains."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ IN_SENTENCES = (
     "VM exit",
     "work per host CPU-second",
 )
-"""Words that are marked wherever a sentence has them. Others, such as "open" and "run", mean what
-they mean everywhere as often as not: templates mark those one by one."""
+"""Words that are marked in any sentence. Other words, such as "open" and "run", often have their
+everyday meaning: templates mark those one by one."""
 
 _OTHER_FORMS = {"open-loop": "open loop", "closed-loop": "closed loop"}
-"""Words of sentences that the glossary has in another form."""
+"""Forms of words in sentences that differ from the glossary's."""
 
 
 class Terms:
-    """Mark words, each once in a part of the page; keeps what was marked for the page's own
-    glossary. A template fills in from the top, so that the first use is the one that is marked."""
+    """Mark words, each once in a part of the page, and remember them for the page's own glossary.
+    A template fills in from the top, so the first use is marked."""
 
     def __init__(self) -> None:
         self._glossary = glossary()
@@ -78,20 +78,20 @@ class Terms:
         self._used: dict[str, Term] = {}
 
     def begin(self) -> str:
-        """Begin a part of the page, in which words are marked again; returns nothing to show."""
+        """Begin a part of the page, in which words are marked again; returns an empty text."""
         self._here = set()
         return ""
 
     def term(self, text: str, name: str = "") -> Markup:
-        """Return the text, marked as the term `name` (default: the text's own), whether it was
-        before or not. Raises KeyError of one that the glossary hasn't."""
+        """Return the text, marked as the term `name` (default: the text itself), even if it was
+        marked before. Raises KeyError for a term that the glossary lacks."""
         found = self._glossary.find(name or text)
         if not found:
             raise KeyError(name or text)
         return self._marked(printable(text), found)
 
     def explained(self, text: str) -> Markup:
-        """Return a sentence with its words marked that weren't before in this part."""
+        """Return a sentence with those words marked that were not marked before in this part."""
         text = printable(text)
         parts: list[Markup] = []
         done = 0
@@ -105,7 +105,7 @@ class Terms:
 
     @property
     def used(self) -> list[Term]:
-        """Return the terms that were marked, and those that their entries send to, in the
+        """Return the terms that were marked, and those that their entries refer to, in the
         glossary's order."""
         names = {*self._used}
         for term in self._used.values():
@@ -113,7 +113,7 @@ class Terms:
         return [term for name, term in self._glossary.items() if name in names]
 
     def entry(self, term: Term) -> Markup:
-        """Return an entry's text, with links to the entries that it sends to."""
+        """Return an entry's text, with links to the entries that it refers to."""
         known = {found.name for found in self.used}
         return _as_html(term.text, self._glossary, known)
 
@@ -129,7 +129,7 @@ class Terms:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Return what finds a word of a sentence, the longest first; none inside of a longer name."""
+    """Return a pattern of the words, the longest first, that does not match in longer names."""
     words = sorted({*IN_SENTENCES, *_OTHER_FORMS}, key=len, reverse=True)
     choice = "|".join(re.escape(word).replace(r"\ ", r"\s") for word in words)
     return re.compile(rf"(?<![\w+'{{=.-])(?:{choice})s?(?![\w+=}}-]|'(?!s\b))", re.IGNORECASE)

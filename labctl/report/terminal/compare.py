@@ -19,14 +19,14 @@ from labctl.report.parts import bare_table, marked, small, text
 SCHEMA = 1
 
 _MOST_WORDS = 60
-"""Limit on a fact's words in a table: CPU flags are hundreds."""
+"""Limit on a fact's words in a table: a CPU has hundreds of flags."""
 
 
 def comparison_table(
     found: RunComparison, prices: Prices | None = None, priced: Sequence[PerPrice] = ()
 ) -> RenderableType:
-    """Return lines of 80 columns: facts, what isn't compared, then the numbers, and performance per
-    price where prices were given."""
+    """Return lines of 80 columns: facts, exclusions, numbers, and performance per price if prices
+    were given."""
     parts: list[RenderableType] = [text(f"A: {found.a}\nB: {found.b}\n")]
     parts += marked("Not comparable", (f"{reason}." for reason in found.refusals))
     parts.append(_facts(found))
@@ -59,7 +59,7 @@ def _facts(found: RunComparison) -> RenderableType:
 
 
 def differing_words(a: str | None, b: str | None) -> tuple[str, str]:
-    """Return both values as a table shows them; of long lists of words only those that one side
+    """Return both values for a table; long lists of words are reduced to those that one side
     lacks."""
     if a is None or b is None or max(len(a), len(b)) <= _MOST_WORDS:
         return a or "not recorded", b or "not recorded"

@@ -1,4 +1,4 @@
-"""Show in a terminal what a density run found."""
+"""Show a density run's results in a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labctl.store.density_record import DensityRecord
 
 
 def density_report(record: DensityRecord, name: str, found: Density) -> Group:
-    """Return all that a terminal shows."""
+    """Return the whole report for a terminal."""
     parts: list[RenderableType] = [text(head_words(record, name)), text("")]
     numbers = bare_table("", "tuning", "guests", "CI of the median", "by block")
     for one in found.fitting:

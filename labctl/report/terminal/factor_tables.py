@@ -1,4 +1,4 @@
-"""Show factors in a terminal: those of a plan, and what they did."""
+"""Show factors in a terminal: those of a plan, and their effects."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from labctl.report.parts import bare_table, small, text
 from labctl.store.records.plan_record import PlanRecord
 
 _MOST_ROWS = 24
-"""Contrasts that the short report has a row for each; of more only those that are real."""
+"""Most contrasts for which the short report has a row each; of more, it shows only real ones."""
 
 
 def factor_table(plan: PlanRecord) -> list[RenderableType]:
-    """Return a plan's factors with their levels, how many cells they make and which of them take
-    a boot; [] without factors."""
+    """Return a plan's factors with their levels, the number of cells, and the factors that need a
+    boot; [] without factors."""
     factorial = plan.factorial
     if factorial is None:
         return []
@@ -56,7 +56,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def factors_short(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
-    """Yield a table of effects for each workload, of many only those that are real."""
+    """Yield a table of effects for each workload; of many effects only the real ones."""
     if analysis is None or not analysis.contrasts:
         return
     crowded = len(analysis.contrasts) > _MOST_ROWS
@@ -68,7 +68,7 @@ def factors_short(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
 
 
 def factors_full(analysis: FactorAnalysis | None) -> Iterator[RenderableType]:
-    """Yield tables of all effects of factors, and how they are read."""
+    """Yield tables of all effects of factors, and how to read them."""
     if analysis is None or not analysis.contrasts:
         return
     yield from _effects(analysis.contrasts)

@@ -55,7 +55,7 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
 
 
 def answer_lines(answer: GroupAnswer, many_accelerators: bool) -> Iterator[RenderableType]:
-    """Yield whether a group may take a tuning, and the ground of it."""
+    """Yield whether a group may take a tuning, and the reason."""
     said = answer_lead(answer, many_accelerators=many_accelerators)
     lead = f"{SYMBOLS[answer.code]} {said}"
     yield text(lead, style=_STYLES[answer.code])

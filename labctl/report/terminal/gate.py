@@ -1,4 +1,4 @@
-"""Show what a gate found: as a table, as Markdown for a merge request, as JSON, as JUnit's XML."""
+"""Show a gate's results as a table, Markdown for a merge request, JSON or JUnit XML."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTED_AS = {
 
 
 def gate_table(result: GateResult) -> RenderableType:
-    """Return lines of 80 columns. A rule for many cells has a row for each."""
+    """Return lines of 80 columns. A rule for several cells has a row for each."""
     table = bare_table(f"Gate of {result.run}")
     table.add_column("rule", max_width=26, overflow="fold")
     table.add_column("where", max_width=22, overflow="fold")
@@ -60,7 +60,7 @@ def where(finding: Finding) -> str:
 
 
 def found(finding: Finding) -> str:
-    """Return the estimate with its interval; "" where there is none."""
+    """Return the estimate with its interval; "" without one."""
     if finding.estimate is None or finding.unit is None:
         return ""
     unit, low, high = finding.unit, finding.low, finding.high
@@ -72,8 +72,8 @@ def found(finding: Finding) -> str:
 
 
 def outcome(finding: Finding) -> str:
-    """Return the outcome, and why where there is more to say; of an undecided one what the policy
-    makes of it."""
+    """Return the outcome with its reason, if it has one; for an undecided check also whether the
+    policy counts it as kept or violated."""
     if finding.outcome is not Outcome.UNDECIDED:
         return f"{finding.outcome}: {finding.why}" if finding.why else str(finding.outcome)
     return f"undecided, {_COUNTED_AS[finding.counts_as]}: {finding.why}"
@@ -114,8 +114,8 @@ def gate_markdown(result: GateResult) -> str:
 
 
 def _cell(value: str) -> str:
-    """Return text that Markdown takes for nothing else: names come from files of others. A
-    backslash keeps no forge from calling people or linking, a joiner of no width within does."""
+    """Return text that Markdown shows as it is: names come from files of others. A backslash does
+    not stop forges from notifying people or linking; a zero-width joiner inside does."""
     plain = printable(value).replace("\n", " ").replace("\t", " ")
     plain = re.sub(r"@(?=\w)|:(?=//)|\bwww(?=\.)", lambda found: f"{found[0]}{_JOINER}", plain)
     return re.sub(r"[\\|`*_\[\]<>&~#!$]", r"\\\g<0>", plain)
@@ -165,11 +165,11 @@ def _kind(finding: Finding) -> str:
 
 
 def gate_junit(result: GateResult) -> bytes:
-    """Return the format that continuous integration reads: a test case for each check. What is
-    undecided is skipped, unless it counts as violated or as kept.
+    """Return the format for continuous integration: a test case for each check. An undecided check
+    is skipped, unless it counts as violated or as kept.
 
-    There is no one schema. This keeps Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
-    (surefire-test-report-3.0.xsd), which asks for all counts, for `time` and a failure's `type`.
+    Schemas differ. This output follows Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
+    (surefire-test-report-3.0.xsd), which requires all counts, `time` and a failure's `type`.
     """
     suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
     failures = skipped = 0

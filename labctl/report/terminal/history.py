@@ -1,4 +1,4 @@
-"""Show a metric over runs: a line of marks per series, where it changed, and what else did."""
+"""Show a metric over runs: a line of marks per series, its changes, and changed facts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labctl.report.terminal.compare import differing_words
 SCHEMA = 1
 
 WIDTH = 76
-"""Marks in a line; of more runs than that, neighbours share one."""
+"""Marks in a line; if there are more runs, neighbours share a mark."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 CHANGE = "▲"
@@ -48,7 +48,7 @@ def history_table(found: History) -> RenderableType:
 
 
 def nothing(found: History) -> str:
-    """Return why there is nothing to draw."""
+    """Return the reason why nothing is drawn."""
     if not found.runs:
         return "There are no runs."
     if not found.metrics:
@@ -88,7 +88,7 @@ def title(series: RunSeries) -> str:
 
 
 def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]:
-    """Return a bar per run, the lowest value the lowest bar; below them a mark at each new
+    """Return a bar per run, the lowest for the lowest value, and below them a mark at each new
     level."""
     per_bar = math.ceil(len(values) / WIDTH)
     groups = [values[start : start + per_bar] for start in range(0, len(values), per_bar)]
@@ -104,7 +104,7 @@ def _picture(values: Sequence[float], changes: Sequence[int]) -> tuple[str, str]
 
 
 def ends(series: RunSeries) -> str:
-    """Return where a series begins and ends, and how far it reaches, in words."""
+    """Return a series' first and last run and its range, in words."""
     first, last = series.points[0], series.points[-1]
     if first is last:
         return f"{value_words(series, first.value)}, one run ({day(first.at)})"
@@ -121,7 +121,7 @@ def value_words(series: RunSeries, value: float) -> str:
 
 
 def change_words(series: RunSeries, change: LevelChange) -> str:
-    """Return when a level changed, from what to what, and how sure that is."""
+    """Return the time of a change of level, both levels, and its certainty."""
     point = series.points[change.index]
     size = (
         ratio_text(change.after / change.before)

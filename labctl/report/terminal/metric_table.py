@@ -1,4 +1,4 @@
-"""Show chosen metrics of a run: what each arm's typical value is."""
+"""Show chosen metrics of a run: each arm's typical value."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Unavailable
 
 _MOST_COLUMNS = 4
-"""Metrics beside each other; more stand below each other, and the arms beside."""
+"""Most metrics that stand side by side; if there are more, they are rows and the arms columns."""
 
 _MOST_REASONS = 3
-"""Number of reasons that are told of a metric that some arms lack."""
+"""Limit on reasons shown for a metric that some arms lack."""
 
 
 def print_metrics(
@@ -38,8 +38,8 @@ def print_metrics(
 ) -> None:
     """Print for each workload and condition a table of arms and `metrics`.
 
-    A metric's labels may be left out, and stand in any order. `workloads`: only these; all if
-    empty. Raises UsageError, with the nearest name, for one that the run has nothing of.
+    A metric's labels may be left out, and may be in any order. `workloads`: only these; all if
+    empty. Raises UsageError with the nearest name if the run lacks a metric.
     """
     reasons = _reasons(run)
     known = dict.fromkeys([*(level.metric for level in judgement.levels), *reasons])
@@ -64,7 +64,7 @@ def print_metrics(
 
 
 def _found(asked: str, known: Iterable[str]) -> list[str]:
-    """Return the metrics that `asked` names. Raises UsageError where there is none."""
+    """Return the metrics that `asked` names. Raises UsageError if the run has none of them."""
     base, labels = _parts(asked)
     found = [
         key
@@ -87,7 +87,7 @@ def _parts(key: str) -> tuple[str, frozenset[str]]:
 
 
 def _reasons(run: LoadedRun) -> Mapping[str, Mapping[str, None]]:
-    """Return by metric why trials lack it, each reason once."""
+    """Return by metric the reasons why trials lack it, each once."""
     found: dict[str, dict[str, None]] = {}
     for trial in run.trials:
         for reading in trial.readings:

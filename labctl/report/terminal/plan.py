@@ -1,4 +1,4 @@
-"""Show a plan before anything runs: what would be measured, how often, and what this host skips."""
+"""Show a plan before anything runs: trials, duration, and the parts that this host skips."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def plan_table(
     expected: ExpectedTime,
     own: DomainUsed | None = None,
 ) -> RenderableType:
-    """Return a plan, how long it takes and what it will be able to exclude, in 80 columns. `own`:
-    the administrator's VM that guests copy."""
+    """Return a plan, its duration and the effects that it can exclude, in 80 columns. `own`: the
+    administrator's VM that guests copy."""
     quick = ", quick" if plan.quick else ""
     most = "at most " if plan.stopping else ""
     head = [
@@ -69,7 +69,7 @@ def _guest(plan: PlanRecord, own: DomainUsed | None) -> str:
 
 
 def _takes(plan: PlanRecord, expected: ExpectedTime) -> str:
-    """Return how long the run takes, in sentences."""
+    """Return the run's duration, in sentences."""
     whose = (
         "run " + expected.paced_by if expected.paced_by else "the recorded example on another host"
     )
@@ -185,8 +185,8 @@ _NO_RECOMMENDATION = (
 
 
 def _earlier(places: Sequence[Foreseen]) -> list[str]:
-    """Return the widest spread that an earlier run had in a condition, and what the plan would
-    exclude there."""
+    """Return the widest spread of an earlier run in a condition, and the effects that the plan
+    would exclude there."""
     known = [(item.condition, item.earlier) for item in places if item.earlier]
     if not known:
         return ["", ""]
@@ -199,6 +199,5 @@ def _spread(deviation: float) -> str:
 
 
 def foreseen_json(item: Foreseen) -> dict[str, object]:
-    """Return what is foreseen of a place, as plain JSON values; docs/report-schema.md has its
-    keys."""
+    """Return the forecast for a place as plain JSON values; docs/report-schema.md has the keys."""
     return asdict(item)

@@ -1,4 +1,4 @@
-"""Show a run's answer on one screen: what to do, the verdicts, what could change them."""
+"""Show a run's answer on one screen: recommendation, verdicts and caveats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labctl.report.terminal.tables import answer_head, answer_reasons, short_hea
 from labctl.store.run_folder import LoadedRun
 
 _MOST_ROWS = 24
-"""Verdicts that have a row each; of more, those that show no effect share a line."""
+"""Most verdicts that have a row each; of more, those that show no effect share a line."""
 _MOST_TABLES = 4
 """Workloads and conditions that have a table of arms."""
 _MOST_WARNINGS = 2
@@ -33,17 +33,17 @@ _STYLES = {"better": "green", "worse": "red"}
 def print_short(
     console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
 ) -> None:
-    """Print the answer; `html` is where the page lies, if there is one."""
+    """Print the answer; `html` is the path of the page, if there is one."""
     console.print(short(run, judgement))
-    # In one piece: they are there to be copied.
+    # Do not wrap them: users copy them.
     console.print(text(f"\nFull report: labctl report {run.name} --full"), soft_wrap=True)
     if html is not None:
         console.print(text(f"HTML report: {html}"), soft_wrap=True)
 
 
 def short(run: LoadedRun, judgement: Judgement) -> RenderableType:
-    """Return the answer, a table of arms for each workload, the reasons and what could change them
-    as something that rich can print."""
+    """Return the answer, a table of arms for each workload, reasons and caveats, for rich to
+    print."""
     view = View(run, judgement)
     problems = [*judgement.warnings, *view.other_problems]
     parts: list[RenderableType] = [short_head(view), text(f"{host_line(view)}\n", style="dim")]
@@ -61,12 +61,12 @@ def short(run: LoadedRun, judgement: Judgement) -> RenderableType:
 
 
 def _brief(warning: str) -> str:
-    """Return a warning without the numbers that those of several workloads end with."""
+    """Return a warning without the numbers at its end, which differ between workloads."""
     return warning.partition(" Found: ")[0]
 
 
 def _tables(view: View) -> Iterator[RenderableType]:
-    """Yield a table for each place in which tunings were judged, then how they are read."""
+    """Yield a table for each place in which tunings were judged, then how to read them."""
     found = [table for table in arm_tables(view) if _judged(view, table)]
     crowded = sum(len(table.arms) for table in found) > _MOST_ROWS
     for table in found[:_MOST_TABLES]:

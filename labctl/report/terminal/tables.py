@@ -29,21 +29,19 @@ from labctl.report.terminal.factor_tables import factors_full
 from labctl.store.run_folder import LoadedRun
 from labctl.trace import files
 
-# Show a run's answer in a terminal: what to do, why, how sure it is, and what to type next.
+# Show a run's answer in a terminal: recommendation, reasons, confidence, next command.
 
 
 _LABEL = 10
 
 
 def answer_lines(record: AnswerRecord) -> RenderableType:
-    """Return the status of a run that isn't finished, the answer with its grounds, and the next
-    step."""
+    """Return the status of an unfinished run, the answer with its reasons, and the next step."""
     return Group(answer_head(record), answer_reasons(record))
 
 
 def answer_head(record: AnswerRecord) -> RenderableType:
-    """Return the status of a run that isn't finished, the answer's first sentence, and what it
-    costs."""
+    """Return the status of an unfinished run, the answer's first sentence, and its cost."""
     parts = [text(line, style="bold") for line in (record.status, record.lead) if line]
     rows = _rows()
     for label, words in record.conditions:
@@ -52,7 +50,7 @@ def answer_head(record: AnswerRecord) -> RenderableType:
 
 
 def answer_reasons(record: AnswerRecord) -> RenderableType:
-    """Return why the answer is what it is, how sure it is, and the next step."""
+    """Return the answer's reasons, its confidence, and the next step."""
     rows = _rows()
     for label, words in record.reasons:
         rows.add_row(text(label, style="dim"), text(words))
@@ -73,7 +71,7 @@ def _next(record: AnswerRecord) -> Iterator[tuple[str, Text]]:
         yield "" if number else "next", text(step_text(step), style="" if number else "bold")
 
 
-# Head a run's report in a terminal: what ran, how much of it, and how it ended.
+# Head a run's report in a terminal: the run, its size and its state.
 
 
 def short_head(view: View) -> Text:
@@ -108,11 +106,11 @@ def head(view: View) -> Text:
     return text("\n".join(lines) + "\n")
 
 
-# Show what became of a run's trials: invalid attempts, what was skipped, and time lines.
+# Show invalid attempts of a run, skipped parts, and the command for time lines.
 
 
 def left_behind(run: LoadedRun, attempts: Attempts) -> list[RenderableType]:
-    """Return a table of invalid attempts and one of what was skipped, where there are any."""
+    """Return a table of invalid attempts and one of skipped parts, if there are any."""
     return [*_invalid(attempts), *_skipped(skipped(run.plan, run.run))]
 
 
@@ -124,7 +122,7 @@ def time_lines(run: LoadedRun) -> list[RenderableType]:
 
 
 def _invalid(attempts: Attempts) -> list[RenderableType]:
-    """Return how many attempts each arm lost, and why; [] when none did."""
+    """Return the number of attempts that each arm lost, with the reasons; [] if none did."""
     if not any(arm.invalid for arm in attempts.arms):
         return []
     table = bare_table("Invalid attempts by arm")
@@ -138,13 +136,13 @@ def _invalid(attempts: Attempts) -> list[RenderableType]:
 
 
 def _skipped(left_out: Mapping[str, str]) -> list[RenderableType]:
-    """Return what this host can't have; [] when it can have all of the study."""
+    """Return the parts of the study that this host does not support; [] if it supports all."""
     return [Text(), skipped_table(left_out)] if left_out else []
 
 
 _VERDICT = "verdict"
 _WIDEST = 12
-"""Letters of an interval, or of a verdict's longest word, that fit into any table's column."""
+"""Letters of a column: enough for an interval, or for a verdict's longest word."""
 
 
 class _Footnotes:
@@ -164,15 +162,15 @@ class _Footnotes:
 def print_report(
     console: Console, run: LoadedRun, judgement: Judgement, *, html: Path | None = None
 ) -> None:
-    """Print the report; `html` is where the page lies, if there is one."""
+    """Print the report; `html` is the path of the page, if there is one."""
     console.print(report(run, judgement))
-    # In one piece: it is there to be copied.
+    # Do not wrap it: users copy it.
     where = "run with --html FILE." if html is None else str(html)
     console.print(text(f"\nHTML report: {where}"), soft_wrap=True)
 
 
 def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
-    """Return the report as something that rich can print."""
+    """Return the report for rich to print."""
     view = View(run, judgement)
     notes = _Footnotes()
     parts: list[RenderableType] = [head(view), answer_lines(judgement.decision), Text()]
@@ -192,8 +190,7 @@ def report(run: LoadedRun, judgement: Judgement) -> RenderableType:
 
 
 def _verdicts(view: View) -> list[RenderableType]:
-    """Return every judged tuning with its verdict and cost to others for it; [] when none was
-    judged."""
+    """Return every judged tuning with its verdict and its cost to others; [] if none was judged."""
     table = bare_table(f"Verdicts: change of the primary metric against {view.baseline}")
     table.add_column("tuning", min_width=9, max_width=16, overflow="fold")
     table.add_column("workload", min_width=9, max_width=17, overflow="fold")
@@ -307,7 +304,7 @@ def _changes(
 def _gap(
     view: View, tuning: str, against: str, place: Scenario, column: MetricColumn, notes: _Footnotes
 ) -> str:
-    """Return what stands where no comparison is: the control is only checked by the primary
+    """Return the text of a cell without a comparison: the control is only checked by the primary
     metric."""
     if tuning == view.control:
         return ""
@@ -320,12 +317,12 @@ def _change_cell(item: Comparison) -> Text:
 
 
 def _folded(interval: str) -> str:
-    """Return an interval that breaks between its ends, never inside a number."""
+    """Return an interval that wraps between its ends, never inside a number."""
     return interval if len(interval) <= _WIDEST else interval.replace(TO, f"{TO.rstrip()}\n", 1)
 
 
 def _side_costs(view: View, place: Scenario) -> list[RenderableType]:
-    """Return what each tuning does to guest, neighbour and host; [] when no one was measured."""
+    """Return each tuning's effect on guest, neighbour and host; [] if none was measured."""
     side_costs = {tuning: side_costs_of(view, tuning, place) for tuning in view.candidates}
     header = dict.fromkeys(price.who for prices in side_costs.values() for price in prices)
     if not header:
@@ -355,8 +352,7 @@ def _legend(view: View, place: Scenario) -> Iterable[str]:
 
 
 def _added(more: Added | None) -> list[RenderableType]:
-    """Return the estimates over all blocks of a run of which some are in no verdict; [] in most
-    runs."""
+    """Return the estimates over all blocks of a run if no verdict uses some of them; else []."""
     if more is None:
         return []
     table = _table(f"Over all {more.last} blocks ({more.label})", ["workload", "condition", "all"])
@@ -373,7 +369,7 @@ def _table(title: str, columns: list[str]) -> Table:
         if name == _VERDICT:
             table.add_column(name, no_wrap=True)
             continue
-        # The narrowest that "−31 to −14 %" needs; a line can't break at a hyphen.
+        # The least width for "−31 to −14 %", since a line cannot wrap at a hyphen.
         heading = text(name.replace("-loop ", " loop "))
         table.add_column(heading, min_width=9, max_width=14, overflow="fold")
     return table

@@ -17,14 +17,14 @@ from labctl.trace.threads import stored_threads
 from labctl.trace.timeline.lanes import Late, Suspect, Timeline
 from labctl.trace.tracedat import Guest, write_tracedat
 
-# Export what a time line amounts to, as JSON for other programs: `labctl timeline --json`.
+# Export a time line's results as JSON for other programs: `labctl timeline --json`.
 
 
 SCHEMA = 1
 
 
 def timeline_json(timeline: Timeline, about: About) -> dict[str, object]:
-    """Return seconds everywhere; `at_s` counts from the start of the measured window."""
+    """Return all times in seconds; `at_s` counts from the start of the measured window."""
 
     def seconds(at_ns: int) -> float:
         return (at_ns - timeline.start_ns) / 1e9
@@ -105,11 +105,12 @@ HOST, GUEST = "host.dat", "guest.dat"
 
 
 def write_trace_dat(trial: TrialFolder, folder: Path) -> list[str]:
-    """Write HOST and GUEST into `folder`, which is made if need be: all that was recorded, at times
-    of the host's CLOCK_MONOTONIC. Returns a sentence on each: that it was written, or why not.
+    """Write HOST and GUEST, the complete recordings, into `folder`, which is created if missing.
+    Times are of the host's CLOCK_MONOTONIC. Returns a sentence on each: that it was written, or why
+    it was not.
 
-    Raises BrokenError when a file of labctl's own isn't what was written, HostError when the
-    folder can't be written to.
+    Raises BrokenError if a file of labctl has changed since it was written, HostError if the folder
+    can't be written to.
     """
     try:
         folder.mkdir(exist_ok=True)
@@ -141,7 +142,7 @@ def _guest(trial: TrialFolder, target: Path, said: list[str]) -> int | None:
 
 
 def _tried(write: Callable[[], int], name: str, said: list[str]) -> int | None:
-    """Return none, and why, where the recording can't be read: what a guest wrote may be
+    """Return no events, and the reason, if the recording can't be read: a guest may have written
     anything."""
     try:
         return write()

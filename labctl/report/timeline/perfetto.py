@@ -18,7 +18,7 @@ from labctl.report.timeline.timeline_page import title_of
 from labctl.trace.timeline.lanes import Lane, Late, State, Suspect, Timeline
 
 _PACKETS = 10_000
-"""Held in memory at a time."""
+"""Most that is held in memory at a time."""
 _SEQUENCE = 1
 _STATES = tuple(State)
 
@@ -36,10 +36,10 @@ class Slice:
 
 
 def write_perfetto(timeline: Timeline, file: IO[bytes]) -> None:
-    """Write all spans and marks. Times are the host's CLOCK_MONOTONIC, as the trace's own clock.
+    """Write all spans and marks. Times are of the host's CLOCK_MONOTONIC, the trace's clock.
 
-    A track per vCPU (natively per CPU) holds its lanes, its late wake-ups and its suspects; lost
-    events have one for each side. The name of a guest's lane says how far off its times may be.
+    A track per vCPU (natively per CPU) holds its lanes, late wake-ups and suspects; each side has a
+    track for lost events. The name of a guest's lane has the error bound of its times.
     """
     error = timeline.clock_error_ns
     bound = "" if error is None else f", ± {words.nanoseconds(error)}"
@@ -102,7 +102,7 @@ def _apart(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 class _Writer:
-    """Packets, a batch at a time: messages of one kind that follow each other are one message."""
+    """Batch packets: consecutive messages of one kind form one message."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -110,7 +110,7 @@ class _Writer:
         self._tracks = 0
 
     def track(self, name: str, parent: int | None = None) -> int:
-        """Return its number. Tracks are shown in the order in which they are made."""
+        """Return the track's number. Perfetto shows tracks in the order of their creation."""
         self._tracks += 1
         packet = self._batch.packet.add(trusted_packet_sequence_id=_SEQUENCE)
         packet.track_descriptor.uuid = self._tracks

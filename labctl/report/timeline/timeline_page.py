@@ -22,15 +22,15 @@ from labctl.trace.timeline.lanes import Lane, State, Timeline
 
 
 MEASURED = len(State)
-"""A category beside the states: running the task whose wake-ups are measured."""
+"""Category besides the states: running the task whose wake-ups are measured."""
 CATEGORIES = MEASURED + 1
 
 _TIME_BYTES, _DETAIL_BYTES = 6, 3
-"""Nanoseconds of three days, and as many names as anything has."""
+"""Limits: nanoseconds of three days, and more names than any trace has."""
 _MOST_BYTES = 2_800_000
-"""Limit on packed spans: as base64, with all else, they keep a page below 5 MB."""
+"""Limit on packed spans: as base64, with the rest, they keep a page below 5 MB."""
 _MOST_SPANS = 1_200_000
-"""More never fit (2.5 bytes each are few), so they aren't packed to find that out."""
+"""Most spans that are packed: more never fit (each needs at least 2.5 bytes)."""
 _FIRST_GRAIN_NS = 1_000
 
 
@@ -51,8 +51,8 @@ class Spans:
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Hold packed spans. `data`: base64 of gzip of the lanes' columns, one lane after the other.
-    `counts`: spans of each lane. `grain_ns`: shorter spans were joined with their neighbours; 0
-    where none were."""
+    `counts`: spans of each lane. `grain_ns`: shorter spans were joined with their neighbours; 0 if
+    none were."""
 
     data: str
     counts: tuple[int, ...]
@@ -68,8 +68,7 @@ def spans_of(timeline: Timeline) -> list[Spans]:
 
 
 def packed(spans: Sequence[Spans]) -> Packed:
-    """Return the spans as a page holds them; short ones joined where they would take too much
-    room."""
+    """Return the packed spans for a page; short ones are joined if all would take too much room."""
     grain, kept, most = 0, list(spans), _MOST_SPANS
     while True:
         if sum(int(_begins_run(one, grain).sum()) for one in spans) <= most:
@@ -96,14 +95,14 @@ def _spans(lane: Lane, timeline: Timeline, measured: Collection[str]) -> Spans:
 
 
 def title_of(lane: Lane) -> str:
-    """Return the lane's title, with its side where there are two of them."""
+    """Return the lane's title, with its side if the time line has two."""
     if lane.side == "guest":
         return f"{lane.title}, inside the guest"
     return f"{lane.title}, on its host" if lane.vcpu >= 0 and not _of_tasks(lane) else lane.title
 
 
 def _of_tasks(lane: Lane) -> bool:
-    """Return whether it shows which task a CPU runs: natively that is the host's view."""
+    """Return whether the lane shows the task of a CPU: natively the host's lanes do."""
     return bool(np.isin(list(State).index(State.TASK), lane.state))
 
 
@@ -120,15 +119,15 @@ def _bytes(spans: Sequence[Spans]) -> bytes:
 
 
 def _planes(values: NDArray[np.int64], count: int) -> bytes:
-    """Return all lowest bytes, then all second ones, and so on: similar bytes compress well
-    together.
+    """Return the lowest bytes of all numbers, then the second bytes, and so on: similar bytes
+    compress well together.
     """
     return values.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :count].T.tobytes()
 
 
 def _begins_run(spans: Spans, grain: int) -> NDArray[np.bool_]:
-    """Return whether each span begins a run of those that are joined: runs have only spans shorter
-    than `grain`, and end where nothing is known, and at each multiple of `grain`."""
+    """Return whether each span begins a run of joined spans. Runs have only spans shorter than
+    `grain`, and end at gaps and at each multiple of `grain`."""
     apart = np.ones(len(spans.start), dtype=bool)
     if grain and len(apart):
         short = spans.end - spans.start < grain
@@ -139,7 +138,7 @@ def _begins_run(spans: Spans, grain: int) -> NDArray[np.bool_]:
 
 
 def _joined_spans(spans: Spans, grain: int) -> Spans:
-    """Join each run of short spans into one, of the category that took most of its time."""
+    """Join each run of short spans into one span of the category that took most of its time."""
     length = spans.end - spans.start
     if not len(length):
         return spans
@@ -198,14 +197,12 @@ STACKED = (
         )
     ),
 )
-"""Categories from the bottom up. A halted or idle CPU is drawn as nothing."""
+"""Categories from the bottom up. A halted or idle CPU is left blank."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewLane:
-    """Draw a lane. `areas`: the CSS class and the path of each category; `y` where the lane
-    begins.
-    """
+    """Draw a lane. `areas`: CSS class and path of each category; `y`: the lane's top."""
 
     title: str
     y: int
@@ -214,8 +211,8 @@ class OverviewLane:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Draw the overview. `gaps`: where each begins and how wide it is, in columns. `ticks`: places
-    in percent, and their texts."""
+    """Draw the overview. `gaps`: begin and width of each, in columns. `ticks`: places in percent,
+    and their texts."""
 
     height: int
     lanes: tuple[OverviewLane, ...]
@@ -224,8 +221,8 @@ class Overview:
 
 
 def overview(timeline: Timeline, spans: Sequence[Spans]) -> Overview:
-    """Return the overview of the lanes of CPUs; QEMU's other threads have theirs in the large
-    picture alone."""
+    """Return the overview of the lanes of CPUs. Only the large picture has lanes of QEMU's other
+    threads."""
     window = max(1, timeline.end_ns - timeline.start_ns)
     lanes = []
     for number, one in enumerate(one for one in spans if one.lane.vcpu >= 0):
@@ -273,7 +270,8 @@ def _areas(found: NDArray[np.float64], y: int) -> tuple[tuple[str, str], ...]:
 
 
 def _path(low: NDArray[np.float64], high: NDArray[np.float64], bottom: int) -> str:
-    """Rectangles over all columns where there is something, neighbours of one height as one."""
+    """Return the path of a rectangle for each column that has a height; neighbours of one height
+    share a rectangle."""
     ends = np.round(np.stack((bottom - high, bottom - low)), 1)
     drawn = ends[1] > ends[0]
     changes = np.flatnonzero(np.any(np.diff(ends, axis=1) != 0, axis=0)) + 1
@@ -286,7 +284,7 @@ def _path(low: NDArray[np.float64], high: NDArray[np.float64], bottom: int) -> s
 
 
 def _ticks(window: int) -> tuple[tuple[float, str], ...]:
-    """Return five moments or so, in milliseconds."""
+    """Return about five moments, in milliseconds."""
     milliseconds = window / 1e6
     rough = milliseconds / 5
     magnitude = 10.0 ** np.floor(np.log10(rough))
@@ -301,7 +299,7 @@ _SCRIPTS = ("timeline-data.js", "timeline-draw.js", "timeline-view.js")
 _ROWS = 20
 """Rows of a table: the worst late wake-ups, the longest suspects."""
 _MARKS = 2_000
-"""Late wake-ups, and suspects, that the picture has: the worst and the longest."""
+"""Limit on late wake-ups (the worst) and on suspects (the longest) in the picture."""
 
 _MEASURED_TEXT = "running the measured task"
 _SHORT = {
@@ -319,7 +317,7 @@ _LETTERS = {"double scheduling": "D", "lock holder preempted": "L", "wake-up cha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Say which trial the page is about. `command` makes it again."""
+    """Name the page's trial. `command` writes the page again."""
 
     run: str
     trial: int
@@ -330,7 +328,7 @@ class About:
 
 
 def page(timeline: Timeline, about: About) -> str:
-    """Return the page's HTML: below 5 MB, however many spans there are."""
+    """Return the page's HTML, which stays below 5 MB for any number of spans."""
     spans = spans_of(timeline)
     data = packed(spans)
     script = Markup("\n".join(template(name).render() for name in _SCRIPTS))  # noqa: S704 (ours)
@@ -401,8 +399,7 @@ def _legend(spans: Sequence[Spans]) -> list[tuple[str, str]]:
 
 
 def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str, object]:
-    """Return what the script needs beside the spans; times in nanoseconds from the window's
-    start."""
+    """Return the script's data besides the spans; times in nanoseconds from the window's start."""
     begin = timeline.start_ns
     worst = words.worst_first(timeline.late)[:_MARKS]
     return {
@@ -460,7 +457,7 @@ def _facts(timeline: Timeline, spans: Sequence[Spans], data: Packed) -> dict[str
 
 
 def _joined_gaps(gaps: Sequence[Gap]) -> Iterator[Gap]:
-    """Gaps without overlaps, in order: of whichever CPU."""
+    """Return the gaps of all CPUs, merged and in order."""
     last: Gap | None = None
     for gap in sorted(gaps, key=lambda gap: gap.start_ns):
         if last is not None and gap.start_ns <= last.end_ns:

@@ -1,4 +1,4 @@
-"""Say what a time line amounts to, in sentences and rows of tables."""
+"""Write a time line's results as sentences and rows of tables."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ PARTS = (
 NATIVE_PARTS = (*PARTS[:2], ("queue", "behind other tasks"), PARTS[3])
 
 _NAMED = 2
-"""Most threads named as having had the CPU, each with at least this share of the time."""
+"""Most threads that are named as having had the CPU, and the least share of the time of each."""
 _NAMED_SHARE = 0.1
 _OF_VCPU = re.compile(r"vcpu(\d+)_(\w+)_share")
 _SMALL_ERROR = 0.1
-"""Share of a late wake-up that the clock error may be without a word about it."""
+"""Clock error, as a share of a late wake-up, up to which it is not mentioned."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateRow:
-    """Show a late wake-up as text. `split`: the CSS class, where it begins and its width
-    (percent).
-    """
+    """Show a late wake-up as text. `split`: CSS class, begin and width (percent) of each part."""
 
     number: int
     at: str
@@ -58,7 +56,7 @@ class SuspectRow:
 
 
 def is_native(timeline: Timeline) -> bool:
-    """Return whether its lanes show tasks, and no guest's."""
+    """Return whether the lanes show tasks, but not a guest's."""
     task = list(State).index(State.TASK)
     return all(lane.side == "host" for lane in timeline.lanes) and any(
         bool((lane.state == task).any()) for lane in timeline.lanes
@@ -95,7 +93,7 @@ def parts_of(late: Late) -> tuple[int, ...]:
 
 
 def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
-    """Return what recorders lost, and on which side: the host's first."""
+    """Return the recorders' losses by side, the host's first."""
     return [
         *(("host", gap) for gap in timeline.gaps),
         *(("guest", gap) for gap in timeline.guest_gaps),
@@ -103,7 +101,7 @@ def lost(timeline: Timeline) -> list[tuple[str, Gap]]:
 
 
 def lost_words(timeline: Timeline) -> str:
-    """Return how many events; without the host's side its losses are unknown."""
+    """Return the number of lost events; without the host's side its losses are unknown."""
     count = sum(gap.count for _, gap in lost(timeline))
     if is_blind(timeline):
         return f"guest {count:,}, host unknown"
@@ -111,11 +109,11 @@ def lost_words(timeline: Timeline) -> str:
 
 
 def late_shares(timeline: Timeline) -> dict[str, float]:
-    """Return, of all the time that late wake-ups waited, the share of each of PARTS that is known;
-    {} when they didn't wait, or when only the guest's side is known, which can't tell.
+    """Return the known share of each of PARTS in the waiting time of late wake-ups; {} if they did
+    not wait, or if only the guest's side is known, which does not show the parts.
 
-    Of all of them, also where the longest alone are listed. A part that can't be told of (exits
-    under emulation, say) is among the others, and 0 itself.
+    The shares are of all late wake-ups, even if only the longest are listed. The time of a part
+    that can't be measured (exits under emulation, say) counts as other parts, and its share is 0.
     """
     if is_blind(timeline):
         return {}
@@ -132,7 +130,7 @@ def late_shares(timeline: Timeline) -> dict[str, float]:
 
 
 def _late_bounds(timeline: Timeline) -> dict[str, Bounds]:
-    """Return the same of all of PARTS, each between what it is at least and at most."""
+    """Return the same shares, each as its least and its greatest possible value."""
     return {name: (0.0, 0.0) for name, _ in PARTS} | (
         dict(timeline.late_bounds) or _exactly(late_shares(timeline))
     )
@@ -155,8 +153,8 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 
 
 def answer(timeline: Timeline) -> tuple[str, ...]:
-    """Return the trial in some sentences: where late wake-ups waited, the worst of them, and of how
-    many of all wake-ups that is."""
+    """Return the trial in some sentences: causes of late wake-ups, the worst of them, and the share
+    of wake-ups that the trace shows."""
     coverage = timeline.coverage
     if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
         told = "Late wake-ups are unknown without the guest's side of the trace."
@@ -192,8 +190,8 @@ def _lead(timeline: Timeline) -> str:
 
 
 def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
-    """Return how late the late ones were, with the worst of them; nothing where there are none, or
-    none that came late."""
+    """Return the delays of late wake-ups, with the worst of them; nothing if there are no wake-ups,
+    or no late ones."""
     if not timeline.late or not any(late.latency_ns for late in timeline.late):
         return ()
     worst = worst_first(timeline.late)[0]
@@ -206,13 +204,13 @@ def _of_the_worst(timeline: Timeline) -> tuple[str, ...]:
 
 
 def sees_all(timeline: Timeline) -> bool:
-    """Return whether the worst wake-up that was seen is the worst that there was."""
+    """Return whether the worst wake-up in the trace is the worst of the trial."""
     coverage = timeline.coverage
     return coverage is None or (not coverage.unseen and not coverage.lacks_worst)
 
 
 def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
-    """Say how many of all wake-ups the trace shows, and what the program says that had them."""
+    """Say how many of all wake-ups the trace shows, beside the count of the measuring program."""
     coverage = timeline.coverage
     if coverage is None or not coverage.total:
         return ()
@@ -227,8 +225,8 @@ def _coverage_words(timeline: Timeline) -> tuple[str, ...]:
 
 
 def _waited(timeline: Timeline) -> str:
-    """Return how long vCPUs waited for a host CPU, as the rest of an answer; "" where there are
-    none. What is unknown of them may have been such time."""
+    """Return how long vCPUs waited for a host CPU, as the rest of an answer; "" without vCPUs.
+    Unknown time may have been such time."""
     vcpus: dict[str, dict[str, float]] = {}
     for name, value in timeline.figures.items():
         if match := _OF_VCPU.fullmatch(name):
@@ -270,8 +268,8 @@ def _share_words(
 
 
 def _behind(lates: Sequence[Late]) -> str:
-    """Return who on the host had the CPU that these waited for, and for how much of that time; ""
-    when that isn't known."""
+    """Return the host's threads that had the CPU for which these wake-ups waited, with their shares
+    of that time; "" if they are unknown."""
     whole = sum(late.host_ns for late in lates)
     had: Counter[str] = Counter()
     for late in lates:
@@ -285,7 +283,7 @@ def _behind(lates: Sequence[Late]) -> str:
 
 
 def clock_words(timeline: Timeline) -> str:
-    """Return how far the guest's side may be off, and what that means for the reader."""
+    """Return the error bound of the guest's times, and its meaning for the reader."""
     if timeline.clock_error_ns is None:
         return ""
     error = nanoseconds(timeline.clock_error_ns)
@@ -356,7 +354,7 @@ def suspect_rows(timeline: Timeline, most: int) -> list[SuspectRow]:
 
 
 def vcpu_rows(timeline: Timeline) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Return what each vCPU's time went to: the columns' heads, then per vCPU the shares."""
+    """Return the shares of each vCPU's time: the columns' heads, then a row per vCPU."""
     found: dict[str, dict[str, float]] = {}
     for name, value in timeline.figures.items():
         if match := _OF_VCPU.fullmatch(name):

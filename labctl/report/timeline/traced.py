@@ -1,4 +1,4 @@
-"""Say which of a run's trials have a trace, and what a page says of the one that it shows."""
+"""List a run's traced trials, and describe the trial of a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
 @dataclass(frozen=True, slots=True)
 class Traced:
     """Describe a trial that has a trace. `name`: as commands take it ("12", "12.2"). `worst_s`: its
-    largest latency, None where its workload measures none."""
+    largest latency, None if its workload does not measure latency."""
 
     name: str
     trial: LoadedTrial
@@ -37,7 +37,7 @@ class Traced:
 
     @property
     def has_both_sides(self) -> bool:
-        """Return whether its trace has a guest's scheduler too: a native trial has one."""
+        """Return whether the trace also has a guest's scheduler; a native trial's has only one."""
         return self.trial.folder.has(files.GUEST)
 
     @property
@@ -68,7 +68,7 @@ def traced(run: LoadedRun) -> list[Traced]:
 
 
 def with_traces(results: Path) -> list[str]:
-    """Return the names of the runs in a folder that have a trace of any trial, the newest first."""
+    """Return the names of the runs in a folder that have a traced trial, the newest first."""
     found = (folder for folder in reversed(all_runs(results)))
     return [run.name for run in found if any(map(files.has_trace, run.trial_folders()))]
 
@@ -99,8 +99,8 @@ def trial_name(number: int, attempt: int) -> str:
 
 
 def find(folder: RunFolder, name: str) -> TrialFolder:
-    """Return the trial "12" (its last attempt) or "12.2" (its second); raises UsageError for one
-    that isn't there or has no trace."""
+    """Return the trial "12" (its last attempt) or "12.2" (its second attempt); raises UsageError if
+    it does not exist or has no trace."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise UsageError(
@@ -123,8 +123,7 @@ def find(folder: RunFolder, name: str) -> TrialFolder:
 
 
 def about(folder: RunFolder, trial: TrialFolder) -> About:
-    """Raise UsageError for a trial that was not finished, BrokenError when its record can't be
-    read."""
+    """Raise UsageError if a trial was not finished, BrokenError if its record can't be read."""
     if not trial.has_record:
         raise UsageError(
             f"trial {trial.path.name.lstrip('0')} of {folder.name} was not finished",
