@@ -1,1 +1,1 @@
-"""Write what could change an answer: the run's setting, its gaps, and broken assumptions."""
+"""Write the caveats of an answer: the run's setting, its gaps, and broken assumptions."""

@@ -1,4 +1,4 @@
-"""Diagnose blocks that break what the intervals assume: outliers and drift."""
+"""Diagnose blocks that break the assumptions of the intervals: outliers and drift."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ from labctl.store.trial import TrialStatus
 
 # Test one series of numbers, in the order of the blocks, for outliers and trend.
 #
-# Both are chosen for ten to thirty values. The trend test is one of ranks, so that neither a heavy
-# tail nor an outlier raises its false alarms. docs/diagnostics.md has level and power of each.
+# Both are chosen for ten to thirty values. The trend test uses ranks, so that neither a heavy tail
+# nor an outlier raises its rate of false alarms. docs/diagnostics.md has level and power of each.
 
 
 Values = npt.NDArray[np.float64]
 
 _SHARE_OF_OUTLIERS = 5
 _MOST_OUTLIERS = 10
-"""Limit on outliers: one value of five, as more are a second mode, and ten in all: beyond that no
-single block explains them."""
+"""Limits on outliers: one value of five, because more are a second mode, and ten in all, because
+single blocks do not explain more."""
 
 _ROSNERS_FEWEST = 25
 """Start of Rosner's tables. With ten to twenty values the formula gives nearly twice the requested
 false alarms, so half are requested."""
 
 _MOST_STEPS = 100
-"""A longer run is looked at for a trend in so many stretches, so that the cost stays linear."""
+"""Most values of the trend test. A longer run is divided into so many stretches, so that the cost
+stays linear."""
 
 _MOST_PAIRS = 5_000
 """Limit for the exact test: with more pairs the distribution of Kendall's S is normal to all digits
@@ -68,12 +69,12 @@ that count.
 """
 
 Groups = Sequence[Sequence[int]]
-"""Indices of values between which order means something: of the blocks of each boot."""
+"""Indices of values whose order has a meaning: those of the blocks of one boot."""
 
 
 def coarse(values: Values) -> bool:
-    """Return whether half of the values or more repeat another: their spread is then the tool's
-    resolution, and no rule on it holds."""
+    """Return whether half of the values or more repeat another: then their spread is the tool's
+    resolution, and rules on spread do not hold."""
     return 2 * len(set(values.tolist())) <= len(values)
 
 
@@ -82,10 +83,10 @@ def outliers(values: Values, alpha: float, floor: float = 0.0) -> tuple[int, ...
     first.
 
     B. Rosner, "Percentage points for a generalized ESD many-outlier procedure", Technometrics 25
-    (1983), 165-172: R_i = max |x - mean| / s of what is left after i - 1 removals, and as many are
-    outliers as the largest i with R_i beyond its critical value. So it finds two that hide each
-    other, which a single test misses. `alpha`: the chance of any in normal values; `floor`: the
-    least s to believe in.
+    (1983), 165-172: R_i = max |x - mean| / s of the values left after i - 1 removals; the number of
+    outliers is the largest i with R_i beyond its critical value. So it finds two outliers that hide
+    each other, which a single test misses. `alpha`: the chance of any outlier in normal values;
+    `floor`: the least credible s.
     """
     n = len(values)
     if coarse(values):
@@ -111,8 +112,8 @@ def outliers(values: Values, alpha: float, floor: float = 0.0) -> tuple[int, ...
 
 @cache
 def _critical_deviate(n: int, alpha: float) -> float:
-    """(n - 1) t / sqrt(n (n - 2 + t^2)) with t = t(1 - alpha / 2n, n - 2): Rosner's lambda of a
-    step that has n values left."""
+    """Return Rosner's lambda of a step with n values left: (n - 1) t / sqrt(n (n - 2 + t^2)) with
+    t = t(1 - alpha / 2n, n - 2)."""
     t = quantile(1 - alpha / (2 * n), n - 2)
     return (n - 1) * t / math.sqrt(n * (n - 2 + t * t))
 
@@ -137,7 +138,7 @@ def trend(values: Values, groups: Groups) -> float:
 
 @cache
 def _later(n: int) -> Values:
-    """Return 1 where the column's value comes after the row's, else 0."""
+    """Return 1 if the column's value comes after the row's, else 0."""
     return np.triu(np.ones((n, n)), 1)
 
 
@@ -154,7 +155,7 @@ def slope(values: Values, at: Sequence[int], groups: Groups) -> float:
 
 
 def _stretches(values: Values) -> Values:
-    """Return the values, or of many the means of consecutive stretches of them."""
+    """Return the values, or if they are many the means of consecutive stretches."""
     if len(values) <= _MOST_STEPS:
         return values
     return np.array([part.mean() for part in np.array_split(values, _MOST_STEPS)])
@@ -162,22 +163,24 @@ def _stretches(values: Values) -> Values:
 
 @cache
 def _inversions(sizes: tuple[int, ...]) -> Values:
-    """P(random permutations of so many items have at most k inversions in all), by k (M. G.
-    Kendall, "A new measure of rank correlation", Biometrika 30 (1938), 81-93)."""
+    """Return, by k, the probability that random permutations of so many items have at most k
+    inversions in all (M. G. Kendall, "A new measure of rank correlation", Biometrika 30 (1938),
+    81-93)."""
     chances = np.ones(1)
     for n in sizes:
         for k in range(2, n + 1):
-            # Item k comes before none to k - 1 of those that it should follow, all equally likely.
+            # Item k precedes 0 to k - 1 of the items that it should follow, each number equally
+            # likely.
             chances = np.convolve(chances, np.full(k, 1 / k))
     return chances.cumsum()
 
 
-# Gather what diagnostics look at: the effects that a verdict or a check follows from.
+# Gather the input of diagnostics: the effects from which a verdict or a check follows.
 
 
 LEVEL = 0.01
-"""The chance of any false alarm of one kind at one place. It is shared out among the series that
-are looked at there (Bonferroni)."""
+"""Chance of any false alarm of one kind at one place, divided among the series that are tested
+there (Bonferroni)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ class Ground:
     primary: Primary
     eligibility: Eligibility
     verdicts: Mapping[str, Verdict | None]
-    """Verdicts by tuning, as given."""
+    """Verdicts by tuning, as the run has them."""
 
     def diagnostic(
         self,
@@ -214,15 +217,15 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Hold the effects by block of one arm: of a candidate or the known loss against baseline and
-    control, or of the control against baseline."""
+    """Hold the effects of one arm by block: those of a candidate or the known loss against baseline
+    and control, or of the control against baseline."""
 
     name: str
     side: Series
     effects: Effects
     values: Values
     boots: Groups
-    """Indices of the blocks by the boots that they share; in one group where they share none."""
+    """Indices of the blocks by the boots that they share; one group if they share none."""
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -230,8 +233,8 @@ class Line:
 
     @property
     def apart_from_boots(self) -> Values:
-        """Return the values as if all boots had the same mean: what boots differ by is in the
-        interval already, where several share the blocks."""
+        """Return the values as if all boots had the same mean: if several boots share the blocks,
+        the interval contains their differences already."""
         if not self.shares_boots:
             return self.values
         apart = self.values.copy()
@@ -254,7 +257,7 @@ class Line:
 def lines(
     design: Design, cells: Cells, place: Scenario, primary: Primary, made: Iterable[Compared]
 ) -> Iterator[Line]:
-    """Yield those that have blocks enough for a verdict."""
+    """Yield the series with enough blocks for a verdict."""
     baseline, control = (
         cells.get(name, place, primary.metric) for name in (design.baseline, design.control)
     )
@@ -275,10 +278,10 @@ def lines(
 
 
 def by_boot(blocks: Iterable[int], boots: Sequence[Mapping[int, int]]) -> Groups:
-    """Return indices of the blocks, in groups that share a boot; in one where none is shared, or
-    one is by all. `boots`: of each arm, its boots by block."""
+    """Return indices of the blocks in groups that share a boot; one group if no boot is shared, or
+    all blocks share one. `boots`: each arm's boots by block."""
     index = {block: i for i, block in enumerate(blocks)}
-    # An arm that boots for itself in each block joins no blocks; mostly all arms are such.
+    # An arm that boots in each block does not join blocks; usually this holds for all arms.
     own = [side for side in boots if len(set(side.values())) < len(side)]
     groups = sharing(index, own) if own else []
     if not 1 < len(groups) < len(index):
@@ -292,10 +295,11 @@ def whose(ground: Ground, line: Line) -> str:
     return f"the effect of '{line.name}'"
 
 
-# Diagnose blocks that break what the intervals assume.
+# Diagnose blocks that break the assumptions of the intervals.
 #
-# The t interval takes the effects of blocks as alike from the first to the last, and roughly
-# normal. docs/diagnostics.md has each test's rule with its source, level and power.
+# The t interval assumes that the effects of blocks have one distribution from the first to the last
+# block, and that it is roughly normal. docs/diagnostics.md has each test's rule with its source,
+# level and power.
 
 
 def diagnose(
@@ -305,8 +309,8 @@ def diagnose(
     eligibilities: Mapping[Scenario, Eligibility],
     made: Sequence[Compared],
 ) -> Iterator[Diagnostic]:
-    """Return every diagnostic in the primary metric of each place with blocks enough for a verdict.
-    Nothing is removed or changed because of one."""
+    """Return every diagnostic in the primary metric of each place with enough blocks for a verdict.
+    No value is removed or changed because of one."""
     for place, eligibility in eligibilities.items():
         primary = design.primaries[place.workload]
         here = list(lines(design, cells, place, primary, made))
@@ -324,8 +328,8 @@ def diagnose(
 
 
 def _outliers(ground: Ground, lines: Sequence[Line], run: LoadedRun) -> Iterator[Diagnostic]:
-    """Yield blocks that stand out. One that does so for several arms is told once, as what these
-    share (baseline and control, or the hour) is what to look at."""
+    """Yield outlying blocks. A block that is an outlier for several arms is named once, because its
+    cause is probably one that they share (baseline and control, or the time of day)."""
     alpha = LEVEL / len(lines)
     standing_out: defaultdict[int, list[Line]] = defaultdict(list)
     for line in lines:
@@ -372,12 +376,12 @@ def _outlier(
 def _hanging(
     ground: Ground, lines: Sequence[Line], names: Sequence[str], blocks: Sequence[int]
 ) -> Iterator[str]:
-    """Yield what of these arms would be said without the blocks, where it is something else."""
+    """Yield the verdicts of these arms that would differ without the blocks."""
     now, then = _outcomes(ground, lines), _outcomes(ground, lines, without=blocks)
     design = ground.design
     instruments = {design.control: "The A/A control", design.known_loss: "The known loss"}
     for name in names:
-        # Where another rule made the verdict, these two say nothing of it.
+        # If another rule made the verdict, these two do not explain it.
         if now[name] != then[name] and ground.verdicts.get(name, now[name]) == now[name]:
             who = instruments.get(name, f"'{name}'")
             them = "it" if len(blocks) == 1 else "them"
@@ -385,7 +389,7 @@ def _hanging(
 
 
 def _folders(run: LoadedRun, arms: Iterable[str], place: Scenario, blocks: Iterable[int]) -> str:
-    """Name the trials that counted there: "trials/0131 ('pinned')"."""
+    """Name the trials that counted in the blocks: "trials/0131 ('pinned')"."""
     wanted = {(Cell(arm, place), block) for arm in arms for block in blocks}
     return listed(
         [
@@ -406,9 +410,9 @@ def _block_words(blocks: Sequence[int]) -> str:
 def _outcomes(
     ground: Ground, lines: Sequence[Line], without: Collection[int] = ()
 ) -> Mapping[str, str]:
-    """Return by arm a verdict, or the outcome of the control or the known loss, from the t
+    """Return each arm's verdict, or the outcome of the control or the known loss, from the t
     intervals of the remaining blocks: with their own control, but without Holm's procedure.
-    Never applied: it says what hangs on some blocks.
+    It is never applied: it only shows what depends on some blocks.
     """
     left = {line.name: _spread(line, without) for line in lines}
     design = ground.design
@@ -447,7 +451,7 @@ def _eligibility(eligibility: Eligibility, interval: Interval | None) -> Eligibi
 
 
 def _verdict(ground: Ground, line: Line, of: Spread, eligibility: Eligibility) -> str:
-    """Decide as if there were enough blocks: nine remaining of ten count for ten."""
+    """Decide as if the blocks were enough: nine that remain of ten count as ten."""
     alpha, better = ground.design.alpha, _better(line)
     wide, narrow = (t_interval(of, a) for a in (alpha, 2 * alpha))
     verdict = decide(
@@ -466,7 +470,7 @@ def _better(line: Line) -> Better:
 
 
 def _drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
-    """Yield effects that change over the run; where boots are shared, over each boot."""
+    """Yield effects that change over the run, or over each boot if boots are shared."""
     for line in lines:
         if trend(line.values, line.boots) > LEVEL / len(lines):
             continue
@@ -491,8 +495,8 @@ def _drifts(ground: Ground, lines: Sequence[Line]) -> Iterator[Diagnostic]:
 
 
 def _level_drift(ground: Ground, cells: Cells) -> Iterator[Diagnostic]:
-    """Yield a trend in the mean of all arms that have blocks enough: at least baseline's, as a
-    place without has no lines."""
+    """Yield a trend in the mean of all arms with enough blocks. Baseline is always among them,
+    because a place without it has no series."""
     arms = [
         found
         for cell, by_key in cells.series.items()

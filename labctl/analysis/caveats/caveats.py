@@ -48,13 +48,13 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import Kind, Kinds, Unavailable, sample_key
 from labctl.store.trial import TrialStatus
 
-# Find where it is unknown how much others used an arm's CPUs (METHOD 24).
+# Find trials in which the use of an arm's CPUs by others is unknown (METHOD 24).
 
 
 OTHER = sample_key("host_cpu", {"thread": "other"})
 _ROAMED = frozenset(sample_key("host_cpu", {"thread": role}) for role in ("neighbour", "peer"))
 _BY_CPU = "host_busy"
-"""Reading that trials have since foreign CPU time is counted per CPU."""
+"""Reading of trials that were recorded since foreign CPU time is counted per CPU."""
 
 
 def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
@@ -82,8 +82,8 @@ def unseen_disturbance(run: LoadedRun) -> Iterator[str]:
 
 
 def _is_blind(readings: Iterable[Kind | Unavailable]) -> bool:
-    """Return whether something ran beside it that may have been elsewhere, and wasn't counted by
-    CPU."""
+    """Return whether something ran beside the trial that may have used other CPUs, and was not
+    counted by CPU."""
     keys = {one.key if isinstance(one, Kind) else one.metric: one for one in readings}
     other = keys.get(OTHER)
     if other is None or not keys.keys() & _ROAMED:
@@ -92,7 +92,7 @@ def _is_blind(readings: Iterable[Kind | Unavailable]) -> bool:
 
 
 def _has_fewer_cpus(run: LoadedRun, tuning: RecordedTuning) -> bool:
-    """Return whether the pin plan gave an arm less than all CPUs that a neighbour might use."""
+    """Return whether the pin plan gave an arm fewer CPUs than a neighbour might use."""
     plan = run.run.pins_of(tuning.pin.strategy).data
     pinned = ["vcpus"]
     if tuning.kind != "native":
@@ -105,8 +105,8 @@ def _has_fewer_cpus(run: LoadedRun, tuning: RecordedTuning) -> bool:
 
 
 def _cpus(value: Any) -> CpuSet:
-    """Return the CPUs of a number, a CPU list, a list of numbers, or any of these by number; empty
-    of the rest."""
+    """Return the CPUs of a number, a CPU list, a list of numbers, or a mapping of any of these;
+    empty for anything else."""
     if isinstance(value, dict):
         return frozenset().union(*map(_cpus, value.values()))
     if isinstance(value, list):
@@ -117,7 +117,7 @@ def _cpus(value: Any) -> CpuSet:
         return frozenset()
 
 
-# List what lies between a workload and the data disk, natively and in a guest (METHOD 10).
+# List the layers between a workload and the data disk, natively and in a guest (METHOD 10).
 
 
 _PAST_THE_CACHE = ("none", "directsync")
@@ -130,8 +130,8 @@ _GIB = 1024 * _MIB
 
 
 def layers(run: LoadedRun, design: Design) -> Iterator[str]:
-    """Yield a sentence on how the two sides of a native comparison reach the data disk, where a
-    workload of the run uses it."""
+    """Yield a sentence on the layers between each side of a native comparison and the data disk, if
+    a workload of the run uses it."""
     workloads = [place.workload for place in design.places if place.workload in design.on_disk]
     if not (workloads and design.natives):
         return
@@ -148,7 +148,7 @@ def layers(run: LoadedRun, design: Design) -> Iterator[str]:
 
 
 def _disks(run: LoadedRun) -> dict[str, Mapping[str, Any]]:
-    """Return the data disk of each guest's tuning, where the run has recorded it."""
+    """Return the data disk of each guest's tuning, if the run has recorded it."""
     recorded = run.run.tunings
     guests = [name for name, arm in run.plan.tunings.items() if arm.kind == "guest"]
     return {
@@ -197,12 +197,12 @@ def _file_system(run: LoadedRun) -> str:
     return f"the host's {name}" if isinstance(name, str) else "the host's file system"
 
 
-# Say what weakens a run's verdicts, or why there is none.
+# Say what weakens a run's verdicts, or why it has none.
 
 
 _FEW_BOOTS = 5
-"""Fewest boots: with fewer, t has so few degrees of freedom that the boots are what makes an
-interval wide.
+"""Fewest boots without a caveat: with fewer, t has so few degrees of freedom that the number of
+boots makes intervals wide.
 """
 
 
@@ -234,8 +234,8 @@ def before_first_look(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterat
 
 
 def grave_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
-    """Warn that intervals may be too narrow, once for all scenarios of the same findings; the
-    diagnostics stand with their tables."""
+    """Warn that intervals may be too narrow, once for all scenarios with the same findings; the
+    diagnostics stand beside their tables."""
     by_place: defaultdict[Scenario, dict[str, None]] = defaultdict(dict)
     for one in diagnostics:
         if one.grave:
@@ -252,8 +252,8 @@ def grave_diagnostics(diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
 
 
 def unshown_restores(run: LoadedRun, design: Design, restored: Sequence[RunCheck]) -> Iterator[str]:
-    """Yield what a restore may have done (METHOD 8): in a run that tries it, what it found; in
-    another, what runs before it had shown when it began."""
+    """Yield the possible effects of restores (METHOD 8): in a run that tests them, its findings; in
+    another, the findings of earlier runs at its begin."""
     failed = [check.sentence for check in restored if not check.passed]
     shown = {
         (entry.tuning, entry.workload, entry.condition): entry.run
@@ -272,7 +272,7 @@ def unshown_restores(run: LoadedRun, design: Design, restored: Sequence[RunCheck
 
 
 def _restored_places(run: LoadedRun, design: Design) -> Iterator[tuple[str, str, str]]:
-    """Yield each restored tuning with each workload and condition where it may get a verdict."""
+    """Yield each restored tuning with each workload and condition in which it may get a verdict."""
     for name in design.candidates:
         if run.plan.tunings[name].restore:
             for place in design.places:
@@ -298,7 +298,7 @@ def unjudgeable(primaries: Sequence[Comparison]) -> Iterator[str]:
 
 
 def shared_boots(primaries: Sequence[Comparison]) -> Iterator[str]:
-    """Yield what sharing boots does to the intervals (docs/decisions/boots-and-blocks.md)."""
+    """Yield the effect of shared boots on the intervals (docs/decisions/boots-and-blocks.md)."""
     shared = [c for c in primaries if c.boots < len(c.blocks)]
     if not shared:
         return
@@ -318,7 +318,7 @@ def shared_boots(primaries: Sequence[Comparison]) -> Iterator[str]:
 
 
 def not_exercised(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
-    """Yield tunings that were found equal where nothing could have shown a difference (METHOD
+    """Yield tunings that were found equal, but only by workloads that do not exercise them (METHOD
     5)."""
     exercised = {
         name: set(arm.exercised_by)
@@ -349,13 +349,13 @@ def caveats(
     diagnostics: Sequence[Diagnostic],
     attempts: Attempts,
 ) -> Iterator[str]:
-    """Yield what to say of a run before its numbers; nothing of a whole run under KVM with the same
-    kernel, a boot per block, and checks that passed."""
+    """Yield the caveats that precede a run's numbers; none for a complete run under KVM with the
+    same kernel, a boot per block, and checks that passed."""
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
     yield from hindrances(design, cells)
     yield from imported(run)
     yield from redacted(run)
-    # What the verdicts are of comes before how sure they are.
+    # The setting of the verdicts comes before their certainty.
     yield from closed_loop(run, design, cells)
     yield from failed_checks(checks, primaries)
     yield from before_first_look(run, primaries)

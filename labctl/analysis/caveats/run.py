@@ -35,14 +35,14 @@ from labctl.store.samples import base_name, labels_of
 from labctl.store.trial import TrialStatus
 from labctl.trace.problems import SIZE_LIMIT
 
-# Show which attempts were invalid, arm by arm, and whether that hangs on the arm (METHOD 24).
+# Show which attempts were invalid, arm by arm, and whether that depends on the arm (METHOD 24).
 #
-# Arms come in a random order within each block, so if validity doesn't hang on the arm, then
-# within a block each arm was as likely to be the disturbed one as any other. Attempts of one
-# restore fail together, and so do repeats: an arm counts once per block, with the number of its
-# trials that had an invalid attempt. Permuting these numbers among the arms of each block gives
-# the distribution by chance, whatever blocks had in common: Cochran's Q (Biometrika 37 (1950),
-# 256-266), by permutation instead of chi-square, as the counts are small.
+# Arms come in a random order within each block. If validity does not depend on the arm, each arm of
+# a block was equally likely to be disturbed. Attempts of one restore fail together, and so do
+# repeats: an arm counts once per block, with the number of its trials that had an invalid attempt.
+# Permuting these numbers among the arms of each block gives the distribution by chance, whatever
+# blocks have in common: Cochran's Q (Biometrika 37 (1950), 256-266), by permutation instead of
+# chi-square, because the counts are small.
 
 
 LEVEL = 0.01
@@ -72,7 +72,7 @@ def count_trials(run: LoadedRun) -> TrialCounts:
 
 
 def count_attempts(run: LoadedRun) -> Attempts:
-    """Count attempts by arm, in the order of the plan; the whole run's, extensions included."""
+    """Count the whole run's attempts by arm, in plan order, extensions included."""
     tried: Counter[str] = Counter()
     invalid: Counter[str] = Counter()
     reasons: defaultdict[str, list[str]] = defaultdict(list)
@@ -108,8 +108,8 @@ def count_attempts(run: LoadedRun) -> Attempts:
 
 
 def kinds(reasons: Iterable[str]) -> list[tuple[str, int]]:
-    """Return reasons and how often each was given, the most frequent first. The same one with other
-    figures, or other lines of logs, is one."""
+    """Return reasons with their counts, the most frequent first. Reasons that differ only in
+    figures or in lines of logs count as one."""
     counts = Counter(without_logs(reason)[0].rstrip(".") for reason in reasons)
     alike: dict[str, list[str]] = {}
     for reason, _ in counts.most_common():
@@ -122,7 +122,7 @@ def kinds(reasons: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unequally_invalid(found: Attempts) -> Iterator[str]:
-    """Warn where invalid attempts differ between arms."""
+    """Warn if the numbers of invalid attempts differ between arms."""
     if not found.differ:
         return
     most = max(found.arms, key=lambda arm: arm.share)
@@ -137,7 +137,7 @@ def unequally_invalid(found: Attempts) -> Iterator[str]:
 
 
 def invalid_trials(found: Attempts) -> Iterator[str]:
-    """Yield how many attempts were invalid, and why; nothing where none was."""
+    """Yield the number of invalid attempts and the reasons; nothing if none was invalid."""
     total = sum(arm.invalid for arm in found.arms)
     if total:
         named = [f"{reason} ({count}×)" for reason, count in found.reasons]
@@ -149,7 +149,7 @@ def _told(arm: ArmAttempts) -> str:
 
 
 def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
-    """Return how often chance alone makes arms differ as much; None where nothing could differ."""
+    """Return the probability that chance makes arms differ as much; None if they cannot differ."""
     hits: defaultdict[int, defaultdict[int, dict[str, int]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -157,7 +157,7 @@ def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
     disturbed: Counter[tuple[int, str]] = Counter()
     for (block, tuning, _), is_hit in hit.items():
         disturbed[block, tuning] += is_hit
-    # Arms with as many trials in the block: one that skips a workload has fewer chances.
+    # Compare arms with as many trials in the block: one that skips a workload has fewer chances.
     for (block, tuning), count in trials.items():
         hits[block][count][tuning] = disturbed[block, tuning]
     strata = [
@@ -167,7 +167,7 @@ def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
         return None
     arms = {name: at for at, name in enumerate(sorted({name for own in strata for name in own}))}
     rng = np.random.default_rng(0)
-    # Row 0 is what was seen, the others what chance might have made of it.
+    # Row 0 is the observation, the others are permutations of it.
     excess: Floats = np.zeros((_PERMUTATIONS + 1, len(arms)))
     for own in strata:
         values = np.array(list(own.values()), dtype=float)
@@ -179,7 +179,7 @@ def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
     return (1 + as_much) / (_PERMUTATIONS + 1)
 
 
-# Say what of a run is missing: what it left out, what is known of it, why nothing is judged.
+# Name a run's gaps: skipped parts, missing records, reasons why nothing is judged.
 
 
 _FEW_SKIPPED = 3
@@ -212,7 +212,7 @@ def hindrances(design: Design, cells: Cells) -> Iterator[str]:
 
 
 def imported(run: LoadedRun) -> Iterator[str]:
-    """Warn where only the trials of the run are known."""
+    """Warn if only the trials of the run are known."""
     source = run.run.imported
     if source:
         yield (
@@ -228,7 +228,7 @@ def imported(run: LoadedRun) -> Iterator[str]:
 
 
 def redacted(run: LoadedRun) -> Iterator[str]:
-    """Warn where the run is a redacted copy."""
+    """Warn if the run is a redacted copy."""
     said = run.run.redacted
     if not said:
         return
@@ -254,7 +254,7 @@ def left_out_arms(run: LoadedRun) -> Iterator[str]:
 
 
 def recorded(run: LoadedRun) -> Iterator[str]:
-    """Yield what the run was warned of when it was planned; once for tunings that share it."""
+    """Yield the warnings of the plan, once for tunings that share one."""
     alike: dict[str, list[str]] = {}
     for warning in run.run.warnings:
         name, colon, text = warning.partition(": ")
@@ -283,7 +283,7 @@ def other_durability(design: Design) -> Iterator[str]:
 
 
 def left_out_blocks(design: Design, cells: Cells, *, paired: bool) -> Iterator[str]:
-    """Yield blocks of which a cell has no value to compare (METHOD: nothing is imputed)."""
+    """Yield blocks in which a cell has no value (METHOD: nothing is imputed)."""
     for cell, tried in cells.tried.items():
         blocks = sorted(tried - _usable(design, cells, cell))
         if not blocks:
@@ -334,17 +334,16 @@ def _blocks(blocks: Sequence[int]) -> str:
     return f"{noun} {listed([str(block) for block in blocks], 10)}"
 
 
-# Say what a run's setting does to its numbers: emulation, kernels, collectors, unproven files.
+# Describe the influence of a run's setting: emulation, kernels, collectors, unproven files.
 
 
 _ALWAYS_TRACED, _ALWAYS_TRACED_INSIDE = "lost_events", "lost_events{of=guest}"
-"""Metrics that each trace of a host, and of a guest, yields, if only as a count of what it
-lacks."""
+"""Metrics that every trace of a host, and of a guest, yields, if only as a count of lost events."""
 
 LATENCY_LIMIT = "cpu_latency_limit"
-"""Metric that has a value where a process limits it."""
+"""Metric that has a value if a process limits it."""
 LATENCY_KNOB = "cpu-dma-latency"
-"""The setting of the host by which a tuning asks for that; tuned's profiles may ask as well."""
+"""Knob of the host by which a tuning sets that limit; profiles of tuned may set it as well."""
 
 _TWO_KERNELS = (
     "host and guest run different kernels: the native-versus-guest ratio is a stack difference, "
@@ -361,7 +360,7 @@ _HOST_IS_EMULATED = (
 
 
 def setting(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
-    """Yield what the accelerator, the kernels and the host itself do to the run's numbers."""
+    """Yield the influence of the accelerator, the kernels and the host on the run's numbers."""
     if run.run.host_is_emulated:
         yield _HOST_IS_EMULATED
     elif run.run.is_emulated:
@@ -386,8 +385,8 @@ def _has_hardware_counters(cells: Cells) -> bool:
 
 
 def _host_is_a_guest(run: LoadedRun) -> Iterator[str]:
-    """Yield that the host is a virtual machine itself, as its CPU's hypervisor bit or model or
-    systemd-detect-virt(1) says; nothing of a host whose run recorded none of them."""
+    """Yield that the host is a virtual machine itself, by its CPU's hypervisor bit or model or
+    systemd-detect-virt(1); nothing if the run recorded none of them."""
     host = run.run.host
     vendor, model = host.get("hypervisor_vendor"), host.get("cpu_model")
     named = vendor if isinstance(vendor, str) and vendor != "none" else None
@@ -418,8 +417,8 @@ _BEFORE = (
 
 
 def unproven(run: LoadedRun) -> Iterator[str]:
-    """Yield what is unproven of a run that measured something, labctl's own or not; nothing where
-    all was proven."""
+    """Yield the unproven files of a run that measured something, labctl's own or not; nothing if
+    all were proven."""
     if run.run.hashed:
         yield from run.run.hashed.unproven
     elif run.run.binaries:
@@ -427,7 +426,7 @@ def unproven(run: LoadedRun) -> Iterator[str]:
 
 
 def collecting_caveats(run: LoadedRun, cells: Cells) -> Iterator[str]:
-    """Warn where collectors ran inside the measured windows, and name windows in which they did
+    """Warn if collectors ran inside the measured windows, and name windows in which they did
     not."""
     if run.plan.is_lost or level_of(run) == LEAST:
         return
@@ -453,7 +452,7 @@ def collecting_caveats(run: LoadedRun, cells: Cells) -> Iterator[str]:
 
 
 def kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
-    """Warn where another process limited the sleep of the host's CPUs (METHOD 9)."""
+    """Warn if another process limited the sleep of the host's CPUs (METHOD 9)."""
     tunings = run.run.tunings
     found: list[float] = []
     tried = 0
@@ -473,8 +472,8 @@ def kept_awake(run: LoadedRun, cells: Cells) -> Iterator[str]:
 
 
 def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
-    """Yield a sentence for each workload whose program tells of every period, and is judged
-    otherwise: plans made before the open-loop latencies were, or by choice."""
+    """Yield a sentence for each workload whose program reports every period, but which is not
+    judged by open-loop latency: by choice, or because the plan is older than that metric."""
     for name, primary in design.primaries.items():
         program = run.plan.workloads[name].program
         if program not in SKIP_PERIODS or not primary.metric.startswith(CLOSED):
@@ -499,14 +498,14 @@ def closed_loop(run: LoadedRun, design: Design, cells: Cells) -> Iterator[str]:
         )
 
 
-# Find this run's own number for a metric that a table names: an arm's value, or the ratio of two
-# arms, each with an interval of its own.
+# Find this run's number for a metric in a table: an arm's value, or the ratio of two arms, each
+# with an interval.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """Hold a value or a ratio of a run. `low`, `high`: 95 %, by itself; more where a rule may end
-    the run (METHOD 22). `unit` None: a ratio. `why`: why there is none."""
+    """Hold a value or a ratio of a run. `low`, `high`: its 95 % interval; of higher confidence if
+    a rule may end the run (METHOD 22). `unit`: None for a ratio. `why`: reason if it is missing."""
 
     number: float | None = None
     low: float | None = None
@@ -515,12 +514,12 @@ class Own:
     unit: Unit | None = None
     why: str = ""
     is_no_metric: bool = False
-    """True if nobody says that the arm should have it: a workload's own metric in another."""
+    """True if the arm need not have it, as a workload's own metric under another workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Hold what a run measured, and the design by which it is read."""
+    """Hold a run's measurements, and the design by which they are read."""
 
     run: LoadedRun
     design: Design
@@ -558,8 +557,8 @@ class Measured:
         )
 
     def value(self, metric: str, tuning: str, place: Scenario) -> Own:
-        """Return the typical value of an arm: the geometric mean over blocks where all values are
-        above 0, else the arithmetic one; of maxima the largest, which has no interval."""
+        """Return the typical value of an arm: the geometric mean over blocks if all values are
+        above 0, else the arithmetic mean; for maxima the largest, which has no interval."""
         series = self._series(tuning, place, metric)
         if series is None:
             return self._missing(tuning, place, metric)
@@ -573,9 +572,9 @@ class Measured:
         return Own(number=series.typical, low=low, high=high, blocks=blocks, unit=unit)
 
     def _series(self, tuning: str | None, place: Scenario, metric: str) -> Series | None:
-        """Return what has the metric's name and its labels and no more, or else what has them,
-        summed by block; None where there is nothing, or where the numbers come from more than one
-        source (METHOD 12)."""
+        """Return the series with exactly the metric's name and labels, or else the sum by block of
+        the series that have more labels; None if there is none, or if the numbers come from several
+        sources (METHOD 12)."""
         if tuning is None:
             return None
         base, labels = base_name(metric), labels_of(metric)
@@ -584,8 +583,7 @@ class Measured:
             for series in self.cells.at(tuning, place).values()
             if series.sample.metric == base and labels.items() <= series.sample.labels.items()
         ]
-        # A total that stands beside its parts, as exits beside exits{reason=HLT}, is not one of
-        # them.
+        # A total beside its parts, as exits beside exits{reason=HLT}, is not a part.
         wanted = labels.keys() | {"source"}
         found = [series for series in found if series.sample.labels.keys() <= wanted] or found
         if len({series.sample.labels.get("source") for series in found}) != 1:
@@ -600,7 +598,7 @@ class Measured:
         )
 
     def _missing(self, tuning: str, place: Scenario, metric: str) -> Own:
-        """Return the reasons why an arm has no such number."""
+        """Return the reasons why an arm lacks such a number."""
         if why := self.run.plan.skipped.get(tuning):
             return Own(why=why)
         base = base_name(metric)

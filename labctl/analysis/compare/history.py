@@ -32,33 +32,33 @@ from labctl.store.records.plan_record import HOG
 from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
-# Find where a series changes its level, though its noise may be autocorrelated.
+# Find changes of level in a series whose noise may be autocorrelated.
 #
-# Every step is fitted by generalized least squares in noise of first-order autocorrelation, which
-# is reckoned with as larger than it was estimated. How clear the clearest step gets where nothing
-# changes comes from the series itself: what the autocorrelation doesn't explain is put in other
-# orders, and scanned in the same way. Simulations, and what else was tried: docs/decisions/change-
-# points.md.
+# Every step is fitted by generalized least squares in noise of first-order autocorrelation, whose
+# assumed value exceeds its estimate. The clearness that the clearest step reaches without any
+# change comes from the series itself: the part that the autocorrelation does not explain is
+# permuted and scanned in the same way. Simulations and alternatives:
+# docs/decisions/change-points.md.
 
 
 FEWEST_BESIDE = 3
 """Values on each side of a change: with fewer, a step can't be told from an outlier."""
 
 _ORDERS_PER_TAIL = 20
-"""Orders are so many that this number of them is expected beyond alpha."""
+"""Expected number of orders beyond alpha, which sets the number of orders."""
 _FEWEST_ORDERS = 499
 _MOST_ORDERS = 9_999
 _MOST_AT_ONCE = 2_000_000
-"""Numbers that are worked on together, to bound memory."""
+"""Limit on numbers that are processed together, to bound memory."""
 
 _ESTIMATED = tuple(round(0.05 * step, 2) for step in range(-10, 20))
 _MOST_STEPS = 3
-"""Steps that are taken out before it is estimated."""
+"""Limit on steps that are removed before the autocorrelation is estimated."""
 _LEAST, _MOST = 0.4, 0.95
-"""The autocorrelation that is reckoned with at least, and at most."""
+"""Bounds of the assumed autocorrelation."""
 
 _ROUNDING = 1e-20
-"""Sums of squares below are rounding, in series that span 1."""
+"""Sum of squares up to which differences are rounding, in series that span 1."""
 _UNEXPLAINED = 1e-12
 """The least share that a step leaves unexplained."""
 
@@ -69,10 +69,10 @@ Segment = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """Hold where a level begins.
+    """Hold the begin of a level.
 
-    `index`: of the first value of the new level. `p`: how often a series of the same
-    autocorrelation without the change shows one as clear anywhere, itself counted in.
+    `index`: of the first value of the new level. `p`: share of series of the same autocorrelation
+    without the change that show an equally clear one anywhere, this series included.
     """
 
     index: int
@@ -82,7 +82,7 @@ class ChangePoint:
 def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[ChangePoint]:
     """Return the changes of a series, by index; each with p <= alpha when it was found.
 
-    Found one after the other, the clearest first, in what the former have left of the series. The
+    They are found one after the other, the clearest first, in the remainder of the series. The
     chance that a series without a change gets one is alpha. Values must be finite.
     """
     if len(values) < 2 * FEWEST_BESIDE:
@@ -90,7 +90,7 @@ def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[
     series = np.asarray(values, dtype=float)
     series = (series - series.mean()) / (np.ptp(series) or 1.0)
     rng = np.random.default_rng(seed)
-    # So many that alpha can be reached at all, whatever the number of series that share it.
+    # Enough orders that p can reach alpha, whatever the number of series that share it.
     most = max(_MOST_ORDERS, math.ceil(1 / alpha))
     orders = min(max(math.ceil(_ORDERS_PER_TAIL / alpha), _FEWEST_ORDERS), most)
     found: list[ChangePoint] = []
@@ -109,7 +109,7 @@ def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[
 
 
 def _segments(series: Floats, levels: Sequence[int]) -> list[Segment]:
-    """Return the segments between levels' beginnings in which there may be a step."""
+    """Return the segments between levels' begins that may have a step."""
     return [
         (a, b)
         for a, b in itertools.pairwise([*levels, len(series)])
@@ -119,8 +119,8 @@ def _segments(series: Floats, levels: Sequence[int]) -> list[Segment]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Hold how clear a step is, and the `places` where its levels begin: one, or two for a level
-    that ends."""
+    """Hold the clearness of a step, and the `places` where its levels begin: one, or two if the
+    level ends."""
 
     ratio: float
     places: tuple[int, ...]
@@ -142,7 +142,7 @@ def _clearest(series: Floats, segments: Sequence[Segment], r: float) -> _Step:
 
 @cache
 def _places(n: int) -> tuple[Whole, Whole]:
-    """Return every start of a new level in n values, with each end: the last one's or before."""
+    """Return every start of a new level in n values, each with every end up to the last value's."""
     starts, ends = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
     fit = (starts >= FEWEST_BESIDE) & (ends - starts >= FEWEST_BESIDE)
     fit &= (ends == n) | (ends <= n - FEWEST_BESIDE)
@@ -150,11 +150,11 @@ def _places(n: int) -> tuple[Whole, Whole]:
 
 
 def _ratios(white: Floats, r: float) -> Floats:
-    """Return, for each row of whitened values, how clear each step of `_places` is.
+    """Return the clearness of each step of `_places` for each row of whitened values.
 
-    That is -n log(1 - R^2), twice the logarithm of a likelihood ratio with R^2 the share of the
-    squares that the step explains beside the level. A level that ends is one of some n, and pays
-    2 log n: then each kind is about as rare as the other where nothing changes.
+    It is -n log(1 - R^2), twice the logarithm of a likelihood ratio, where R^2 is the share of the
+    squares that the step explains beside the level. A level that ends has about n possible lengths,
+    and a penalty of 2 log n makes both kinds about equally rare without a change.
     """
     n = white.shape[1]
     starts, ends = _places(n)
@@ -176,7 +176,7 @@ def _ratios(white: Floats, r: float) -> Floats:
 
 
 def _whitened(values: Floats, r: float) -> Floats:
-    """Return what is independent along the last axis, of noise of autocorrelation r."""
+    """Return the values, whose noise has autocorrelation r, whitened along the last axis."""
     white = values.copy()
     white[..., 0] *= math.sqrt(1 - r * r)
     white[..., 1:] -= r * values[..., :-1]
@@ -184,13 +184,13 @@ def _whitened(values: Floats, r: float) -> Floats:
 
 
 def autocorrelation(series: Floats, levels: Sequence[int]) -> float:
-    """Return the autocorrelation to reckon with, where levels begin at `levels` (the first at 0)
-    and perhaps elsewhere.
+    """Return the assumed autocorrelation if levels begin at `levels` (the first at 0) and perhaps
+    elsewhere.
 
-    Steps that are still to be found pass for autocorrelation. So up to _MOST_STEPS more are taken
-    out, the clearest first, and the least figure counts. On top of each estimate come 4 (1 + r)/n
-    for each of these steps, since their places were chosen, and its standard error,
-    sqrt((1 - r^2)/n). Simulations set these figures.
+    Steps that are not found yet look like autocorrelation. So up to _MOST_STEPS more are removed,
+    the clearest first, and the least result counts. Added to each estimate are 4 (1 + r)/n for each
+    of these steps, because their places were chosen, and its standard error, sqrt((1 - r^2)/n).
+    Simulations set these figures.
     """
     n, surely, chosen = len(series), _MOST, list(levels)
     for steps in range(1, _MOST_STEPS + 1):
@@ -205,7 +205,7 @@ def autocorrelation(series: Floats, levels: Sequence[int]) -> float:
 
 def _estimate(values: Floats, places: Sequence[int]) -> float:
     """Return the autocorrelation of noise around levels that begin at `places`, by restricted
-    likelihood (D. A. Harville, JASA 72, 1977), which pays for the levels."""
+    likelihood (D. A. Harville, JASA 72, 1977), which corrects for the levels."""
     n = len(values)
     levels = np.array([np.arange(n) >= place for place in places], dtype=float)
     likeliest, estimate = math.inf, 0.0
@@ -231,8 +231,8 @@ def _p_value(
 ) -> float:
     """Return (1 + orders with a step at least as clear) / (1 + orders).
 
-    Orders are those of what the segments' levels leave of the whitened values. Ends early once p
-    can't be alpha or less any more.
+    Orders are permutations of the whitened values' residuals from the segments' levels. The count
+    ends early if p can't be alpha or less any more.
     """
     left = np.concatenate([_around_level(series[a:b], r) for a, b in segments])
     starts = np.cumsum([0, *(b - a for a, b in segments)])
@@ -245,7 +245,7 @@ def _p_value(
         clearest = [
             _ratios(made[:, a:b], r).max(axis=1) for a, b in itertools.pairwise(starts.tolist())
         ]
-        # What differs by rounding alone is as clear: the same step, summed in another order.
+        # A difference by rounding counts as equal: the same step, summed in another order.
         as_clear += int((np.max(clearest, axis=0) >= ratio * (1 - 1e-9)).sum())
         done += count
     return (as_clear + 1) / (done + 1)
@@ -257,11 +257,11 @@ def _around_level(values: Floats, r: float) -> Floats:
 
 
 FEWEST = 8
-"""Runs of a series in which a change is looked for: fewer tell too little of their noise."""
+"""Fewest runs of a series that is searched for changes: fewer do not show their noise."""
 
 _HARDWARE = ("cpu_model", "topology", "hypervisor_vendor")
-"""Facts that identify a host. They include no serial number, so equal hosts look alike; all else
-(kernel, microcode, settings) may change on a host and stands beside its changes."""
+"""Facts that identify a host. They do not include a serial number, so equal hosts look alike. All
+other facts (kernel, microcode, settings) may change on a host and stand beside its changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +278,7 @@ class Point:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelChange:
     """Describe a level that ends before `run`. `before` and `after`: typical values of the runs
-    between this change and its neighbours, and `p` how often chance alone makes as large a change.
+    between this change and its neighbours. `p`: probability of such a change by chance.
     """
 
     run: str
@@ -291,8 +291,8 @@ class LevelChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """Hold a metric of one cell over comparable runs, oldest first. `apart`: how it differs from
-    other series of the same cell; `unmarked`: why no change was looked for."""
+    """Hold a metric of one cell over comparable runs, oldest first. `apart`: difference from other
+    series of the same cell. `unmarked`: reason if the series was not searched for changes."""
 
     tuning: str
     workload: str
@@ -310,7 +310,7 @@ class RunSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Hold a host's history. `metrics`: those that exist, where no run has the requested one."""
+    """Hold a host's history. `metrics`: those that exist, if no run has the requested one."""
 
     metric: str
     series: tuple[RunSeries, ...]
@@ -322,7 +322,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Hold what to look at; None is everything. `metric` may leave out its labels."""
+    """Hold a selection; None selects everything. `metric` may leave out its labels."""
 
     metric: str
     tuning: str | None = None
@@ -339,7 +339,7 @@ class Choice:
 
 
 def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
-    """Return the series of a metric over runs, each run looked at once; nothing raises."""
+    """Return the series of a metric over runs. Reads each run once, and never raises."""
     found: dict[str, list[tuple[_Kept, Point]]] = {}
     ranks: dict[str, int] = {}
     metrics: set[str] = set()
@@ -373,7 +373,7 @@ def history(runs: Iterable[LoadedRun], choice: Choice) -> History:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Hold a cell's series in one run, with all that must agree for two runs to be compared."""
+    """Hold a cell's series in one run, with everything that must agree in comparable runs."""
 
     cell: Cell
     key: str
@@ -389,7 +389,7 @@ class _Kept:
         return canonical([self.cell.tuning, *self.cell.place, self.key, dict(self.traits)])
 
     def order(self, ranks: Mapping[str, int]) -> tuple[Any, ...]:
-        """Order by workload and condition, then tunings as the plans have them."""
+        """Return the order: workload and condition, then tunings in plan order."""
         tuning = self.cell.tuning
         return *self.cell.place, ranks.get(tuning, len(ranks)), tuning, self.key
 
@@ -417,8 +417,8 @@ def _kept(run: LoadedRun, choice: Choice, metrics: set[str]) -> Iterator[_Kept]:
 
 
 def _neighbours(run: LoadedRun, condition: str) -> str:
-    """Return a digest of what ran beside the trials of a condition; "none" where nothing did, and
-    for the hogs, of which plans of an older labctl say nothing."""
+    """Return a digest of the programs that ran beside the trials of a condition; "none" if there
+    were none, and for CPU hogs, which plans of older versions do not describe."""
     declared = run.plan.neighbours.get(condition)
     if declared is None or condition == HOG:
         return "none"
@@ -447,7 +447,7 @@ def _point(run: LoadedRun, series: Series) -> Point:
 
 
 def _apart(kept: Sequence[_Kept]) -> list[str]:
-    """Return in words how each differs from the others of its cell and accelerator."""
+    """Return each series' difference from the others of its cell and accelerator, in words."""
     words = {
         "host": "on {}",
         "definition": "definition {}",

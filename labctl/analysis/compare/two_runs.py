@@ -1,7 +1,7 @@
 """Compare two runs: two hosts, two kernels, two days.
 
-    facts ── what differs, first ─▶ what can't be compared at all ─▶ refused
-    tunings that mean the same in both ─▶ levels (B / A) ─▶ effects on baseline (B's / A's)
+    facts ── differences ─▶ conflicts that prevent a comparison ─▶ refused
+    tunings with the same meaning in both ─▶ levels (B / A) ─▶ effects on baseline (B's / A's)
 
 Blocks of two runs have nothing in common, so nothing is paired here: intervals are Welch's
 (B. L. Welch, Biometrika 34, 1947), which pools no variances. Pure.
@@ -38,7 +38,7 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import Record
 from labctl.store.run_folder import LoadedRun
 
-# Compare what two runs recorded of their hosts, guests and themselves.
+# Compare the recorded facts of two runs, their hosts and their guests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class FactDifference:
 
 
 def fact_differences(a: RunRecord, b: RunRecord) -> Iterator[FactDifference]:
-    """Yield what two run.json say otherwise of host, guest and run, in the order of FACT_NAMES:
-    what every figure is made by comes first."""
+    """Yield the facts of host, guest and run that differ between two run.json, in the order of
+    FACT_NAMES: facts that affect every figure come first."""
     for section, title in (("host", ""), ("guest", "guest's ")):
         ours, theirs = getattr(a, section), getattr(b, section)
         for key, name in FACT_NAMES.items():
@@ -81,7 +81,7 @@ _BEFORE_IT_WAS_SAID = {"collect": LEAST}
 
 
 def fact_of_run(record: RunRecord, key: str) -> Any:
-    """Return one of OF_THE_RUN from a run.json; None where it isn't recorded."""
+    """Return one of OF_THE_RUN from a run.json; None if it is not recorded."""
     found = getattr(record, key)
     if found is None:
         return _BEFORE_IT_WAS_SAID.get(key)
@@ -89,7 +89,7 @@ def fact_of_run(record: RunRecord, key: str) -> Any:
 
 
 def fact_words(value: Any) -> str | None:
-    """Return a recorded fact as people read it; None where there is none."""
+    """Return a recorded fact as text for people; None if it is missing."""
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -114,10 +114,10 @@ def _is_number(value: Any) -> bool:
 class Difference:
     """Compare one number of run B with the same of run A.
 
-    `of_effect`: it is the tuning's effect on its baseline that is compared, else the value itself.
-    `estimate`, `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` None where
-    there is no interval. `confidence`: such that the rows of effects and of values all hold with
-    95 % together. `margin`: the practical threshold of A's study, as Comparison has it.
+    `of_effect`: compares the tuning's effect on its baseline, else the value itself. `estimate`,
+    `low`, `high`: B / A for ratios, else B - A in `unit`; `low` and `high` are None without an
+    interval. `confidence`: such that all rows of effects and of values hold with 95 % together.
+    `margin`: the practical threshold of A's study, as in Comparison.
     """
 
     tuning: str
@@ -135,23 +135,23 @@ class Difference:
     high: float | None
     confidence: float
     margin: float | None
-    """None where it is a share, and no ratio can be taken."""
+    """None if the threshold is a share and the values have no ratio."""
     blocks_a: int
     blocks_b: int
     before_look: bool
-    """One of the runs reached none of the looks that its plan declares."""
+    """True if one of the runs reached none of the looks that its plan declares."""
     judges: bool = True
     """True if the controls of both runs let them judge the effect (METHOD 18)."""
     sees: bool = True
     """True if both runs have shown that they detect a loss as small as `margin` (METHOD 5)."""
     needed: int | None = None
-    """Blocks of each run that would show a difference of `margin` with 80 % power; None if these
-    do already, or nobody can tell."""
+    """Blocks of each run that would show a difference of `margin` with 80 % power; None if the
+    present blocks do, or if the number is unknown."""
 
     @property
     def finding(self) -> str:
-        """Return what the interval says: "differs", "the same" (within the threshold) or "not
-        shown"; or why it may say nothing yet: "too few blocks" (METHOD 21), "before the first
+        """Return the interval's result, "differs", "the same" (within the threshold) or "not
+        shown", or the reason why it gives none yet: "too few blocks" (METHOD 21), "before the first
         look"."""
         if self.low is None or self.high is None:
             return "not shown"
@@ -174,15 +174,15 @@ class Difference:
 
     @property
     def blocks_needed(self) -> int | None:
-        """Return how many blocks of each run would decide what these leave open; None where
-        something else than their number leaves it open."""
+        """Return the blocks of each run that would decide an open result; None if it is open for
+        another reason."""
         return self.needed if self.finding == "not shown" and self.judges and self.sees else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """Compare two runs. `refusals`: why they can't be compared; with any, the rest does not answer
-    the question that it seems to. `left_out`: numbers that only one run has, or defines
+    """Compare two runs. `refusals`: reasons why they can't be compared; with any, the numbers do
+    not answer the question. `left_out`: numbers that only one run has, or that the runs define
     differently."""
 
     a: str
@@ -196,10 +196,10 @@ class RunComparison:
 
 
 def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
-    """Return everything that run `b` says otherwise than run `a`; nothing raises.
+    """Return all differences of run `b` from run `a`. Never raises.
 
-    Compared are the primary metrics of workloads that both ran in the same way, for the tunings
-    and conditions that both have.
+    The comparison covers the primary metrics of workloads that both ran in the same way, for the
+    tunings and conditions that both have.
     """
     ours, theirs = _Side.of(a), _Side.of(b)
     left_out = [
@@ -210,7 +210,7 @@ def compare_runs(a: LoadedRun, b: LoadedRun) -> RunComparison:
     if spots and not measured:
         left_out.append("No tuning has a primary metric measured in both runs.")
     judged = [spot for spot in measured if spot.tuning in ours.design.candidates]
-    # Effects and values get half each: runs that are alike must not differ in any row of either.
+    # Effects and values get half of alpha each: equal runs must not differ in a row of either.
     level = joint_level(ours.design, theirs.design) / (2 if judged else 1)
     effects = (_effect(ours, theirs, spot, level / len(judged)) for spot in judged)
     return RunComparison(
@@ -236,7 +236,7 @@ def _spots(a: _Side, b: _Side, left_out: list[str]) -> list[_Spot]:
 
 
 class _Spot(NamedTuple):
-    """Hold what is compared: the primary metric of one tuning under one workload and condition."""
+    """Hold the object of a comparison: a tuning's primary metric at a workload and condition."""
 
     tuning: str
     place: Scenario
@@ -273,7 +273,7 @@ def _either_imported(a: LoadedRun, b: LoadedRun) -> bool:
 
 
 def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
-    """Yield why two runs can't be compared, as ends of sentences."""
+    """Yield the reasons why two runs can't be compared, as ends of sentences."""
     if bool(a.run.imported) is not bool(b.run.imported):
         imported, other = (a, b) if a.run.imported else (b, a)
         yield (
@@ -299,7 +299,7 @@ def refusals(a: LoadedRun, b: LoadedRun) -> Iterator[str]:
 
 
 def builds(record: RunRecord, programs: Collection[str]) -> dict[str, str | None]:
-    """Return the digests of what the guest ran of these programs, by the binary's name."""
+    """Return the digests of these programs' files in the guest, by the binary's name."""
     return {
         binary: digests.get("guest")
         for binary, digests in record.binaries.items()
@@ -308,7 +308,7 @@ def builds(record: RunRecord, programs: Collection[str]) -> dict[str, str | None
 
 
 def accelerator_title(name: Any) -> str:
-    """Return the accelerator in words, from what a run.json may hold."""
+    """Return the accelerator in words, from a run.json's value."""
     return {"tcg": "TCG", "kvm": "KVM"}.get(str(name), "an unknown accelerator")
 
 
@@ -319,7 +319,7 @@ def _matched_tunings(a: _Side, b: _Side) -> list[str]:
 
 
 def same_tuning(a: LoadedRun, b: LoadedRun, name: str) -> bool:
-    """Return whether a tuning that both have is the same; of what was imported its name must do."""
+    """Return whether a tuning of both runs is the same; imported tunings have only their name."""
     ours, theirs = (run.plan.tunings[name].digest for run in (a, b))
     return _either_imported(a, b) or ours == theirs
 
@@ -357,13 +357,13 @@ def _matched_places(a: _Side, b: _Side, left_out: list[str]) -> list[Scenario]:
 
 
 def _other_neighbours(a: _Side, b: _Side) -> list[str]:
-    """Return the conditions that both runs say something of, and not the same."""
+    """Return the conditions that both runs define, but differently."""
     ours, theirs = (side.run.plan.neighbours for side in (a, b))
     return [name for name in ours if name in theirs and ours[name] != theirs[name]]
 
 
 def workload_differences(a: LoadedRun, b: LoadedRun, name: str) -> list[str]:
-    """Return what a workload that both have was run otherwise by."""
+    """Return the settings of a shared workload that differ between the runs."""
     ours, theirs = (run.plan.workloads[name] for run in (a, b))
     known = ("primary",) if _either_imported(a, b) else MADE_BY
     return [key for key in known if getattr(ours, key) != getattr(theirs, key)]
@@ -406,7 +406,7 @@ def _effect(a: _Side, b: _Side, spot: _Spot, alpha: float) -> Difference | None:
 
 
 def _effects(side: _Side, spot: _Spot) -> Effects | None:
-    """Return the tuning against its own run's baseline and control, as the run itself judges it."""
+    """Return the tuning against its run's baseline and control, as in the run's judgement."""
     references = (
         side.cells.get(name, spot.place, spot.metric)
         for name in (side.design.baseline, side.design.control)
@@ -436,7 +436,7 @@ def _difference(
         return ratio_of(value) if kind is EffectKind.RATIO else value
 
     sample = a.series(spot).sample
-    # A margin that is a share says nothing of a difference.
+    # A threshold that is a share does not apply to a difference.
     usual = kind is EffectKind.RATIO or natural(sample.metric, sample.unit, against_native=False)
     margin = a.design.primaries[spot.place.workload].margin
     return Difference(
@@ -467,12 +467,12 @@ def _difference(
 
 
 def _unchecked(a: _Side, b: _Side, judged: Collection[_Spot]) -> Iterator[str]:
-    """Yield what control and known loss of either run hold back of its tunings' effects."""
+    """Yield the limits that the control and the known loss of either run put on its effects."""
     for place in dict.fromkeys(spot.place for spot in judged):
         for side in (a, b):
             checked = side.checked(place)
             if side.cells.blocks < FEWEST_BLOCKS:
-                continue  # said already, and then nothing can be checked
+                continue  # reported already, and then checks are impossible
             if not checked.eligibility.judges:
                 yield f"{side.run.name}: {checked.control.sentence}"
             elif checked.known_loss.passed is not True:
@@ -508,12 +508,12 @@ def _cautions(a: _Side, b: _Side) -> Iterator[str]:
         yield from (f"{side.run.name}: {text}" for text in side.run.problems)
 
 
-# Set what one host does better against what it costs: performance per price of two runs.
+# Compare performance per price of two runs' hosts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Hold what an hour of each run's host costs, in one currency."""
+    """Hold the price of an hour of each run's host, in one currency."""
 
     a: float
     b: float
@@ -521,9 +521,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerPrice:
-    """Say how much performance run B's host gives for the same money as run A's (2: twice as much).
-    `low`, `high`: as the ratio of the row that it is made of has them; prices are taken as exact.
-    `why`: why there is no `estimate`."""
+    """Hold the performance of run B's host for the same money as run A's (2: twice as much).
+
+    `low`, `high`: from the ratio of the row that it is computed from; prices count as exact. `why`:
+    the reason if `estimate` is missing."""
 
     tuning: str
     workload: str
