@@ -1,7 +1,8 @@
 """Judge how many guests fit: the number of each tuning with an interval, tunings against the first
-by an exact sign test, and what each guest costs the others.
+by an exact sign test, and the cost of each guest to the others.
 
-The numbers are small and whole, and their spread is no bell: nothing here assumes a distribution.
+The numbers are small integers that are not normally distributed: no rule here assumes a
+distribution.
 
 - The interval of a median lies between two order statistics: with n blocks, the k-th smallest and
   the k-th largest hold the median with probability 1 - 2 P(B < k), B binomial of n and 1/2
@@ -38,7 +39,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Hold a number of guests. `at_least`: it may be larger, as no more guests were tried."""
+    """Hold a number of guests. `at_least`: it may be larger, because no more guests were tried."""
 
     value: int
     at_least: bool = False
@@ -49,7 +50,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class NumberInterval:
-    """Hold both ends of an interval, and the `coverage` that it has."""
+    """Hold both ends of an interval, and its `coverage`."""
 
     low: Number
     high: Number
@@ -62,9 +63,9 @@ class NumberInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """Hold what one tuning fits. `numbers`: by block; `lacking`: the reason of each block without
-    one; `typical`: the largest number that more than half of the blocks reached; `why`: the reason
-    for which there is no interval."""
+    """Hold the numbers of guests that fit with one tuning. `numbers`: by block; `lacking`: the
+    reason of each block without a number; `typical`: the largest number that more than half of the
+    blocks reached; `why`: the reason if there is no interval."""
 
     tuning: str
     numbers: Mapping[int, Number]
@@ -94,15 +95,15 @@ class SignTest:
 
     @property
     def shows_more(self) -> bool | None:
-        """Return whether more guests fit than under the other; None where neither is shown."""
+        """Return whether more guests fit than under the other; None if neither is shown."""
         return None if self.level is None else self.more > self.fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Hold what so many guests had: the median over blocks of the worst and of the median guest.
-    `cost`: how much the metric of guests that were there before changed for each guest that came,
-    None without fewer guests to compare with."""
+    """Hold the metric at a number of guests: the median over blocks of the worst and of the median
+    guest. `cost`: change of the metric of earlier guests per added guest, None without a smaller
+    number of guests to compare with."""
 
     count: int
     blocks: int
@@ -114,7 +115,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Density:
-    """Hold all that is said of a density run. `curves`: by tuning, by number of guests."""
+    """Hold the judgement of a density run. `curves`: by tuning, by number of guests."""
 
     fitting: tuple[Fitting, ...]
     tests: tuple[SignTest, ...]
@@ -122,7 +123,7 @@ class Density:
 
 
 def judged(record: DensityRecord) -> Density:
-    """Return what a density run says, as far as it came."""
+    """Return the judgement of a density run, finished or not."""
     by_tuning = {name: _fitting(name, record.counts) for name in record.tunings}
     limit = record.limit.limit()
     return Density(
@@ -149,8 +150,8 @@ def why_ended(record: DensityRecord) -> str | None:
 
 
 def median_of(numbers: Sequence[Number]) -> Number | None:
-    """Return the largest number that more than half of the blocks reached: their median, and of an
-    even number of blocks the lower of the two in the middle. None for none."""
+    """Return the largest number that more than half of the blocks reached: their median, or for an
+    even number of blocks the lower of the two in the middle. None without blocks."""
     if not numbers:
         return None
     return _ranked(numbers, (len(numbers) - 1) // 2)
@@ -158,7 +159,7 @@ def median_of(numbers: Sequence[Number]) -> Number | None:
 
 def interval_of(numbers: Sequence[Number], alpha: float = LEVEL) -> NumberInterval | None:
     """Return the narrowest interval of order statistics that holds the median with a probability
-    of 1 - alpha or more; None where even the smallest and the largest don't."""
+    of 1 - alpha or more; None if even the smallest and the largest do not."""
     n = len(numbers)
     if n == 0 or coverage(n, 1) < 1 - alpha:
         return None
@@ -167,8 +168,8 @@ def interval_of(numbers: Sequence[Number], alpha: float = LEVEL) -> NumberInterv
 
 
 def coverage(n: int, k: int) -> float:
-    """Return how surely the k-th smallest and the k-th largest of n hold the median between them:
-    1 - 2 P(B < k)."""
+    """Return the probability that the median lies between the k-th smallest and the k-th largest of
+    n: 1 - 2 P(B < k)."""
     return 1 - 2 * sum(comb(n, i) for i in range(k)) / (1 << n)
 
 
@@ -202,8 +203,8 @@ def _crossing(most: int, level: float) -> float:
 
 
 def compared(one: Number, other: Number) -> int | None:
-    """Return 1 where the first is the larger number, -1 where the other is, 0 where they are alike;
-    None where a bound keeps that unknown."""
+    """Return 1 if the first number is larger, -1 if the other is, 0 if they are equal; None if a
+    bound leaves that unknown."""
     if not one.at_least and not other.at_least:
         return (one.value > other.value) - (one.value < other.value)
     if one.at_least and not other.at_least and one.value > other.value:
@@ -214,8 +215,8 @@ def compared(one: Number, other: Number) -> int | None:
 
 
 def _ranked(numbers: Sequence[Number], index: int) -> Number:
-    """Return the number of that rank, from 0. It is a lower bound where one that is no larger was
-    bounded: the true one could lie above it."""
+    """Return the number of that rank, from 0. It is a lower bound if any number up to it is one:
+    the true number could lie above it."""
     value = sorted(number.value for number in numbers)[index]
     return Number(value, any(n.at_least and n.value <= value for n in numbers))
 
@@ -273,7 +274,7 @@ def _tests(fitting: Sequence[Fitting], looks: int | None) -> Iterator[SignTest]:
 
 
 def _signs(one: Fitting, other: Fitting) -> tuple[int, int, int, int]:
-    """Return the blocks in which one has more, fewer and as many guests, and the undecided ones."""
+    """Return the numbers of blocks with more, fewer, equally many, and undecided guests."""
     blocks = sorted(one.numbers.keys() & other.numbers.keys())
     signs = [compared(one.numbers[block], other.numbers[block]) for block in blocks]
     return signs.count(1), signs.count(-1), signs.count(0), signs.count(None)
@@ -295,8 +296,8 @@ def _curve(steps: Sequence[StepRecord], limit: Limit) -> Iterator[Point]:
 
 
 def _cost(step: StepRecord, steps: Sequence[StepRecord]) -> float | None:
-    """Return the change of the median guest of those that were there with fewer guests, for each
-    guest that came; None in the step with the fewest of its block."""
+    """Return the change of the median guest among earlier guests, per added guest; None at the step
+    with the fewest guests of its block."""
     fewer = [s for s in steps if s.block == step.block and s.count < step.count]
     if not fewer:
         return None

@@ -1,7 +1,7 @@
 """Reduce a run's trials to one value per block of each metric in each cell.
 
-A trial that is invalid gives no value; of several valid attempts the last one counts. Nothing is
-imputed: a block without a value has none.
+An invalid trial gives no value; of several valid attempts the last one counts. Missing values are
+not imputed.
 """
 
 from __future__ import annotations
@@ -41,38 +41,37 @@ from labctl.store.trial import TrialStatus
 
 
 def is_interleaved(run: LoadedRun) -> bool:
-    """Return whether each block of a run holds its arms side by side, so that a difference within a
-    block is free of what changed between blocks.
+    """Return whether each block of a run holds its arms side by side, so that differences within a
+    block are free of changes between blocks.
 
-    labctl's own plans are made so, and have a seed. Of an imported run its plan says it; older
-    imports say nothing, and then nothing is known.
+    labctl's own plans are, and have a seed. The plan of an imported run declares it; older imports
+    do not, and then it is unknown.
     """
     if not run.run.imported:
         return True
     return run.plan.interleaved is True or run.plan.seed is not None
 
 
-# Name who had the CPUs that a machine's threads waited for, by the same names in all trials of a
-# run.
+# Name the threads that had the CPUs for which a machine's threads waited, by the same names in all
+# trials of a run.
 #
-# A trial tells of all who ran, so that a name it lacks had nothing there: its trace knows. Which
-# of them are worth a line can only be said over all trials. With those that had most in each of
-# them a name would be missing wherever it had little, and what it had elsewhere would compare with
-# nothing.
+# A trial's trace names all threads that ran, so a name that it lacks had no time. The names that
+# are worth a line are chosen over all trials. If each trial chose its largest ones, a name would
+# be missing in trials in which it had little, and its time in the others could not be compared.
 
 
 METRIC = "preempted_time"
 OTHERS = "others"
 MOST = 10
-"""Names that are told of in a run."""
+"""Limit on names in a run."""
 
 _UNKNOWN = "unknown"
 _MOST_UNKNOWN = 0.05
-"""Share of the waits; who else ran in more than that may be anybody, and no name is known to have
-had nothing."""
+"""Limit on the share of unnamed threads in the waits: with more, a missing name may be among them,
+so its time is unknown."""
 
 _WITNESS = "sched_delay"
-"""A trial that has it knows who ran meanwhile, if anybody did."""
+"""Metric of trials whose trace names the threads that ran meanwhile."""
 
 _Of = tuple[tuple[str, str], ...]
 """All labels but the name."""
@@ -85,17 +84,17 @@ class _Told:
 
 
 def by_same_names(trials: Collection[LoadedTrial]) -> list[LoadedTrial]:
-    """Return the same trials; in those that were traced, `preempted_time` is of the ten names that
-    had most in any of them, with 0 where one had nothing, and of `others`, all the rest.
+    """Return the same trials; in traced ones `preempted_time` has the ten names with the most time
+    in any trial, with 0 for a name without time, and `others` for the rest.
 
-    A trial that doesn't tell of all who ran keeps what it has.
+    A trial that does not name all threads that ran keeps its readings.
     """
     kinds = Kinds()
     is_traced: dict[int, bool] = {}
     told: dict[int, Mapping[_Of, _Told]] = {}
     for number, trial in enumerate(trials):
         packed = kinds.pack(trial.readings)
-        # Their tuple of kinds lives as long as `trials` or `kinds`, so its id is its own.
+        # The tuple of kinds lives as long as `trials` or `kinds`, so its id is unique.
         key = id(packed.kinds)
         if key not in is_traced:
             is_traced[key] = any(kind.metric == _WITNESS for kind in packed.kinds)
@@ -113,7 +112,7 @@ def by_same_names(trials: Collection[LoadedTrial]) -> list[LoadedTrial]:
 
 
 def _told(readings: Iterable[Reading]) -> dict[_Of, _Told]:
-    """Return those that know of all who ran: who isn't named had nothing."""
+    """Return a trial's times by name, for the labels whose trace names all threads that ran."""
     found: defaultdict[_Of, _Told] = defaultdict(_Told)
     for one in readings:
         if isinstance(one, Sample) and one.metric == _WITNESS:
@@ -161,36 +160,36 @@ def _renamed(
 
 # Set limits of quantification: the least value that allows a ratio (METHOD 15).
 #
-# A source has a resolution of its own: events come in ones, percentiles in bins. Below the limit a
-# ratio is a ratio of roundings, so such values are compared by difference. The limit is where what
-# the resolution alone puts into a value is a tenth of it as a standard deviation, the
-# "determination limit" of L. A. Currie (Analytical Chemistry 40, 1968, p. 586). Nothing is added
-# to a value to lift it above.
+# Each source has a resolution: events are counted in ones, percentiles come in bins. Below the
+# limit a ratio is a ratio of roundings, so such values are compared by difference. At the limit the
+# standard deviation that the resolution alone causes is a tenth of the value, the "determination
+# limit" of L. A. Currie (Analytical Chemistry 40, 1968, p. 586). No constant is added to lift a
+# value above the limit.
 
 
 _RELATIVE = 0.1
 
 _EVENTS = 1 / _RELATIVE**2
-"""Events that come at random: the count N of a trial has a standard deviation of sqrt(N)."""
+"""Least number of random events: the count N of a trial has a standard deviation of sqrt(N)."""
 
 _OPERATIONS = 1 / (_RELATIVE * math.sqrt(6))
-"""Operations that follow each other: the count is rounded where the trial begins and where it
-ends, which together has a standard deviation of 1 / sqrt(6) operations."""
+"""Least number of consecutive operations: the count is rounded at both ends of the trial, which
+together has a standard deviation of 1 / sqrt(6) operations."""
 
 _BINS = 1 / (_RELATIVE * math.sqrt(12))
-"""A value rounded to the middle of a bin has a standard deviation of 1 / sqrt(12) bins."""
+"""Least number of bins: a value rounded to the middle of a bin has a standard deviation of
+1 / sqrt(12) bins."""
 
 LEAST: Mapping[Counts, float] = {Counts.EVENTS: _EVENTS, Counts.OPERATIONS: _OPERATIONS}
-"""Hold what rows of metrics count. Not here, as nothing is known but that they are above
-0: what divides one large total by another (bandwidth, cycles, operations per CPU-second), and times
-that a clock of nanoseconds took. What has 0 as a usual value is never compared by ratio
-(`effects.natural`)."""
+"""Least values by the kind of things that a metric's row counts. Other metrics need only be above
+0: quotients of large totals (bandwidth, cycles, operations per CPU-second), and times from a clock
+of nanoseconds. Metrics that are often 0 are never compared by ratio (`effects.natural`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Hold limits of quantification. `by_block`: in the metric's unit, in blocks where the limit is
-    known; `why` says which limit a value is below."""
+    """Hold limits of quantification. `by_block`: in the metric's unit, for blocks whose limit is
+    known; `why`: the name of the limit that a value is below."""
 
     why: str = ""
     by_block: Mapping[int, float] = field(default_factory=dict)
@@ -211,8 +210,8 @@ def limits(
     seconds: Mapping[int, float],
     bin_widths: Mapping[int, float],
 ) -> Limits:
-    """Return the limits of one metric's values. By block, `seconds`: for how long was measured;
-    `bin_widths`: of a percentile, its bin's width over its middle."""
+    """Return the limits of one metric's values. By block, `seconds`: duration of the measurement;
+    `bin_widths`: width of a percentile's bin divided by its middle."""
     if bin_widths:
         widths = dict(bin_widths.items())
         return Limits(
@@ -237,14 +236,14 @@ def limits(
 
 
 BIN_WIDTH = "bin_width"
-"""No metric of its own: how coarsely a percentile was read (METHOD 16)."""
+"""Resolution of a percentile (METHOD 16); not shown as a metric."""
 
 BATCH_ERROR = "batch_error"
-"""Nor this one: how sure each trial is of a rate, by batch means (METHOD 21)."""
+"""Standard error of a trial's rate by batch means (METHOD 21); not shown as a metric."""
 
 
 class Scenario(NamedTuple):
-    """Name where arms are compared: one workload under one condition."""
+    """Name a place of comparisons: one workload under one condition."""
 
     workload: str
     condition: str
@@ -259,7 +258,7 @@ class Scenario(NamedTuple):
 
 
 class Placed(Protocol):
-    """Name where something was found: a comparison, a level, a check."""
+    """Describe an object with a place: a comparison, a level, a check."""
 
     @property
     def workload(self) -> str: ...
@@ -280,14 +279,14 @@ class Cell(NamedTuple):
         return f"'{self.tuning}' in {self.place}"
 
 
-@dataclass(frozen=True)  # no slots: what is asked of a series again and again is kept
+@dataclass(frozen=True)  # no slots: cached properties keep repeated results
 class Series:
     """Hold the values of one metric in one cell by block; `sample` is one of them, for its names.
 
-    `bin_widths`: of a percentile, the width of its histogram's bin over its middle, by block.
-    `batch_errors`: of a rate, by the number of batches, each trial's standard error over its value.
-    `boots`: by block the boot that a guest came from, and `seconds` what was measured; both are
-    the cell's. `interleaved`: whether its blocks are those of other arms too (METHOD 30)."""
+    `bin_widths`: of a percentile, by block, the width of its histogram's bin divided by its middle.
+    `batch_errors`: of a rate, by the number of batches, each trial's relative standard error.
+    `boots`: the guest's boot by block; `seconds`: the measured time by block; both are the cell's.
+    `interleaved`: whether other arms share its blocks (METHOD 30)."""
 
     sample: Sample
     values: Mapping[int, float]
@@ -299,8 +298,7 @@ class Series:
 
     @property
     def source(self) -> str:
-        """Return how the number came about: the `source` label where there is one, else the raw
-        file."""
+        """Return the number's source: the `source` label if there is one, else the raw file."""
         return self.sample.labels.get("source", self.sample.source)
 
     @property
@@ -317,14 +315,14 @@ class Series:
 
     @cached_property
     def logs(self) -> ByBlock:
-        """Return their logarithms, where all of them are above 0."""
-        # A block that no ratio is taken of may hold anything.
+        """Return the values' logarithms if all values are above 0."""
+        # A block that is not compared by ratio may hold any value.
         with np.errstate(divide="ignore", invalid="ignore"):
             return ByBlock(self.numbers.blocks, np.log(self.numbers.array))
 
     @cached_property
     def widths(self) -> ByBlock:
-        """Return `bin_widths` of all its blocks, 0 where there is none."""
+        """Return `bin_widths` of all its blocks, 0 for blocks without one."""
         known, blocks = dict(self.bin_widths.items()), self.numbers.blocks
         return ByBlock(blocks, np.array([known.get(block, 0.0) for block in blocks]))
 
@@ -334,7 +332,7 @@ class Series:
 
     @cached_property
     def largest(self) -> float:
-        """Return the largest size, whichever the sign."""
+        """Return the largest absolute value."""
         return float(np.abs(self.numbers.array).max())
 
     @cached_property
@@ -344,7 +342,7 @@ class Series:
 
     @property
     def limits(self) -> Limits:
-        """Return the least values of it that a ratio may be taken of (METHOD 15)."""
+        """Return the least values that allow a ratio (METHOD 15)."""
         return limits(
             self.sample.metric,
             self.sample.unit,
@@ -355,8 +353,8 @@ class Series:
 
     @property
     def typical(self) -> float:
-        """Return the geometric mean over blocks where all values are positive, else the mean; of a
-        maximum the largest."""
+        """Return the geometric mean over blocks if all values are positive, else the mean; for
+        maxima the largest."""
         values: list[float] = self.numbers.array.tolist()
         if self.is_maximum:
             return max(values)
@@ -383,15 +381,15 @@ class Cells:
         return self.at(tuning, place).get(key)
 
     def at(self, tuning: str, place: Scenario) -> Mapping[str, Series]:
-        """Return what was measured in one cell, by metric key."""
+        """Return the series of one cell, by metric key."""
         return self.series.get(Cell(tuning, place), {})
 
 
 def cell_of(assignment: Mapping[str, Any]) -> Cell | None:
     """Return the cell of a trial; None when it names no tuning or no workload.
 
-    Factors beyond tuning, workload and condition are part of the condition, so that what differs
-    in them is never compared.
+    Factors beyond tuning, workload and condition are part of the condition, so that cells that
+    differ in them are never compared.
     """
     if "tuning" not in assignment or "workload" not in assignment:
         return None
@@ -408,7 +406,7 @@ def _cell(tuning: str, workload: str, condition: str) -> Cell:
 
 
 def read_cells(run: LoadedRun) -> Cells:
-    """Return every usable value of a run, and what isn't usable as sentences in `problems`."""
+    """Return every usable value of a run, with sentences on unusable ones in `problems`."""
     chosen, tried, nameless = _choose(run.trials)
     chosen = dict(zip(chosen, by_same_names(chosen.values()), strict=True))
     problems = []
@@ -448,9 +446,9 @@ def _choose(trials: Iterable[LoadedTrial]) -> tuple[_Chosen, dict[Cell, frozense
 
 @dataclass(slots=True)
 class _Gathered:
-    """Hold what one kind of sample gave in one cell. `aside`: what it tells of the metric `key`
-    where it is none itself. `refusal`: why it isn't usable, beside values that are no finite
-    number."""
+    """Hold the values of one kind of sample in one cell. `aside`: its role for the metric `key` if
+    it is not a metric itself. `refusal`: the reason if it is not usable, apart from values that are
+    not finite."""
 
     kind: Kind
     key: str
@@ -459,7 +457,7 @@ class _Gathered:
     pieces: list[ByBlock] = field(default_factory=list)
 
     def add(self, blocks: tuple[int, ...], values: Floats, *, whole: bool) -> int:
-        """Keep what is usable; returns how many values are not. `whole`: all of them are finite."""
+        """Keep usable values; returns the number of others. `whole`: all of them are finite."""
         if self.refusal is not None:
             return len(values)
         if whole:
@@ -486,7 +484,8 @@ _Slots = dict[tuple[str, str], _Gathered]
 def _series(
     chosen: _Chosen, *, interleaved: bool
 ) -> tuple[dict[Cell, dict[str, Series]], Counter[str]]:
-    """Trials of a cell are mostly alike, so their values are taken as the rows of one array."""
+    """Take the values of a cell's trials, which usually have the same kinds, as rows of one
+    array."""
     kinds = Kinds()
     first: dict[str, Kind] = {}
     alike: dict[Cell, dict[int, list[tuple[int, Readings]]]] = {}
@@ -494,11 +493,11 @@ def _series(
     seconds: defaultdict[Cell, dict[int, float]] = defaultdict(dict)
     for (cell, block), trial in chosen.items():
         seconds[cell][block] = trial.record.measured_s
-        # The host's own programs come from no boot of a run, whatever number they bear.
+        # Native programs do not come from a boot, whatever number they have.
         if trial.record.parsed_with.get("kind") != "native":
             boots[cell][block] = trial.record.boot
         readings = kinds.pack(trial.readings)
-        # Their tuple of kinds lives as long as `chosen` or `kinds`, so its id is its own.
+        # The tuple of kinds lives as long as `chosen` or `kinds`, so its id is unique.
         group = alike.setdefault(cell, {}).setdefault(id(readings.kinds), [])
         group.append((block, readings))
     refused: Counter[str] = Counter()
@@ -519,7 +518,7 @@ def _gather(
     cell: Cell,
     refused: Counter[str],
 ) -> None:
-    """Add the values of trials alike to the slots of their cell."""
+    """Add the values of trials with the same kinds to the slots of their cell."""
     group.sort(key=itemgetter(0))
     blocks = tuple(block for block, _ in group)
     columns = np.array([readings.values for _, readings in group]).T.copy()
@@ -534,7 +533,7 @@ def _gather(
 
 
 def _slot(kind: Kind, slots: _Slots, first: dict[str, Kind]) -> _Gathered:
-    """Return where the values of a kind go in a cell."""
+    """Return the slot of a kind's values in a cell."""
     aside, key = _beside(kind) or ("", kind.key)
     like = kind if aside else first.setdefault(key, kind)
     if (kind.unit, kind.better) != (like.unit, like.better):
@@ -570,7 +569,7 @@ def _by_key(
 
 
 def _beside(kind: Kind) -> tuple[str, str] | None:
-    """Return what it tells of a metric, and of which one by its key; None of what is a metric
+    """Return a kind's role for a metric, and that metric's key; None for a kind that is a metric
     itself."""
     if kind.metric not in (BIN_WIDTH, BATCH_ERROR) or "of" not in kind.labels:
         return None
@@ -615,12 +614,12 @@ def _missing(chosen: _Chosen) -> tuple[MissingMetric, ...]:
     )
 
 
-# Say what a run left out because its host can't have it.
+# Name the parts that a run left out because its host does not support them.
 
 
 def skipped(plan: PlanRecord, run: RunRecord | None = None) -> dict[str, str]:
-    """Return tunings, conditions, and workloads with the side where they can't run ("timerlat
-    (native)"), to the reason. `run`: what is recorded of it, which holds the tunings also where a
+    """Return tunings, conditions, and workloads with the side that can't run them ("timerlat
+    (native)"), each with its reason. `run`: the run's record, which has the tunings even if the
     plan is lost."""
     tunings = (run.skipped if run else {}) or plan.skipped
     workloads = {

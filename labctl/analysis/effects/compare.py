@@ -1,4 +1,4 @@
-"""List the comparisons that a run offers, and make each of them."""
+"""List the comparisons of a run, and make each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labctl.analysis.verdicts.table import Says, Verdict, says
 from labctl.base.stopping import FEWEST_BLOCKS
 from labctl.base.units import Better
 
-"""Verdicts beside which an interval says nothing at all."""
+"""Verdicts beside which intervals have no meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class _Pair:
     references: tuple[str, ...]
     against_native: bool = False
     judged: bool = False
-    """True where the primary metric of this pair is in the family of tests."""
+    """True if the primary metric of this pair is in the family of tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,12 @@ class Compared:
 def comparisons(
     design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[Compared]:
-    """Yield every comparison that has a block with both sides; none of maxima.
+    """Yield every comparison that has a block with both sides, except for maxima.
 
-    Against baseline: each candidate (its primary metric decides), the known loss, and what boots
-    only to be compared with its restored self. Against
-    native: baseline and each candidate against the twin with their placement, baseline and the
-    twins against the free native. Control and known loss are instruments of the run, so nothing
-    else is said of them.
+    Against baseline: each candidate (its primary metric decides), the known loss, and arms that
+    boot only for a comparison with their restored twin. Against native: baseline and each candidate
+    against the twin with their placement, baseline and the twins against the free native. Control
+    and known loss are instruments of the run and have no other comparisons.
     """
     pairs = list(_pairs(design))
     for place in design.places:
@@ -111,12 +110,13 @@ def _compare(
     key: str,
     eligibilities: Mapping[Scenario, Eligibility],
 ) -> Compared | None:
-    """Equal keys only: `ipc{source=pmu}` never meets `ipc{source=calibrated}` (METHOD 12)."""
+    """Compare equal keys only: `ipc{source=pmu}` never with `ipc{source=calibrated}` (METHOD
+    12)."""
     tuning = cells.get(pair.tuning, place, key)
     references = {
         name: s for name in pair.references if (s := cells.get(name, place, key)) is not None
     }
-    # The control alone is no baseline: what it is worth is what the control's check says.
+    # The control alone is not a baseline: only its check uses it.
     if tuning is None or cells.get(pair.against, place, key) is None or tuning.is_maximum:
         return None
     effects = effects_of(tuning, [*references.values()], against_native=pair.against_native)
@@ -136,7 +136,7 @@ def _compare(
                 verdict = Verdict.DIFFERENT_DURABILITY
             elif design.before_look:
                 verdict = Verdict.BEFORE_LOOK
-        # A margin that is a share says nothing of a difference.
+        # A threshold that is a share does not apply to a difference.
         margin = None if effects.fallback is not None else primary.margin
         loss = None if effects.fallback is not None else primary.no_worse_than
         no_worse = not says(verdict, Says.NOTHING) and _excludes_loss(
@@ -181,8 +181,8 @@ def _compare(
 
 
 def _left_out(cells: Cells, place: Scenario, sides: Mapping[str, Series]) -> tuple[int, ...]:
-    """Return blocks in which a side was tried and gave no value. Of one that was never tried there
-    is nothing to say but that the run isn't finished."""
+    """Return blocks in which a side was tried and gave no value. A side that was never tried only
+    shows that the run is not finished."""
     missing: set[int] = set()
     for name, series in sides.items():
         tried = cells.tried[Cell(name, place)]
@@ -199,7 +199,7 @@ def verdict_at(
     if effects.spread.n >= FEWEST_BLOCKS and (
         effects.fallback is not None or better is Better.NEITHER
     ):
-        # There is no share of 0 for the margin to be; or no direction is the better one.
+        # The threshold can't be a share of 0; or neither direction is better.
         return Verdict.INCONCLUSIVE
     interval, narrow = (t_interval(effects.spread, a) for a in (alpha, 2 * alpha))
     mean = effects.spread.mean
@@ -220,8 +220,8 @@ def _excludes_loss(
     loss: float,
     eligibility: Eligibility,
 ) -> bool:
-    """Return what `excludes_loss` says of effects in natural direction; False where a share says
-    nothing of them, and where no direction is the better one."""
+    """Return `excludes_loss` for effects in natural direction; False if a share does not apply to
+    them, or if neither direction is better."""
     if interval is None or effects.fallback is not None or better is Better.NEITHER:
         return False
     mean = effects.spread.mean
