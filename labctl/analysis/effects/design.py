@@ -42,14 +42,14 @@ class Design:
     control: str | None
     known_loss: str | None
     candidates: tuple[str, ...]
-    """Guest tunings that may be recommended: not baseline, control or known loss, and none that is
-    there to be compared with its restored self."""
+    """Guest tunings that may be recommended: not baseline, control or known loss, nor arms that
+    only check a restored twin."""
     natives: tuple[str, ...]
     twins: Mapping[str, str]
     restored_as: Mapping[str, str]
-    """A tuning whose guest boots to the one that differs from it in being restored alone."""
+    """Tunings whose guests boot, each to the tuning that differs only in being restored."""
     durabilities: Mapping[str, str]
-    """Durability of each guest's disk (METHOD 10), where the plan has it."""
+    """Durability of each guest's disk (METHOD 10), if the plan has it."""
     on_disk: frozenset[str]
     """Workloads that use the data disk."""
     primaries: Mapping[str, Primary]
@@ -59,7 +59,7 @@ class Design:
     rule: Stopping | None = None
     """The rule by which the run may end (METHOD 22)."""
     before_look: bool = False
-    """The run reached none of the looks that its plan declares, so nothing is decided yet."""
+    """True if the run reached none of the looks that its plan declares: nothing is decided yet."""
 
     @property
     def native(self) -> str | None:
@@ -68,7 +68,7 @@ class Design:
     @cached_property
     def family(self) -> int:
         """Return m, the number of planned tests that decide. A tuning that later fails to run still
-        counts, so that events in the run can't loosen the intervals of the others."""
+        counts, so that events in the run can't narrow the intervals of the others."""
         return sum(
             cell.tuning in self.candidates
             and cell.place.workload in self.primaries
@@ -77,21 +77,21 @@ class Design:
         )
 
     def same_durability(self, tuning: str, place: Scenario) -> bool:
-        """Return whether a tuning may be judged there: with another durability, faster is not
-        better, and a disk that ignores flushes is never better than one that doesn't."""
+        """Return whether a tuning may be judged in a place: with another durability, faster is not
+        better, and a disk that ignores flushes is never better than one that does not."""
         ours, theirs = self.durabilities.get(tuning), self.durabilities.get(self.baseline or "")
         return self.may_compare(ours, theirs, place)
 
     def may_compare(self, ours: str | None, theirs: str | None, place: Scenario) -> bool:
-        """Compare two durabilities; None is an unknown one, as a native arm's."""
+        """Compare two durabilities; None means unknown, as for native arms."""
         if ours is None or theirs is None or ours == theirs:
             return True
         return place.workload not in self.on_disk and ours != UNSAFE
 
     @property
     def harmless_in(self) -> tuple[Scenario, ...]:
-        """Return where a recommendation must be shown to do no harm (METHOD 25): each place with a
-        primary metric in which guests were to run, in the order of the plan's workloads."""
+        """Return the places where a recommendation must be shown to do no harm (METHOD 25): each
+        with a primary metric and planned guests, in the order of the plan's workloads."""
         guests = {self.baseline, *self.candidates}
         planned = {cell.place for cell in self.planned_cells if cell.tuning in guests}
         there = (place for place in self.places if place in planned)
@@ -102,12 +102,13 @@ class Design:
 
     @cached_property
     def share(self) -> float:
-        """Return the share of ALPHA that is left where a rule may end the run (METHOD 22)."""
+        """Return the share of ALPHA that is left if a rule may end the run (METHOD 22)."""
         return share_of(self.rule, ALPHA / max(1, self.family))
 
     @property
     def level(self) -> float:
-        """Return what the family may use of ALPHA at once: at each look its share (METHOD 22)."""
+        """Return the family's level for one decision: at each look its share of ALPHA (METHOD
+        22)."""
         return ALPHA * self.share
 
     @property
@@ -117,25 +118,25 @@ class Design:
 
     @property
     def control_alpha(self) -> float:
-        """Return the level of the control's check at one place: the checks are a family of their
-        own."""
+        """Return the level of the control's check at one place: the checks are a separate
+        family."""
         checked = sum(place.workload in self.primaries for place in self.places)
         return self.level / max(1, checked)
 
 
 def joint_level(a: Design, b: Design) -> float:
-    """Return what may be used of ALPHA where two runs are compared, each of which a rule may have
-    ended: the shares multiply, since each look of one may meet each look of the other."""
+    """Return the level for comparing two runs that rules may have ended: their shares of ALPHA
+    multiply, because each look of one run may meet each look of the other."""
     return ALPHA * a.share * b.share
 
 
 def read_design(run: LoadedRun) -> Design:
-    """Return the design of a run; what the plan leaves out becomes a sentence in `problems`."""
+    """Return the design of a run, with a sentence in `problems` for each gap of the plan."""
     plan = run.plan
     problems: list[str] = []
     tunings = plan.tunings
     cells = [cell_of(trial.cell) for trial in plan.trials]
-    # Without a plan the trials still say where something was measured.
+    # Without a plan, the trials still show the places that were measured.
     cells += [cell_of(trial.record.cell) for trial in run.trials]
     known = list(dict.fromkeys(cell for cell in cells if cell is not None))
     roles = plan.baseline, plan.control, plan.handicap
@@ -168,7 +169,7 @@ def read_design(run: LoadedRun) -> Design:
 
 
 def _strangers(plan: PlanRecord, known: Sequence[Cell]) -> Iterator[str]:
-    """Yield names and kinds in the plan that nothing else in it knows."""
+    """Yield names and kinds in the plan that it does not define."""
     if plan.is_lost:
         return
     tunings = plan.tunings

@@ -1,9 +1,9 @@
 """Compute effects of blocks: paired log-ratios, or differences where zeros occur.
 
 d_b = y_T - mean of the references' y, with y the logarithm for ratios (METHOD 17: against
-baseline the references are baseline and control). Pairing within a block takes out whatever the
-block did to all of its arms. Arms that did not run side by side have nothing in common within a
-block: then their means are compared, unpaired (METHOD 30).
+baseline the references are baseline and control). Pairing within a block removes everything that
+affects all arms of the block. Arms that did not run side by side share nothing within a block: then
+their means are compared, unpaired (METHOD 30).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from labctl.base.units import ZERO_IS_USUAL, Better, Unit
 
 _LOG_RESOLUTION = 1e-9
 _LARGEST_LOG = 700.0
-"""exp of more is no float; an interval that wide says "anything" either way."""
+"""Limit on logarithms: exp of more overflows, and so wide an interval includes any effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """Hold effects by block, in natural direction: on the log scale for ratios, else in the unit.
 
-    `paired`: else by_block holds each of the tuning's values less the references' mean.
-    `fallback`: of a metric for ratios that is compared by difference all the same, why.
-    `boots`: of each side, the boot by block.
+    `paired`: if False, by_block holds each of the tuning's values minus the references' mean.
+    `fallback`: the reason why a metric for ratios is compared by difference. `boots`: each side's
+    boot by block.
     """
 
     kind: EffectKind
@@ -49,17 +49,17 @@ class Effects:
     paired: bool = True
     boots: Sequence[Mapping[int, int]] = ()
     floor: float = 0.0
-    """The least standard deviation that histograms this coarse allow to believe in."""
+    """Least credible standard deviation for histograms as coarse as these."""
     of_trials: Mapping[int, float] = field(default_factory=dict)
-    """Variance that trials' own errors add to an effect (mean over blocks), by the number of
-    batches; empty for differences and where a side has no batches."""
+    """Variance that trials' errors add to an effect (mean over blocks), by the number of batches;
+    empty for differences, and if a side has no batches."""
 
     def shown(self, value: float) -> float:
-        """Return a value of this scale as reports show it: a ratio, or a difference."""
+        """Return a value of this scale in the form of reports: a ratio, or a difference."""
         return ratio_of(value) if self.kind is EffectKind.RATIO else value
 
     def shown_by_block(self) -> ByBlock:
-        """Return each block's own effect as reports show it."""
+        """Return each block's effect in the form of reports."""
         if self.kind is not EffectKind.RATIO:
             return self.by_block
         # np.clip takes four times as long for some ten numbers.
@@ -67,14 +67,14 @@ class Effects:
         return ByBlock(self.by_block.blocks, np.exp(within))
 
     def as_size(self, value: float) -> float:
-        """Return a size on this scale (a margin, a reach) as reports show it: 0.05, or in the
+        """Return a size on this scale (a margin, a reach) in the form of reports: 0.05, or in the
         unit.
         """
         return ratio_of(value) - 1 if self.kind is EffectKind.RATIO else value
 
 
 def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
-    """Return whether a metric is compared by difference (METHOD 15): 0 is one of its usual
+    """Return whether a metric is compared by difference (METHOD 15), because 0 is one of its usual
     values."""
     row = metric_of(metric)
     zero = Zero.RARE if row is None else row.zero
@@ -84,7 +84,7 @@ def natural(metric: str, unit: Unit, *, against_native: bool) -> bool:
 def effects_of(
     tuning: Series, references: Sequence[Series], *, against_native: bool
 ) -> Effects | None:
-    """Return effects in the blocks where every side has a value, or of all values where arms were
+    """Return effects in the blocks in which every side has a value, or of all values if arms were
     not interleaved; None without any."""
     sides = [tuning, *references]
     interleaved = all(side.interleaved for side in sides)
@@ -102,8 +102,8 @@ def effects_of(
 
 
 def ratios(tuning: Series, references: Sequence[Series]) -> Effects | str:
-    """Return effects as ratios whatever the metric, for figures that exist only as ratios; or why
-    there are none, as the predicate of a sentence about the metric."""
+    """Return effects as ratios for any metric, for figures that exist only as ratios; or the reason
+    why there are none, as the predicate of a sentence about the metric."""
     sides = [tuning, *references]
     interleaved = all(side.interleaved for side in sides)
     blocks = _common(sides)
@@ -165,9 +165,12 @@ def _effects(
 
 
 def _of_trials(sides: Sequence[Series], blocks: tuple[int, ...]) -> dict[int, float]:
-    """Trials of a block have nothing in common within their windows, so their variances add as
-    their values do: the first side's, and the others' over the square of how many they are. A
-    relative error is one of the logarithm."""
+    """Return the variances of trials' errors in the effects, by the number of batches.
+
+    Windows of different trials are independent, so their variances add as their values do: the
+    first side's, plus the others' sum divided by the square of their number. A relative error is an
+    error of the logarithm.
+    """
     if not all(side.batch_errors for side in sides):
         return {}
     found = {}
@@ -182,7 +185,7 @@ def _of_trials(sides: Sequence[Series], blocks: tuple[int, ...]) -> dict[int, fl
 
 
 def _common(sides: Sequence[Series]) -> tuple[int, ...]:
-    """Return the blocks that all of them have, which mostly are those of each."""
+    """Return the blocks that all sides have: usually every side's blocks."""
     first, *others = (side.numbers.blocks for side in sides)
     if all(blocks == first for blocks in others):
         return first
@@ -190,8 +193,8 @@ def _common(sides: Sequence[Series]) -> tuple[int, ...]:
 
 
 def by_ratio(sides: Sequence[Series]) -> bool:
-    """Return whether values that share no block are compared by ratio: 0 is no usual value of them,
-    and all can be quantified."""
+    """Return whether unpaired values are compared by ratio: 0 is not a usual value of the metric,
+    and all values can be quantified."""
     sample = sides[0].sample
     if natural(sample.metric, sample.unit, against_native=False):
         return False
@@ -199,7 +202,7 @@ def by_ratio(sides: Sequence[Series]) -> bool:
 
 
 def _no_ratio(sides: Sequence[Series], blocks: tuple[int, ...]) -> str | None:
-    """Return why no ratio may be taken of these values, as the predicate of a sentence (METHOD
+    """Return the reason why these values allow no ratio, as the predicate of a sentence (METHOD
     15)."""
     if any(_least(side, blocks) <= 0 for side in sides):
         return "is 0 or less in some block"
@@ -224,8 +227,8 @@ def _largest(side: Series, blocks: tuple[int, ...]) -> float:
 
 
 def alone(side: Series, *, logs: bool) -> Spread:
-    """Return the values of one series by themselves, on the log scale if `logs`. Their deviation is
-    at least (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
+    """Return the spread of one series, on the log scale if `logs`. Its deviation is at least
+    (bin width) / sqrt(12), that of one value rounded to the middle of its bin (METHOD 16).
     """
     values = side.logs if logs else side.numbers
     resolution = _LOG_RESOLUTION * (1.0 if logs else max(abs(v) for v in values.values()))
@@ -235,12 +238,13 @@ def alone(side: Series, *, logs: bool) -> Spread:
 
 
 def _floor(sides: Sequence[Series], blocks: tuple[int, ...], kind: EffectKind) -> float:
-    """(bin width) / sqrt(6): the standard deviation of the difference of two values, each
-    rounded to the middle of its bin (METHOD 16). 0 for what is no percentile of a histogram.
+    """Return (bin width) / sqrt(6), the standard deviation of the difference of two values, each
+    rounded to the middle of its bin (METHOD 16); 0 for metrics that are not percentiles of a
+    histogram.
 
-    The width is that of the coarsest side, as the root mean square over its blocks: a side that
-    ties in every block has no spread of its own to tell. On the log scale it is relative to the
-    bin's middle.
+    The width is that of the coarsest side, as the root mean square over its blocks, because a side
+    with equal values in all blocks shows no spread. On the log scale it is relative to the bin's
+    middle.
     """
     widths = (_root_mean_square(_widths(side, blocks, kind)) for side in sides if side.bin_widths)
     return max(widths, default=0.0) / math.sqrt(6)
@@ -261,8 +265,8 @@ def towards_better(interval: Interval, better: Better) -> Interval:
 
 
 def on_scale(margin: float, kind: EffectKind) -> float:
-    """Return a margin on the scale of effects. For ratios log(1 + margin): 5 % faster and its
-    inverse are then equally far from no effect, whichever side is called the tuning."""
+    """Return a margin on the scale of effects. For ratios it is log(1 + margin), so that 5 % faster
+    and its inverse are equally far from no effect, whichever side is the tuning."""
     return math.log1p(margin) if kind is EffectKind.RATIO else margin
 
 

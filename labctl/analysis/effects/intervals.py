@@ -34,7 +34,8 @@ class ByBlock(Mapping[int, float]):
     __slots__ = ("array", "blocks")
 
     def __init__(self, blocks: tuple[int, ...], array: Floats) -> None:
-        """`blocks` must be sorted; series that have the same may share them."""
+        """Hold the numbers of `blocks`, which must be sorted; series with equal blocks may share
+        the tuple."""
         self.blocks = blocks
         self.array = array
 
@@ -46,7 +47,7 @@ class ByBlock(Mapping[int, float]):
         return cls(blocks, np.array([numbers[block] for block in blocks], dtype=float))
 
     def at(self, blocks: tuple[int, ...]) -> Floats:
-        """Return the numbers of these blocks; raises KeyError for one that isn't there."""
+        """Return the numbers of these blocks; raises KeyError for a missing one."""
         if blocks == self.blocks:
             return self.array
         return np.array([self[block] for block in blocks], dtype=float)
@@ -66,7 +67,7 @@ class ByBlock(Mapping[int, float]):
     def __repr__(self) -> str:
         return repr(self._as_dict())
 
-    # All at once, where a mapping's own views would look up one block after the other.
+    # Convert all numbers at once: a mapping's default views would look up each block.
     def keys(self) -> KeysView[int]:
         return dict.fromkeys(self.blocks, 0.0).keys()
 
@@ -82,7 +83,7 @@ class ByBlock(Mapping[int, float]):
 
 POWER = 0.8
 MOST_BLOCKS = 1_000_000
-"""Beyond this a number of blocks says nothing but "never"."""
+"""Limit on a number of blocks: a larger one only means "never"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,12 @@ class Interval:
         return Interval(-self.high, -self.low)
 
     def within(self, margin: float) -> bool:
-        """Return whether it lies in the open interval (-margin, margin)."""
+        """Return whether the interval lies in the open interval (-margin, margin)."""
         return -margin < self.low and self.high < margin
 
     @property
     def reach(self) -> float:
-        """Return the distance of its farther end from 0."""
+        """Return the distance of the interval's farther end from 0."""
         return max(abs(self.low), abs(self.high))
 
 
@@ -107,9 +108,9 @@ class Interval:
 class Spread:
     """Hold n effects with their mean and standard deviation (n - 1 in the denominator).
 
-    `boot_error`: the mean's standard error over `boots`, where several of them have several blocks
-    each; else None, and blocks are the unit. `welch`: the degrees of freedom of sides that were not
-    paired; else None, and they follow from `units`.
+    `boot_error`: the mean's standard error over `boots` if several boots have several blocks each;
+    else None, and blocks are the unit. `welch`: the degrees of freedom of unpaired sides; else
+    None, and they follow from `units`.
     """
 
     n: int
@@ -121,12 +122,12 @@ class Spread:
 
     @property
     def units(self) -> int:
-        """Return how many independent things there are: boots, or blocks."""
+        """Return the number of independent units: boots, or blocks."""
         return self.n if self.boot_error is None else self.boots
 
     @property
     def error(self) -> float:
-        """Return the standard error of the mean, with so many `degrees` of freedom."""
+        """Return the standard error of the mean, which has `degrees` degrees of freedom."""
         return self.sd / math.sqrt(self.n) if self.boot_error is None else self.boot_error
 
     @property
@@ -137,14 +138,14 @@ class Spread:
 def spread(effects: Collection[float] | Floats, resolution: float, floor: float = 0.0) -> Spread:
     """Return mean and standard deviation; effects closer together than `resolution` count as tied.
 
-    The deviation is at least `floor`, what rounding alone puts into it (METHOD 16). Raises
-    ValueError when there are no effects.
+    The deviation is at least `floor`, the contribution of rounding (METHOD 16). Raises ValueError
+    without effects.
     """
     values = effects if isinstance(effects, np.ndarray) else np.fromiter(effects, dtype=float)
     n = len(values)
     if n == 0:
         raise ValueError("no effects")
-    # Thousands of comparisons come here: numpy's own mean and std take five times as long.
+    # Thousands of comparisons call this: numpy's mean and std take five times as long.
     mean = float(values.sum()) / n
     tied = n < 2 or float(values.max() - values.min()) <= resolution
     around = values - mean
@@ -159,12 +160,12 @@ def quantile(p: float, degrees: float) -> float:
 
 
 def t_interval(of: Spread, alpha: float) -> Interval | None:
-    """Return mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n); of shared boots theirs
-    (analysis/effects/intervals.py).
+    """Return mean +- t(1 - alpha/2, n - 1) * sd / sqrt(n); if blocks share boots, with the boots'
+    error and degrees of freedom.
 
-    None where no interval exists: one block, or effects that are all the same number. Ties come
-    from a resolution too coarse to show the spread, and an interval of no width would pass them
-    off as certainty (METHOD 16).
+    None if no interval exists: one block, or effects that are all the same number. Ties come from
+    a resolution too coarse to show the spread, and an interval without width would present them as
+    certainty (METHOD 16).
     """
     if of.n < 2 or of.error == 0.0:
         return None
@@ -174,7 +175,7 @@ def t_interval(of: Spread, alpha: float) -> Interval | None:
 
 def p_value(of: Spread) -> float:
     """Return the two-sided p-value of no effect: the alpha at which `t_interval` would end at 0; 1
-    without one.
+    without an interval.
     """
     if of.n < 2 or of.error == 0.0:
         return 1.0
@@ -195,7 +196,7 @@ def unpaired(one: Spread, others: Sequence[Spread]) -> Spread:
     known = [
         (square, side.degrees) for square, (side, _) in zip(squares, sides, strict=True) if square
     ]
-    # Of a side without a spread nothing is uncertain, whatever its number of values.
+    # A side without a spread adds no uncertainty, for any number of values.
     degrees = total**2 / sum(s * s / f for s, f in known) if n > 1 and known else 0.0
     return Spread(
         n=n,
@@ -209,24 +210,24 @@ def unpaired(one: Spread, others: Sequence[Spread]) -> Spread:
 def welch_interval(a: Spread, b: Spread, alpha: float) -> Interval | None:
     """Return b's mean minus a's, for independent samples (B. L. Welch, Biometrika 34, 1947).
 
-    None where either side has one block, or neither shows a spread.
+    None if either side has one block, or neither shows a spread.
     """
     return t_interval(unpaired(b, [a]), alpha)
 
 
 def smallest_visible(of: Spread, alpha: float) -> float | None:
     """Return the smallest effect that n blocks show with 80 % power: (t(1 - alpha/2) + t(0.8)) * sd
-    / sqrt(n) (METHOD 20). None where there is no interval."""
+    / sqrt(n) (METHOD 20). None without an interval."""
     if of.n < 2 or of.error == 0.0:
         return None
     return _visible(of, of.n, alpha)
 
 
 def blocks_needed(of: Spread, alpha: float, margin: float) -> int | None:
-    """Return the smallest number of blocks that shows an effect of `margin` with 80 % power, with
-    as many blocks to a boot as there were.
+    """Return the smallest number of blocks that shows an effect of `margin` with 80 % power, at the
+    present number of blocks per boot.
 
-    None where these blocks do already, where there is no interval, and beyond MOST_BLOCKS.
+    None if the present blocks do, without an interval, and beyond MOST_BLOCKS.
     """
     now = smallest_visible(of, alpha)
     if now is None or now <= margin:
@@ -251,23 +252,23 @@ def _visible(of: Spread, blocks: int, alpha: float) -> float:
     return (quantile(1 - alpha / 2, degrees) + quantile(POWER, degrees)) * error
 
 
-# Account for blocks that share a boot: the boot is a level of variance of its own.
+# Account for blocks that share a boot: the boot is a separate level of variance.
 #
-# A boot may suit one tuning and not another (the layout of its memory, the order in which its
-# units started), and then does so in all of its blocks. So where blocks share boots the boot is
-# the unit, as the highest level is in Kalibera and Jones, "Rigorous benchmarking in reasonable
-# time" (ISMM 2013): the standard error comes from the boots' mean square, with boots - 1 degrees
-# of freedom. In the balanced one-way layout of random effects that t interval is exact, whatever
-# the boots' share of the variance is (Searle, Casella, McCulloch, "Variance Components", 1992,
-# section 3.6). What else was tried: docs/decisions/boots-and-blocks.md.
+# A boot may favour one tuning (by the layout of its memory, or the order in which its units
+# started), and then does so in all of its blocks. So if blocks share boots, the boot is the unit,
+# like the highest level in Kalibera and Jones, "Rigorous benchmarking in reasonable time" (ISMM
+# 2013): the standard error comes from the boots' mean square, with boots - 1 degrees of freedom. In
+# the balanced one-way layout of random effects that t interval is exact for any share of the boots
+# in the variance (Searle, Casella, McCulloch, "Variance Components", 1992, section 3.6).
+# Alternatives: docs/decisions/boots-and-blocks.md.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanSquares:
     """Hold a one-way analysis of variance of effects by boot.
 
-    `within` is None where every boot has a single block. `concentration`: the sum of the squared
-    shares of the boots in the blocks, 1 / boots where all have equally many.
+    `within` is None if every boot has a single block. `concentration`: the sum of the squared
+    shares of the boots in the blocks, 1 / boots if all have equally many.
     """
 
     blocks: int
@@ -278,34 +279,31 @@ class MeanSquares:
 
     @property
     def blocks_per_boot(self) -> float:
-        """Return how often the boots' variance is in the mean square between them: Searle's n_0, (n
-        - sum(n_i^2) / n) / (boots - 1), and blocks / boots in the balanced layout."""
+        """Return the coefficient of the boots' variance in the mean square between boots: Searle's
+        n_0, (n - sum(n_i^2) / n) / (boots - 1), and blocks / boots in the balanced layout."""
         return self.blocks * (1 - self.concentration) / (self.boots - 1)
 
     @property
     def standard_error(self) -> float:
         """Return the standard error of the mean over blocks: sqrt(between * concentration / n_0),
-        which is sqrt(between / n) in the balanced layout. Else its square expects the true one plus
-        something positive: the interval is too wide rather than too narrow."""
+        which is sqrt(between / n) in the balanced layout. In other layouts the expectation of its
+        square exceeds the true one: the interval is too wide rather than too narrow."""
         return math.sqrt(self.between * self.concentration / self.blocks_per_boot)
 
 
 def sharing(blocks: Iterable[int], sides: Iterable[Mapping[int, int]]) -> list[list[int]]:
-    """Return blocks in groups that have no boot in common; `sides`: of each arm, its boots by
-    block.
+    """Return blocks in groups without a common boot; `sides`: each arm's boots by block.
 
-    A block belongs to the boots of all of its arms: a tuning that boots for itself in each block
-    is still compared with a baseline that was restored from one boot in several. A block of which
-    no boot is known is alone.
+    A block belongs to the boots of all of its arms: a tuning that boots in each block is still
+    compared with a baseline that several blocks restored from one boot. A block without a known
+    boot is a group.
     """
     return [list(group) for group in _sharing(tuple(blocks), tuple(map(_Same, sides))).blocks]
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Group blocks by boot. `order`: where the blocks of one group after the other stand among all
-    blocks.
-    """
+    """Group blocks by boot. `order`: indices of the blocks among all blocks, group after group."""
 
     blocks: tuple[tuple[int, ...], ...]
     order: npt.NDArray[np.int64]
@@ -314,8 +312,8 @@ class _Groups:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Same:
-    """Hold a mapping that equals only itself, so that series compare their shared one at no
-    cost.
+    """Hold a mapping that equals only itself, so that comparing a mapping that series share costs
+    nothing.
     """
 
     boots: Mapping[int, int]
@@ -327,7 +325,7 @@ class _Same:
         return id(self.boots)
 
 
-@lru_cache(maxsize=256)  # the same for every metric of the same arms
+@lru_cache(maxsize=256)  # metrics of the same arms share the result
 def _sharing(blocks: tuple[int, ...], sides: tuple[_Same, ...]) -> _Groups:
     group_of: dict[int, list[int]] = {}
     first_with: dict[int, int] = {}
@@ -359,7 +357,7 @@ def mean_squares(groups: Sequence[Sequence[float]]) -> MeanSquares:
 
 
 def _mean_squares(values: Floats, sizes: npt.NDArray[np.int64]) -> MeanSquares:
-    """Return the same of values group after group, and the groups' sizes."""
+    """Return the analysis of variance of values that stand group after group."""
     n, boots = len(values), len(sizes)
     means = _means(values, sizes)
     apart, around, shares = means - values.sum() / n, values - np.repeat(means, sizes), sizes / n
@@ -387,8 +385,8 @@ def spread_over(
 ) -> Spread:
     """Return the spread of effects, by boots where blocks share them.
 
-    With one boot for all blocks there is nothing that boots could be told from: the interval holds
-    for that boot, and the report says so. With a boot per block the block is the unit.
+    With one boot for all blocks the variance of boots is unknown: the interval holds for that boot,
+    and the report says so. With a boot per block the block is the unit.
     """
     numbers = ByBlock.of(by_block)
     plain = spread(numbers.array, resolution, floor)
@@ -400,7 +398,7 @@ def spread_over(
         return Spread(plain.n, plain.mean, plain.sd, boots)
     values = numbers.array[groups.order]
     found = _mean_squares(values, groups.sizes)
-    # Boots that tie have no spread of their own to tell, as blocks that tie have none (METHOD 16).
+    # Boots with equal means show no spread, like equal blocks (METHOD 16).
     tied = float(np.ptp(_means(values, groups.sizes))) <= resolution
     apart = 0.0 if tied else found.standard_error
     error = max(apart, floor / math.sqrt(plain.n)) if plain.sd else 0.0

@@ -1,14 +1,14 @@
-"""Find where the variance of effects comes from, and what would buy more precision.
+"""Find the sources of the variance of effects, and propose sizes for more precision.
 
 T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time" (ISMM 2013), in the corrected
-form of its T_i^2. Their levels are here, from the highest: boots, blocks within a boot, and what
-happens within a trial. S_i^2 is the variance of the means of level i, and
-T_i^2 = S_i^2 - S_(i-1)^2 / r_(i-1) what that level itself adds (unbiased, so below 0 at times).
+form of its T_i^2. The levels, from the highest: boots, blocks within a boot, and variation within a
+trial. S_i^2 is the variance of the means of level i, and T_i^2 = S_i^2 - S_(i-1)^2 / r_(i-1) the
+contribution of that level (unbiased, so sometimes below 0).
 
-Of the lowest level a trial tells where its program printed the rate of windows: the variance of
-batch means (labctl/workloads/windows.py). Batches of a trial are no independent draws either, but
-less alike the longer they are. So it is taken from the longest ones, and believed only where those
-half as long tell nearly the same. Elsewhere a trial gives one value, the level can't be told from
+A trial shows the lowest level if its program printed the rate of windows, by the variance of batch
+means (labctl/workloads/windows.py). Batches of a trial are not independent, but less dependent the
+longer they are. So the longest batches are used, and trusted only if batches of half the length
+give nearly the same variance. Otherwise a trial gives one value, the level can't be separated from
 the one above it, and the proposal keeps the seconds of a trial.
 """
 
@@ -38,27 +38,28 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialRecord
 
 _NARROWER = 2.0
-"""The proposal halves the interval: what four times as many blocks do where blocks are all."""
+"""Factor by which the proposal narrows the interval: that of four times as many blocks, if blocks
+are the only level."""
 _MOST_BOOTS = 500
 _MOST_BLOCKS_PER_BOOT = 20
 
 _LONG, _SHORT = 4, 8
-"""Batches of a trial that its own variance is taken from, and those half as long."""
+"""Number of batches that give a trial's variance, and number of batches of half the length."""
 _TOLERANCE = 1.25
-"""Factor by which long batches' variance may exceed short ones'. Where batches outlast their
-correlation, the bias is inverse to their length (Schmeiser 1982): then at most another quarter, an
-eighth of a standard deviation."""
+"""Factor by which the variance of long batches may exceed that of short ones. For batches longer
+than their correlation, the bias is inversely proportional to their length (Schmeiser 1982): then it
+is at most another quarter, an eighth of a standard deviation."""
 _BY_CHANCE = 2.0
-"""Factor by which trials' variance may seem to exceed that of blocks, which includes it."""
+"""Factor by which the estimated variance of trials may exceed that of blocks, which includes it."""
 _LENGTHS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 600)
-"""Seconds of a trial that a proposal chooses from. None is shorter than the batches looked at."""
+"""Seconds of a trial among which a proposal chooses; never less than those of a long batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
     """Hold T^2 of boots, of blocks and of trials of one second, on the scale of effects. `boots` is
-    None where they can't be told apart: one boot, or a boot to each block. `second` is None where
-    what happens within a trial isn't known; it is in `blocks` then."""
+    None if they can't be separated: one boot, or a boot per block. `second` is None if the
+    variation within trials is unknown; then `blocks` includes it."""
 
     boots: float | None
     blocks: float
@@ -71,8 +72,8 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Hold the seconds that a boot and a block took. `trial`: those that a trial of the workload
-    measured, and `trials` how many of them a block has."""
+    """Hold the seconds of a boot and of a block. `trial`: measured seconds of a trial of the
+    workload; `trials`: its trials per block."""
 
     boot: float
     block: float
@@ -80,7 +81,7 @@ class Costs:
     trials: int = 0
 
     def of_block(self, trial_s: float) -> float:
-        """Return what a block takes with trials of another length: all else of it stays."""
+        """Return the seconds of a block with trials of another length, if the rest stays."""
         return self.block + self.trials * (trial_s - self.trial)
 
 
@@ -89,28 +90,28 @@ class Proposal:
     boots: int
     blocks_per_boot: int
     seconds: float
-    """Time that it would take."""
+    """Time of the whole proposal."""
     trial_s: float
-    """Length of a trial: as before where longer ones may gain nothing."""
+    """Length of a trial, unchanged if longer ones may not gain precision."""
 
 
 def components(found: MeanSquares) -> Components:
     """Estimate both components: T_1^2 is the mean square within boots, and T_2^2 = S_2^2 - S_1^2 /
-    r_1, which with the mean squares reads (between - within) / r_1; r_1 is n_0 where boots have
-    unequally many blocks."""
+    r_1, which in mean squares is (between - within) / r_1; r_1 is n_0 if boots have unequal numbers
+    of blocks."""
     if found.within is None:
         return Components(None, found.between)
     return Components((found.between - found.within) / found.blocks_per_boot, found.within)
 
 
 def propose(of: Components, costs: Costs, half_width: float, alpha: float) -> Proposal | None:
-    """Return the cheapest boots, blocks per boot and seconds per trial whose t interval reaches no
-    further than `half_width` from its middle; None where none up to 500 boots of 20 blocks does.
+    """Return the cheapest boots, blocks per boot and seconds per trial whose t interval reaches at
+    most `half_width` from its middle; None if 500 boots of 20 blocks are not enough.
 
     It minimizes Kalibera and Jones' cost, boots * (c_boot + blocks * (c_block + c_second *
-    seconds)), over whole numbers, with the degrees of freedom that few boots leave: their closed
-    form, r_i = sqrt((c_(i+1) / c_i) * (T_i^2 / T_(i+1)^2)), has none, and boots are the unit of
-    the interval. Where boots can't be told from blocks, each block gets a boot.
+    seconds)), over whole numbers, with the few degrees of freedom of few boots, which are the unit
+    of the interval: their closed form, r_i = sqrt((c_(i+1) / c_i) * (T_i^2 / T_(i+1)^2)), ignores
+    them. If boots can't be separated from blocks, each block gets a boot.
     """
     boots, per_boot, quantiles = _designs(alpha)
     if of.boots is None:
@@ -133,8 +134,8 @@ def propose(of: Components, costs: Costs, half_width: float, alpha: float) -> Pr
 
 
 def _lengths(of: Components, costs: Costs) -> Iterator[float]:
-    """First the seconds that a trial had: others must be cheaper. Where nothing tells what else a
-    block takes, nothing tells what they would cost."""
+    """Yield the lengths to try, first the present one: others must be cheaper. If the rest of a
+    block's time is unknown, so is the cost of other lengths."""
     yield costs.trial
     if of.second is not None and costs.block > costs.trials * costs.trial > 0:
         yield from (float(s) for s in _LENGTHS if s >= costs.trial / _LONG and s != costs.trial)
@@ -148,9 +149,9 @@ def _designs(alpha: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
 
 
 def costs_of(run: LoadedRun) -> Costs:
-    """Return what a block and a boot took in this run, medians. A block is all of its trials and
-    what lay between them, invalid attempts included; a boot is the time to its first answer (0
-    where the run doesn't say), without the settling that follows."""
+    """Return the median seconds of a block and of a boot in this run. A block lasts from its first
+    to its last trial, invalid attempts included; a boot is the time to its first answer (0 if
+    unknown), without the settling that follows."""
     trials: defaultdict[int, list[TrialRecord]] = defaultdict(list)
     for trial in run.trials:
         trials[trial.record.block].append(trial.record)
@@ -162,7 +163,7 @@ def costs_of(run: LoadedRun) -> Costs:
 
 
 def _trials_in_a_block(run: LoadedRun) -> dict[str, int]:
-    """Return how often a block runs each workload: under each tuning and condition."""
+    """Return the trials of each workload in a block, over all tunings and conditions."""
     planned = Counter((trial.block, trial.cell.get("workload")) for trial in run.plan.trials)
     most: dict[str, int] = {}
     for (_, workload), count in planned.items():
@@ -175,15 +176,14 @@ def _seconds(records: Sequence[TrialRecord]) -> float:
     at_work = math.fsum(_time(record.wall_s) for record in records)
     try:
         begun = [datetime.fromisoformat(record.started_at).timestamp() for record in records]
-    except (ValueError, OverflowError):  # a clock that nobody wrote down
+    except (ValueError, OverflowError):  # times were not recorded
         return at_work
     ended = [start + _time(record.wall_s) for start, record in zip(begun, records, strict=True)]
     return max(at_work, max(ended) - min(begun))
 
 
 def _in_time(seconds: float, costs: Costs) -> str:
-    """Return how long that takes, as far as the run tells: trials from elsewhere say nothing of
-    it."""
+    """Return a proposal's duration in words; "" if the run has no times, as imported runs."""
     if not costs.block:
         return ""
     return f" in about {roughly(seconds)}{'' if costs.boot else ', not counting boots'}"
@@ -196,14 +196,14 @@ def _time(seconds: float | None) -> float:
 
 def precision(run: LoadedRun, made: Sequence[Compared]) -> Iterator[Precision]:
     """Return, for each workload and condition with judged tunings, the components of variance of
-    the primary metric's effects (medians over the tunings), and the proposal. Effects that aren't
-    paired have no blocks, and none is returned of them."""
+    the primary metric's effects (medians over the tunings), and the proposal. Unpaired effects have
+    no blocks, so they are left out."""
     judged: defaultdict[Scenario, list[Compared]] = defaultdict(list)
     for one in made:
         spread = one.effects.spread
         if not one.effects.paired:
             continue
-        # One block may have an error, that of its histogram's bins, but has nothing to spread from.
+        # One block may have an error, that of its histogram's bins, but it has no spread.
         if one.is_primary and one.effects.fallback is None and spread.error > 0 and spread.n > 1:
             judged[one.place].append(one)
     if not judged:
@@ -241,17 +241,17 @@ def _precision(place: Scenario, made: Sequence[Compared], costs: Costs) -> Preci
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """Hold the variance that trials' own errors put into effects, at the length that trials had;
-    None where it can't be told, and `why` as a clause."""
+    """Hold the variance that trials' errors add to effects, at the present length of trials; None
+    if it is unknown, with `why` as a clause."""
 
     variance: float | None = None
     why: str = "a trial gives one value"
 
 
 def _within(effects: Sequence[Effects], blocks: float) -> _Within:
-    """Return the median over tunings; known where long batches tell no more than short ones, and
-    effects of blocks, whose variance is `blocks`, don't differ by far less: what every trial
-    repeats is in its batches alone."""
+    """Return the median over tunings. It is known if long batches do not show more variance than
+    short ones, and if the effects of blocks, of variance `blocks`, do not differ by far less: then
+    the batches contain a pattern that every trial repeats."""
     known = [one.of_trials for one in effects if {_LONG, _SHORT} <= one.of_trials.keys()]
     if not known:
         return _Within()
@@ -265,7 +265,7 @@ def _within(effects: Sequence[Effects], blocks: float) -> _Within:
 
 
 def _typical(effects: Sequence[Effects]) -> Components:
-    """Medians over tunings, of T^2 and not of deviations: a T^2 below 0 counts as such."""
+    """Return medians over tunings, of T^2 and not of deviations, so that values below 0 count."""
     found = [_components(one) for one in effects]
     told = [one.boots for one in found if one.boots is not None]
     boots = median(told) if told else None
@@ -274,7 +274,7 @@ def _typical(effects: Sequence[Effects]) -> Components:
 
 
 def _divided(of: Components, within: float, trial_s: float) -> Components:
-    """Return the same with variation within trials apart from blocks."""
+    """Return the components with variation within trials separated from blocks."""
     share = min(within, of.blocks)
     return Components(of.boots, of.blocks - share, share * trial_s)
 
