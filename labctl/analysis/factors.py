@@ -21,17 +21,17 @@ from labctl.base.units import Better
 from labctl.base.wording import counted, metric_title, place_in_words
 from labctl.store.records.factor_record import FactorCell, Factorial
 
-# Estimate what factors do: main effects and declared interactions (METHOD 29). Pure.
+# Estimate effects of factors: main effects and declared interactions (METHOD 29). Pure.
 #
 # Blocks are complete, so each block gives one value of every contrast, and the interval is
-# Student's t over these values: exact whatever the blocks do to all of their cells, and no second
-# engine. A factor that takes a boot of its own is a whole plot (R. A. Fisher, "Statistical Methods
-# for Research Workers", 1925, on split plots): what a boot does to one level is in all blocks of
-# that boot, so the mean over a boot's blocks is one value.
+# Student's t over these values. It is exact for any influence of a block on all of its cells, and
+# needs no second engine. A factor whose levels need separate boots is a whole plot (R. A. Fisher,
+# "Statistical Methods for Research Workers", 1925, on split plots): the influence of a boot on one
+# level is in all blocks of that boot, so the mean over a boot's blocks is one value.
 
 
 _RESOLUTION = 1e-9
-"""Values that differ by less, relative to their size, are tied."""
+"""Relative difference below which values are tied."""
 
 Levels = frozenset[tuple[str, str]]
 """Levels of a cell by factor."""
@@ -39,8 +39,8 @@ Levels = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Hold the cells that are compared with each other: one arm, one workload, one condition,
-    unless a factor sets it. `planned`: the cell at each combination of levels."""
+    """Hold the cells that are compared with each other: one arm, one workload and one condition, as
+    far as factors do not set them. `planned`: the cell at each combination of levels."""
 
     arm: str
     workload: str
@@ -51,8 +51,8 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """Hold a contrast before any value: for each combination of the other factors its cells with
-    their signs."""
+    """Hold a contrast without values: its cells with their signs for each combination of the other
+    factors."""
 
     group: _Group
     factors: tuple[str, ...]
@@ -64,7 +64,7 @@ class _Terms:
 def analyse_factors(
     factorial: Factorial | None, design: Design, cells: Cells
 ) -> FactorAnalysis | None:
-    """Return contrasts and means of a run with factors; None of a run without.
+    """Return contrasts and means of a run with factors; None for a run without factors.
 
     The family is every contrast that the plan declares: of each arm but control and known loss,
     each level against the factor's first, and each declared pair of factors.
@@ -94,8 +94,8 @@ def analyse_factors(
 def explore(
     factorial: Factorial | None, design: Design, cells: Cells, metric: str
 ) -> list[Contrast]:
-    """Return the same contrasts of another metric, with intervals of 95 % each and no finding
-    (METHOD 19), where it isn't the primary one; [] without factors."""
+    """Return the contrasts of another metric than the primary one, with intervals of 95 % each and
+    without findings (METHOD 19); [] without factors."""
     if factorial is None:
         return []
     groups = (
@@ -109,8 +109,8 @@ def explore(
 
 
 def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:
-    """Return the judgement whose pictures show these two factors. Raises UsageError for other than
-    two of the run's."""
+    """Return the judgement with pictures of these two factors. Raises UsageError unless they are
+    two factors of the run."""
     analysis = judgement.factors
     known = list(analysis.factors) if analysis is not None else []
     if analysis is None or len(known) < 2:
@@ -127,8 +127,7 @@ def picturing(judgement: Judgement, names: Sequence[str]) -> Judgement:
 
 
 def _pictured(factorial: Factorial) -> tuple[str, str] | None:
-    """Return the first declared interaction, else the first two factors that have levels to
-    compare."""
+    """Return the first declared interaction, else the first two factors with several levels."""
     varied = [name for name, factor in factorial.factors.items() if len(factor.levels) > 1]
     pairs = (*factorial.interactions, *combinations(varied, 2))
     return next(((a, b) for a, b in pairs if {a, b} <= {*varied}), None)
@@ -179,7 +178,7 @@ def _planned(group: _Group, factorial: Factorial) -> Iterator[_Terms]:
 def _terms(
     group: _Group, factors: tuple[str, ...], levels: tuple[str, ...], against: tuple[str, ...]
 ) -> Iterator[_Terms]:
-    """Yield the contrast where the plan has all its cells at some combination of the others."""
+    """Yield the contrast if the plan has all its cells at some combination of the other factors."""
     corners: list[tuple[Levels, float]] = [
         (
             frozenset(zip(factors, corner, strict=True)),
@@ -206,7 +205,7 @@ def _terms(
 def _contrast(
     terms: _Terms, factorial: Factorial, cells: Cells, alpha: float, design: Design
 ) -> Contrast | None:
-    """Return a contrast's estimate; None where no block has all of its cells."""
+    """Return a contrast's estimate; None if no block has all of its cells."""
     metric = terms.group.primary.metric
     series = {
         cell: found
@@ -289,7 +288,7 @@ def _finding(
 
 def _by_boot(by_block: Mapping[int, float], used: Sequence[Series]) -> dict[int, float]:
     """Return the mean of the blocks of each boot, numbered from 1. A block belongs to the boots of
-    all of its cells; one of which no boot is known stands for itself."""
+    all of its cells; a block without a known boot counts as a boot."""
     return {
         number: math.fsum(by_block[block] for block in blocks) / len(blocks)
         for number, blocks in enumerate(sharing(by_block, [side.boots for side in used]), start=1)
@@ -304,8 +303,8 @@ def _spread(
     *,
     logs: bool,
 ) -> Spread:
-    """Return mean and deviation of a contrast's values; the deviation is at least what rounding to
-    a histogram's bins puts into it, (bin width) / sqrt(12) for each cell (METHOD 16)."""
+    """Return mean and deviation of a contrast's values; the deviation is at least the contribution
+    of rounding to a histogram's bins, (bin width) / sqrt(12) for each cell (METHOD 16)."""
     squares = 0.0
     for side, weight in zip(used, weights, strict=True):
         if side.bin_widths:
@@ -320,7 +319,7 @@ def _spread(
 def _unpaired(sides: Sequence[tuple[Series, float]], *, logs: bool) -> Spread:
     """Return the contrast of the cells' means, for trials that were not interleaved (METHOD 30).
     Variances are not pooled, and the degrees of freedom are Satterthwaite's, as in
-    `intervals.unpaired`. Boots that blocks share are the unit there as well."""
+    `intervals.unpaired`. If blocks share boots, boots are the unit here as well."""
     mean, squares, shares, fewest = 0.0, 0.0, 0.0, math.inf
     for side, weight in sides:
         one = alone(side, logs=logs)
@@ -351,7 +350,7 @@ def _means(group: _Group, cells: Cells) -> Iterator[CellMean]:
             )
 
 
-# Put what factors did into words, the same for every report.
+# Word the effects of factors, alike for every report.
 
 
 _DIRECTIONS = {Better.HIGHER: ", higher is better", Better.LOWER: ", lower is better"}
@@ -364,12 +363,12 @@ def contrast_shown(of: Contrast) -> Shown:
 
 
 def factor_title(of: Contrast) -> str:
-    """Return the factor, or both of an interaction."""
+    """Return the factor, or both factors of an interaction."""
     return " × ".join(of.factors)
 
 
 def levels_title(of: Contrast) -> str:
-    """Return what is compared: "fifo vs other", of an interaction "fifo with 50"."""
+    """Return the compared levels: "fifo vs other", or "fifo with 50" for an interaction."""
     if of.is_interaction:
         return " with ".join(of.levels)
     return f"{of.levels[0]} vs {of.against[0]}"
@@ -380,7 +379,7 @@ def finding_words(of: Contrast) -> str:
 
 
 def group_title(of: Contrast) -> str:
-    """Return where a contrast was measured and in which metric."""
+    """Return a contrast's place and metric."""
     place = place_in_words(of.workload, of.condition) if of.condition else of.workload
     return f"{place}: {metric_title(of.metric)}{_DIRECTIONS.get(of.better, '')}"
 
@@ -390,15 +389,15 @@ _MOST_FINDINGS = 6
 
 
 def question(analysis: FactorAnalysis, title: str | None) -> str:
-    """Return what a study of factors asks, and that it compares no tuning."""
+    """Return the question of a study of factors, and that it does not compare tunings."""
     asked = f"{title} " if title and title.endswith("?") else ""
     return f"{asked}No tuning was compared: this study varies {listed(list(analysis.factors), 6)}."
 
 
 def findings(analysis: FactorAnalysis) -> str:
-    """Return the main effects of factors on primary metrics, natively beside the guest, those that
-    are shown first, and the interactions that are shown. No interaction between the sides is
-    tested, and it says so."""
+    """Return the main effects of factors on primary metrics, natively beside the guest, with shown
+    effects first, and the shown interactions. The text says that interactions between the sides are
+    not tested."""
     groups: dict[tuple[str, ...], dict[str, Contrast]] = {}
     shown = (Finding.REAL, Finding.SMALL)
     for one in analysis.contrasts:
@@ -420,7 +419,7 @@ def findings(analysis: FactorAnalysis) -> str:
 
 
 def _side(arm: str) -> str:
-    """Return where an arm runs; twins and tuned guests keep their names."""
+    """Return the side on which an arm runs; twins and tuned guests keep their names."""
     return {"native": "natively", "baseline": "in the guest"}.get(arm, f"under {arm}")
 
 
@@ -435,7 +434,7 @@ def _effect(sides: Mapping[str, Contrast], *, names_place: bool) -> str:
 
 
 def notes(analysis: FactorAnalysis) -> Iterator[str]:
-    """Yield what a reader must know of the table, as sentences."""
+    """Yield the notes of the table, as sentences."""
     found = analysis.contrasts
     yield (
         f"Family: {counted(analysis.family, 'contrast')} declared in the plan, so each "

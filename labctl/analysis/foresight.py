@@ -1,13 +1,13 @@
-"""Estimate what harm a plan will be able to exclude, before it runs (METHOD 25).
+"""Estimate the harm that a plan can exclude, before it runs (METHOD 25).
 
-Of a tuning that does nothing in a place the run excludes a loss M if the interval's lower end lies
-above -M, the control does not fail, and its reach is shorter than the estimate's way to -M. With
-normal noise, alike in all arms, the chance of that hangs on M over the standard error of the
-effects alone: estimates and standard errors of the tuning's effect and of the control's are four
-independent variables. So there is a largest spread of the blocks' effects at which the chance is
-`POWER`, and to a spread that an earlier run had belongs a smallest loss.
+For a tuning without effect in a place, the run excludes a loss M if the interval's lower end lies
+above -M, the control does not fail, and its reach is shorter than the estimate's distance from -M.
+With equal normal noise in all arms, the chance of that depends only on M divided by the standard
+error of the effects: estimates and standard errors of the tuning's effect and of the control's are
+four independent variables. So there is a largest spread of the blocks' effects at which the chance
+is `POWER`, and a smallest loss for the spread of an earlier run.
 
-Pure. Boots are taken to add nothing of their own where blocks share them.
+Pure. If blocks share boots, the boots are assumed not to add variance.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun
 
 _GRID = 200
-"""Points of equal probability that stand for a variable: the chance is good to some 0.002."""
+"""Points of equal probability that represent a variable: the chance is accurate to about 0.002."""
 
 _CONTROL = 2 / math.sqrt(3)
-"""The spread of the control's effect, y_C - y_B, over that of a tuning's, y_T - (y_B + y_C) / 2."""
+"""Spread of the control's effect, y_C - y_B, in spreads of a tuning's, y_T - (y_B + y_C) / 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """Hold what a run had in a place. `spread`: the standard deviation of its blocks' effects
-    (median over its tunings), on the scale of effects; `excludes`: the loss that the plan could
-    exclude at that spread, a share or in the metric's unit."""
+    """Hold the spread of an earlier run in a place. `spread`: the standard deviation of its blocks'
+    effects (median over its tunings), on the scale of effects; `excludes`: the loss that the plan
+    could exclude at that spread, a share or in the metric's unit."""
 
     run: str
     spread: float
@@ -52,9 +52,9 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """Hold what a plan will be able to exclude in a place, with a chance of 80 % for a tuning that
-    does nothing there. `spread`: the largest standard deviation of the blocks' effects at which
-    that is `no_worse_than`, on the scale of logarithms."""
+    """Hold the loss that a plan can exclude in a place, with a chance of 80 % for a tuning without
+    effect. `spread`: the largest standard deviation of the blocks' effects at which this loss is
+    `no_worse_than`, on the scale of logarithms."""
 
     workload: str
     condition: str
@@ -66,7 +66,7 @@ class Foreseen:
 
 @dataclass(frozen=True, slots=True)
 class Spreading:
-    """Say how the effects of blocks spread in a place of a run, and whether they were ratios."""
+    """Hold the spread of blocks' effects in a place of a run, and whether they were ratios."""
 
     run: str
     spread: float
@@ -74,7 +74,7 @@ class Spreading:
 
 
 def foresee(plan: PlanRecord, earlier: Mapping[Scenario, Spreading]) -> list[Foreseen]:
-    """Foresee each place in which guests are to run; nothing of a plan that can't recommend:
+    """Return the forecast for each place with planned guests; none for a plan that can't recommend:
     without tunings on trial, without a control, or with fewer than ten blocks."""
     design = read_design(LoadedRun("planned", RunRecord(), plan, (), ()))
     blocks, boots = plan.blocks or 0, plan.boots or 0
@@ -88,7 +88,8 @@ def foresee(plan: PlanRecord, earlier: Mapping[Scenario, Spreading]) -> list[For
 
 
 def _foreseen(design: Design, place: Scenario, spreads: float, then: Spreading | None) -> Foreseen:
-    """`spreads`: how many of the blocks' standard deviations the loss must be."""
+    """Return the forecast for a place. `spreads`: the loss that can be excluded, in standard
+    deviations of the blocks."""
     primary = design.primaries[place.workload]
     known = None
     if then is not None:
@@ -106,8 +107,8 @@ def _foreseen(design: Design, place: Scenario, spreads: float, then: Spreading |
 
 
 def spreads(run: LoadedRun, plan: PlanRecord) -> dict[Scenario, Spreading]:
-    """Return how effects spread in the places of a run that the plan has as well: the same program,
-    with the same parameters, as long, judged by the same metric."""
+    """Return the spreads of effects in the places that a run shares with the plan: the same
+    program, parameters, duration and primary metric."""
     found: dict[Scenario, list[Spreading]] = {}
     for c in decide(run).comparisons:
         then, now = (of.workloads.get(c.workload) for of in (run.plan, plan))
@@ -124,8 +125,8 @@ def spreads(run: LoadedRun, plan: PlanRecord) -> dict[Scenario, Spreading]:
 
 
 def _spread(c: Comparison) -> float | None:
-    """Return the standard deviation of a comparison's blocks, by its interval: half of it is t sd /
-    sqrt(n). Where boots are the unit, what they add is in it."""
+    """Return the standard deviation of a comparison's blocks from its interval, half of which is
+    t sd / sqrt(n). If boots are the unit, it includes their variance."""
     if c.low is None or c.high is None or c.fallback is not None:
         return None
     ratio = c.kind is EffectKind.RATIO
@@ -138,14 +139,14 @@ def _spread(c: Comparison) -> float | None:
 
 
 def _units(blocks: int, boots: int) -> int:
-    """Boots, where several have several blocks each (`intervals.Spread`)."""
+    """Return the boots if several have several blocks each (`intervals.Spread`)."""
     return boots if 1 < boots < blocks else blocks
 
 
 @cache
 def errors_needed(units: int, alpha: float, control_alpha: float) -> float:
-    """Return how many standard errors of the tuning's effect a loss must be to be excluded with a
-    chance of `POWER`, where the tuning does nothing."""
+    """Return the loss, in standard errors of the tuning's effect, that is excluded with a chance of
+    `POWER` if the tuning has no effect."""
     low, high = 0.0, 1.0
     while chance(high, units, alpha, control_alpha) < POWER:
         low, high = high, 2 * high
@@ -159,13 +160,13 @@ def errors_needed(units: int, alpha: float, control_alpha: float) -> float:
 
 
 def chance(loss: float, units: int, alpha: float, control_alpha: float) -> float:
-    """Return the chance that a loss of so many standard errors is excluded, where the tuning does
-    nothing.
+    """Return the chance that a loss of so many standard errors is excluded, if the tuning has no
+    effect.
 
-    With x the estimate in standard errors and s the standard error that the run finds over the true
-    one, the interval excludes the loss if t s < x + loss. The control's effect has `_CONTROL` times
-    the standard error. It passes if |z| < t' s', and its reach, |z| + t' s', must be shorter than
-    the way from x to the loss.
+    With x the estimate in standard errors and s the run's standard error divided by the true one,
+    the interval excludes the loss if t s < x + loss. The control's effect has `_CONTROL` times the
+    standard error. It passes if |z| < t' s', and its reach, |z| + t' s', must be shorter than the
+    distance from x to the loss.
     """
     degrees = units - 1
     points = (np.arange(_GRID) + 0.5) / _GRID

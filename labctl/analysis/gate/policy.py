@@ -32,9 +32,9 @@ FACTS = (*FACT_NAMES, *(f"{GUEST}{name}" for name in FACT_NAMES), *OF_THE_RUN)
 
 
 def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tuple[bool | None, str]:
-    """Return whether both runs recorded the same; False beats None (one of them recorded nothing).
+    """Return whether both runs recorded the same; False outweighs None (one recorded nothing).
 
-    With `ALL`, every fact that either recorded. The second value says which facts, in words.
+    `ALL` compares every fact that either run recorded. The second value names the facts.
     """
     every = ALL in names
     chosen = FACTS if every else tuple(names)
@@ -58,7 +58,7 @@ def hold_facts(names: Collection[str], run: LoadedRun, other: LoadedRun) -> tupl
 
 
 def _fact_of(run: LoadedRun, name: str) -> Any:
-    """Return None where it isn't recorded, or could not be had."""
+    """Return None if the fact is not recorded, or was unavailable."""
     if name in OF_THE_RUN:
         found = fact_of_run(run.run, name)
     elif name.startswith(GUEST):
@@ -83,12 +83,12 @@ def _short(value: Any) -> str:
 
 
 class Undecided(StrEnum):
-    """Name what a rule counts as where the run can't decide it."""
+    """Name the result of a rule that the run can't decide."""
 
     FAIL = "fail"
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     OPEN = "open"
-    """Neither: the gate's exit status says that there was not enough data."""
+    """Counts as neither: the gate's exit status reports insufficient data."""
 
 
 def _amount(text: str) -> str:
@@ -139,11 +139,11 @@ def _listed(value: object) -> object:
 class Rule(FileModel):
     """Hold one demand. Patterns are those of a shell (fnmatch(3)).
 
-    Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
-    run) a share or, for what is compared by difference, a number in the metric's unit; `below`
-    and `above` are of the value itself. A number may have a unit: '3 ms'. Or `facts`
-    with `like`: what of hosts, guests and runs must be the same there. Or `grade`: what the
-    run's answer must say of a tuning at least.
+    A rule has exactly one limit. With `against` (an arm of the run, or "twin") or `like` (another
+    run) it is a share or, for metrics compared by difference, a number in the metric's unit;
+    `below` and `above` limit the value itself. A number may have a unit: '3 ms'. Or the rule has
+    `facts` with `like`: facts of hosts, guests and runs that must be the same in the other run. Or
+    `grade`: the least grade of the run's answer on a tuning.
     """
 
     name: str | None = None
@@ -213,7 +213,7 @@ class Rule(FileModel):
 
     @property
     def limit(self) -> str:
-        """Return which of LIMITS this rule has."""
+        """Return the key of LIMITS that this rule has."""
         return next(name for name in LIMITS if getattr(self, name) is not None)
 
     @property
@@ -229,8 +229,8 @@ class Rule(FileModel):
 
     @property
     def unit(self) -> Unit | None:
-        """Return the unit of a limit that has one, which must be the metric's; None of a share and
-        of a bare number."""
+        """Return the unit of a limit, which must be the metric's; None for a share or a number
+        without a unit."""
         value = getattr(self, self.limit)
         scale = quantity(value)[1] if isinstance(value, str) and not self.is_share else None
         return scale.unit if scale else None
@@ -243,7 +243,7 @@ class Rule(FileModel):
 
     @property
     def demand(self) -> str:
-        """Return its limit in words: "within 10 %"."""
+        """Return the rule's limit in words: "within 10 %"."""
         if self.facts is not None:
             return f"the same {', '.join(self.facts)}"
         if self.grade is not None:
@@ -254,7 +254,7 @@ class Rule(FileModel):
 
     @property
     def title(self) -> str:
-        """Return its name, or what it says."""
+        """Return the rule's name, or its text."""
         if self.name:
             return self.name
         if self.facts is not None:
@@ -267,8 +267,8 @@ class Rule(FileModel):
         return f"{self.tuning}: {self.metric} {self.demand}{reference}"
 
     def takes_metric(self, metric: str) -> bool:
-        """Return whether the rule speaks of this metric. Its labels may be left out: `exits` is
-        `exits{reason=HLT}` as well."""
+        """Return whether the rule applies to this metric. Labels may be left out: `exits` also
+        applies to `exits{reason=HLT}`."""
         asked = self.metric or ""
         return metric == asked or fnmatchcase(base_name(metric), asked)
 
@@ -278,8 +278,8 @@ LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
 
 
 class Policy(FileModel):
-    """Hold a policy. `undecided` holds for the rules that don't say otherwise. It has no default: a
-    gate must not pass or fail by accident."""
+    """Hold a policy. `undecided` applies to rules without a setting. It has no default: a gate must
+    not pass or fail by accident."""
 
     undecided: Undecided = Field(strict=False)
     rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]

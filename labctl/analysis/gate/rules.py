@@ -1,11 +1,11 @@
 """Check whether a run keeps a policy's rules.
 
-A rule *holds* where its demand is shown, one-sided at 5 % each: all of them hold together with no
-more than that (an intersection-union test; R. L. Berger, Technometrics 24, 1982). It is *violated*
-where the contrary is shown, at 5 % over all tests of the gate together (Bonferroni), so that a
-policy of many rules doesn't fail by their number. A run that a rule may have ended has less than
-5 % for both (METHOD 22). What is neither is undecided, and so is what the run's control and
-known loss don't let it say; the policy says what that counts as. Pure.
+A rule *holds* if its demand is shown, one-sided at 5 % each: then all of them hold together with at
+most this error (an intersection-union test; R. L. Berger, Technometrics 24, 1982). It is *violated*
+if the contrary is shown, at 5 % over all tests of the gate together (Bonferroni), so that a policy
+does not fail by the number of its rules. In a run that a rule may have ended both levels are below
+5 % (METHOD 22). Any other result is undecided, and so is a claim that the run's control and known
+loss do not allow; the policy says what undecided counts as. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labctl.base.stopping import FEWEST_BLOCKS
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
 
-# Hold what became of a policy's rules in a run.
+# Hold the findings of a policy's rules in a run.
 
 
 class Outcome(StrEnum):
@@ -41,14 +41,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Hold what became of a rule in one cell. `tuning`, `workload`, `condition` are "" for a rule
-    that speaks of nothing in the run, and for one that speaks of its facts (`of_facts`); of a grade
-    (`of_grade`) only `tuning` is there.
+    """Hold the finding of a rule in one cell. `tuning`, `workload`, `condition` are "" if the rule
+    applies to no cell, or to facts (`of_facts`); a finding on a grade (`of_grade`) has only
+    `tuning`.
 
-    `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, as `kind` says
-    (None: the value itself), in natural direction; the interval's ends are one-sided, 95 % each,
-    and more in a run that a rule may have ended.
-    `why`: what keeps it undecided, or which facts differ.
+    `estimate`, `low`, `high`: the ratio, the difference in `unit`, or the value, by `kind` (None:
+    the value itself), in natural direction; the interval's ends are one-sided, 95 % each, and of
+    higher confidence in a run that a rule may have ended. `why`: the reason if it is undecided, or
+    the facts that differ.
     """
 
     rule: str
@@ -81,8 +81,8 @@ class GateResult:
 
     @property
     def passed(self) -> bool | None:
-        """Return False: a rule is violated, or counts as that; None: nothing is violated, but
-        something that must be decided isn't."""
+        """Return False if a rule is violated or counts as violated, None if none is, but one that
+        must be decided is not, else True."""
         states = [_passes(finding) for finding in self.findings]
         if False in states:
             return False
@@ -95,13 +95,13 @@ def _passes(finding: Finding) -> bool | None:
     return {Undecided.FAIL: False, Undecided.PASS: True, Undecided.OPEN: None}[finding.counts_as]
 
 
-# Hold another run that a policy's rules compare this one with.
+# Hold another run with which a policy's rules compare this one.
 
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """Hold a run that rules name by `like`. `refused`: why its values can't be compared with this
-    run's.
+    """Hold a run that rules name by `like`. `refused`: the reason if its values can't be compared
+    with this run's.
     """
 
     us: LoadedRun
@@ -115,7 +115,7 @@ class OtherRun:
         return cls(us, run, read_design(run), read_cells(run), "; ".join(refusals(us, run)))
 
     def why_not(self, tuning: str, workload: str) -> str:
-        """Return why a cell of this run can't be compared with the same of that one; "" if it
+        """Return why a cell of this run can't be compared with the same cell of the other; "" if it
         can."""
         if self.refused:
             return self.refused
@@ -131,16 +131,16 @@ class OtherRun:
 
     @property
     def before_look(self) -> bool:
-        """Return whether it has not reached a declared look."""
+        """Return whether the run has not reached a declared look."""
         return before_first_look(self.run)
 
 
-# Reduce an arm's values to what a rule of a policy is tested on.
+# Reduce an arm's values to the input of a rule's test.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """Hold what a test is made on, in natural direction. `interval(alpha)`: two-sided."""
+    """Hold the input of a test, in natural direction. `interval(alpha)`: two-sided."""
 
     kind: EffectKind | None
     logs: bool
@@ -153,7 +153,7 @@ class Values:
 
 
 def of_itself(series: Series) -> Values:
-    """Return what a limit on an arm's own values is tested on."""
+    """Return the test's input for a limit on an arm's values."""
     logs = min(series.values.values()) > 0
     return _of_spread(alone(series, logs=logs), None, logs)
 
@@ -165,12 +165,12 @@ def _of_spread(of: Spread, kind: EffectKind | None, logs: bool) -> Values:
 
 
 def of_effects(effects: Effects) -> Values:
-    """Return what a limit on an arm's effects against another is tested on."""
+    """Return the test's input for a limit on an arm's effects against another arm."""
     return _of_spread(effects.spread, effects.kind, effects.kind is EffectKind.RATIO)
 
 
 def between_runs(other: Series, series: Series) -> Values:
-    """Return what a limit on the change since another run is tested on."""
+    """Return the test's input for a limit on the change since another run."""
     logs = by_ratio([other, series])
     theirs, ours = (alone(side, logs=logs) for side in (other, series))
     return Values(
@@ -183,7 +183,7 @@ def between_runs(other: Series, series: Series) -> Values:
 
 
 def mismatch_of(rule: Rule, values: Values, series: Series) -> str:
-    """Return why the rule's limit says nothing of these values."""
+    """Return why the rule's limit does not apply to these values."""
     if rule.unit is not None and rule.unit is not series.sample.unit:
         return f"{series.sample.metric} is in {series.sample.unit}, but the limit is in {rule.unit}"
     if values.kind is EffectKind.DIFFERENCE and rule.is_share:
@@ -204,7 +204,7 @@ def mismatch_of(rule: Rule, values: Values, series: Series) -> str:
 
 
 def cautions_of(run: LoadedRun) -> tuple[str, ...]:
-    """Return notes on a run as a whole, whatever the rules are."""
+    """Return notes on the whole run, which do not depend on the rules."""
     return (*imported(run), *run.problems)
 
 
@@ -218,14 +218,14 @@ def of_facts(rule: Rule, run: LoadedRun, other: LoadedRun, counts_as: Undecided)
 
 
 def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Finding:
-    """Return what the answer says of the rule's tuning. Harm that was shown, and a fresh run that
-    doesn't show the gain again, violate the rule; whatever else is lacking leaves it undecided."""
+    """Return the answer's finding on the rule's tuning. Shown harm, and a verification that does
+    not show the gain again, violate the rule; anything else that is missing leaves it undecided."""
     found = decision.of(rule.tuning)
     if found is None:
         outcome, why = Outcome.UNDECIDED, "the run does not judge this tuning"
     else:
         outcome, why = _outcome(found, rule.grade == "confirmed")
-    # A name that the run doesn't know may be a typing error, and must not pass in silence.
+    # A name that the run does not have may be a typing error, and must not pass silently.
     is_open = found is None and counts_as is Undecided.PASS
     return replace(
         _whole_finding(rule, outcome, why, Undecided.OPEN if is_open else counts_as),
@@ -235,7 +235,7 @@ def of_grade(rule: Rule, decision: AnswerRecord, counts_as: Undecided) -> Findin
 
 
 def _whole_finding(rule: Rule, outcome: Outcome, why: str, counts_as: Undecided) -> Finding:
-    """Return a finding that is of no metric."""
+    """Return a finding without a metric."""
     return Finding(
         rule=rule.title,
         limit=rule.demand,
@@ -274,10 +274,10 @@ def gate(
     others: Mapping[str, LoadedRun],
     decision: AnswerRecord = UNDECIDED,
 ) -> GateResult:
-    """Return every rule in every cell that it speaks of. `others`: the runs that rules name by
-    `like`. `decision`: the run's answer, which rules about a grade are held against.
+    """Return the finding of every rule in every cell to which it applies. `others`: the runs that
+    rules name by `like`. `decision`: the run's answer, for rules about a grade.
 
-    Nothing raises: what the run can't say is undecided, with the reason.
+    Never raises: a rule that the run can't decide is undecided, with the reason.
     """
     run = confirmatory(run)
     design, cells = read_design(run), read_cells(run)
@@ -313,8 +313,8 @@ _FREE = Leave()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """Hold a test. `values` None, or `why`: it can't be decided. `faulty`: no run could decide the
-    rule as it stands. `leave`: the limits from the run's checks."""
+    """Hold a test. It can't be decided if `values` is None or `why` is set. `faulty`: no run could
+    decide the rule as it is. `leave`: the limits from the run's checks."""
 
     rule: Rule
     spot: Spot
@@ -324,9 +324,9 @@ class _Test:
     why: str = ""
     faulty: bool = False
     level: float = ALPHA
-    """The error of calling the rule kept."""
+    """Chance of an error when the rule is called kept."""
     before_look: bool = False
-    """True where a run has not reached a declared look, so that it decides nothing yet."""
+    """True if a run has not reached a declared look, so that it decides nothing yet."""
 
 
 def _test(
@@ -363,7 +363,7 @@ def _test(
         values=None if why else values,
         leave=may,
         why=why,
-        # Named so, and not met by a pattern.
+        # The rule names it, without a pattern.
         faulty=bool(mismatch) or (rule.against is not None and rule.tuning == rule.against),
         before_look=design.before_look or (other is not None and other.before_look),
         level=design.level if other is None else joint_level(design, other.design),
@@ -379,7 +379,7 @@ def _references(
     place: Scenario,
     key: str,
 ) -> tuple[str | None, Sequence[Series], str]:
-    """Return what it is compared with: its name, its series, and why there is none."""
+    """Return the comparison's reference: its name and series, and the reason if it has none."""
     if rule.like is not None:
         if why := others[rule.like].why_not(tuning, place.workload):
             return rule.like, (), why
@@ -394,7 +394,7 @@ def _references(
         return TWIN, (), f"{tuning} has no native twin"
     if against == tuning:
         return against, (), f"{tuning} cannot be compared with itself"
-    # An arm is none of its own references: the control would be held against half of itself.
+    # An arm is not its own reference: the control would be compared with half of itself.
     both = against == design.baseline and tuning != design.control
     names = (against, design.control) if both else (against,)
     found = [s for name in names if (s := cells.get(name, place, key)) is not None]
@@ -417,8 +417,8 @@ def _different_durability(
 
 
 def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
-    """Return the finding of a test. `decidable`: the tests of the gate, which share the error of
-    calling a rule violated.
+    """Return the finding of a test. `decidable`: number of the gate's tests, which share the chance
+    of calling a rule violated by error.
     """
     rule, spot, values, series = test.rule, test.spot, test.values, test.spot.series
     outcome, why, interval = Outcome.UNDECIDED, test.why, None
@@ -465,14 +465,14 @@ def _finding(test: _Test, counts_as: Undecided, decidable: int) -> Finding:
         blocks=values.n if values else 0,
         outcome=outcome,
         why=why,
-        # What is wrong with a rule, maybe by a typing error, must not pass in silence.
+        # A faulty rule may be a typing error, and must not pass silently.
         counts_as=Undecided.OPEN if test.faulty and counts_as is Undecided.PASS else counts_as,
     )
 
 
 def _of_maximum(rule: Rule, series: Series) -> tuple[Outcome, str]:
-    """Tell whether it is a maximum, which grows with the number of samples: it can break a limit,
-    and never prove one."""
+    """Return whether the metric is a maximum, which grows with the number of samples: it can break
+    a limit, but never prove that it is kept."""
     if series.typical >= rule.amount:
         return Outcome.VIOLATED, ""
     return Outcome.UNDECIDED, "no maximum reached it, but a later one may"

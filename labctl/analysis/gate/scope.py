@@ -1,4 +1,4 @@
-"""Find the numbers that a gate's rule speaks of, and decide its claims."""
+"""Find the numbers to which a gate's rule applies, and decide its claims."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from labctl.base.errors import nearest
 from labctl.base.units import Better, Unit
 from labctl.store.run_folder import LoadedRun
 
-# Find the numbers of a run that a rule speaks of, and those of which it would if they were there.
+# Find the numbers of a run to which a rule applies, and those that are missing.
 #
-# What was planned and has no value is a finding as well: a rule about every tuning does not hold
-# because one of them could not be measured.
+# A planned cell without a value is a finding too: a rule about every tuning does not hold because
+# one of them could not be measured.
 
 
 TWIN = "twin"
@@ -31,8 +31,8 @@ TWIN = "twin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Hold one metric of one cell. Without a `series`, `why` says why the rule can't be applied;
-    `nothing`: the run has no such metric or cell."""
+    """Hold one metric of one cell. Without a `series`, `why` is the reason why the rule can't be
+    applied; `nothing`: the run has no such metric or cell."""
 
     cell: Cell | None = None
     key: str = ""
@@ -42,7 +42,7 @@ class Spot:
 
 
 def scope(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Iterator[Spot]:
-    """Yield each spot that the rule speaks of; one without a cell where it speaks of none."""
+    """Yield each spot to which the rule applies; one without a cell if it applies to none."""
     metric = rule.metric or ""
     arms = {cell.tuning for cell in _cells(design, cells)}
     if rule.against not in (None, TWIN, *arms):
@@ -69,33 +69,33 @@ def scope(rule: Rule, run: LoadedRun, design: Design, cells: Cells) -> Iterator[
             continue
         unavailable = _unavailable(rule, [cell], cells)
         key = keys.get(cell.place.workload) or _primary(rule, cell, design)
-        if key or unavailable:  # else a workload that has no such metric
+        if key or unavailable:  # otherwise the workload has no such metric
             why = unavailable or f"no valid trial of it has {metric}"
             yield Spot(cell=cell, key=key or metric, why=why)
 
 
 def _primary(rule: Rule, cell: Cell, design: Design) -> str:
-    """Return the primary metric of the cell's workload, where the rule speaks of it."""
+    """Return the primary metric of the cell's workload, if the rule applies to it."""
     primary = design.primaries.get(cell.place.workload)
     return primary.metric if primary and rule.takes_metric(primary.metric) else ""
 
 
 def _cells(design: Design, cells: Cells) -> list[Cell]:
-    """Return cells in the order of the values, then those that were only planned."""
+    """Return the cells with values in their order, then those that were only planned."""
     planned = sorted(design.planned_cells - cells.series.keys())
     return [*cells.series, *planned]
 
 
 def _speaks_of(rule: Rule, cell: Cell, design: Design) -> bool:
-    # A pattern speaks of what may be rolled out; checks of the run are named or left out.
+    # A pattern applies to arms that may be rolled out; checks of the run must be named.
     if rule.tuning != cell.tuning and cell.tuning not in design.candidates:
         return False
     return all(_is(name, pattern) for _, name, pattern in _named(rule, cell))
 
 
 def _is(name: str, pattern: str) -> bool:
-    """Return whether a pattern speaks of a name. Names of factors' cells hold brackets, which in a
-    pattern stand for one of several letters: written out, such a name is itself."""
+    """Return whether a pattern matches a name. Names of factors' cells contain brackets, which in a
+    pattern mean one of several letters, so a name also matches itself."""
     return name == pattern or fnmatchcase(name, pattern)
 
 
@@ -148,7 +148,7 @@ def _no_metric(rule: Rule, spoken: Collection[Cell], design: Design, cells: Cell
 
 
 def _unavailable(rule: Rule, spoken: Collection[Cell], cells: Cells) -> str:
-    """Return the reasons why a metric that was asked of these cells could not be had."""
+    """Return the reasons why a metric is unavailable in these cells."""
     tunings = {cell.tuning for cell in spoken}
     workloads = {cell.place.workload for cell in spoken}
     reasons = dict.fromkeys(
@@ -166,17 +166,17 @@ def _nobody(what: str, pattern: str, names: Collection[str]) -> str:
     return f"{told}. {nearest(pattern, names).rstrip('.')}"
 
 
-# Decide what values say of a rule's limit: that it is kept, that it is not, or neither. Pure.
+# Decide whether values show that a rule's limit is kept, that it is not, or neither. Pure.
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Hold a claim's outcome. `kept`: None where neither is shown. `of_absence`: the claim is that
-    no effect exceeds the limit, which a blind run would show as well.
+    """Hold a claim's outcome. `kept`: None if neither is shown. `of_absence`: the claim is that no
+    effect exceeds the limit, which a blind run would show as well.
 
-    `slack`: the least bias that makes the claim by itself, on the scale of effects: how far the
-    estimate lies from the rule's own limit. Of an absence how far the interval's nearer end does,
-    as a bias may hide whatever noise leaves open.
+    `slack`: the least bias that would make the claim alone, on the scale of effects: the distance
+    of the estimate from the rule's limit. For an absence it is the distance of the interval's
+    nearer end, because a bias may hide any effect that noise leaves open.
     """
 
     kept: bool | None
@@ -197,8 +197,8 @@ def decide(
     *,
     logs: bool,
 ) -> Claim:
-    """Decide a claim: `holds` is the interval to show the demand by, `violated` the one for its
-    contrary; all are on the log scale if `logs`."""
+    """Decide a claim: the interval `holds` shows the demand, `violated` its contrary; all are on
+    the log scale if `logs`."""
     if rule.limit in ("below", "above"):
         shift, turned = _logged(rule.amount) if logs else rule.amount, rule.limit == "below"
         kept_lacks = broken_lacks = False
@@ -213,8 +213,8 @@ def decide(
         turned = better is Better.LOWER
         bound = margin if rule.limit == "better_by_at_least" else -margin
         shift = -bound if turned else bound
-        # What is shown to be better, or worse, is an effect; what is only not much better, or not
-        # much worse, is the lack of one.
+        # "Better" and "worse" are claims of an effect; "not much better" and "not much worse" are
+        # claims of its absence.
         kept_lacks = bound < 0 and towards_better(holds, better).low <= 0
         broken_lacks = bound > 0 and towards_better(violated, better).high >= 0
     slack = abs(mean - shift)
@@ -228,7 +228,7 @@ def decide(
 
 
 def tolerance(rule: Rule, kind: EffectKind | None) -> float:
-    """Return a rule's limit on the scale of effects, of one that compares."""
+    """Return the limit of a comparing rule on the scale of effects."""
     return on_scale(rule.amount, kind or EffectKind.DIFFERENCE)
 
 
@@ -236,21 +236,21 @@ def _logged(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
-# Decide what a run's control and known loss let a gate say of a rule against baseline.
+# Limit a gate's rules against baseline by the run's control and known loss.
 #
-# A rule about a primary metric is a claim as a verdict is one, so the run's eligibility binds it
-# as it does those (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check of
-# their own: nothing is decided about them where the scenario's control failed, and the rest is
-# theirs to show. Pure.
+# A rule about a primary metric is a claim like a verdict, so the run's eligibility limits it in the
+# same way (METHOD 5, 18, 20), but by the rule's own limit. Other metrics have no check: they are
+# undecided if the scenario's control failed, and are not limited otherwise. Pure.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
     """Hold reasons to leave a rule undecided; by default none.
 
-    `refused`: nothing may be said. `blind`: no absence of an effect, since nothing shows that it
-    would have been seen. `open`: the control leaves a bias as large as `reach` (on the scale of
-    effects) between equal arms, which is more than may be neglected; no reach where it is less.
+    `refused`: no claim is allowed. `blind`: no claim of an absent effect is allowed, because
+    nothing shows that the run would have seen it. `open`: the control leaves open a bias as large
+    as `reach` (on the scale of effects) between equal arms, which is too large to neglect; without
+    such a bias there is no reach.
     """
 
     refused: str = ""
@@ -259,8 +259,8 @@ class Leave:
     reach: float = 0.0
 
     def why_not(self, claim: Claim) -> str:
-        """Return why a claim can't stand; "" if it can. It can't where such a bias may have brought
-        the estimate across the rule's own limit."""
+        """Return why a claim is not allowed; "" if it is. It is not if such a bias may have moved
+        the estimate across the rule's limit."""
         if claim.of_absence and self.blind:
             return self.blind
         return self.open if claim.slack <= self.reach else ""
@@ -275,13 +275,13 @@ def leave(
     effects: Effects,
     unit: Unit,
 ) -> Leave:
-    """Return what a rule may say of a tuning's effects against baseline, or against the control.
+    """Return the limits of a rule on a tuning's effects against baseline, or against the control.
 
-    A bias may be neglected up to the workload's threshold, as verdicts do, but not where the rule
-    itself asks for less: what is small to the study need not be to the rule.
+    A bias up to the workload's threshold is neglected, as in verdicts, unless the rule's limit is
+    smaller: a bias that is small for the study may be large for the rule.
 
-    Of baseline and control themselves the control's check is not asked: the rule is about that
-    very difference.
+    For baseline and control themselves the control's check does not apply: the rule is about that
+    difference.
     """
     tuning, place = cell
     primary = design.primaries.get(place.workload)
@@ -293,7 +293,7 @@ def leave(
         failed = checked.control.passed is False and not itself
         return Leave(refused=CONTROL_FAILED if failed else "")
     if effects.fallback is not None:
-        # Its threshold is a share, and there is none of 0.
+        # Its threshold is a share, which does not exist for 0.
         return Leave(refused=f"{key} {effects.fallback}")
     limit = tolerance(rule, effects.kind)
     blind = _blind(checked, limit)
