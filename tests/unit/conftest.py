@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from labctl.base.paths import StatePaths
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -23,3 +25,8 @@ def on_disk() -> Iterator[Path]:
     """A folder that a reboot leaves; pytest's own may be in memory."""
     with TemporaryDirectory(prefix="labctl-unit-", dir="/var/tmp") as made:
         yield Path(made)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> StatePaths:
+    return StatePaths(tmp_path / "state")

@@ -272,39 +272,36 @@ def test_a_run_of_an_old_labctl_says_what_it_has_not_recorded(
     assert any("has no domain XML" in note for note in first["rollout"]["notes"])
 
 
-def test_a_time_slice_which_libvirt_has_no_option_for_is_told_as_a_command(
-    labctl: Labctl, results: Path
+@pytest.mark.parametrize(
+    ("tuning", "baseline", "about", "parts"),
+    [
+        (
+            *({"vcpu_slice_ms": 3.0}, {"vcpu_slice_ms": None}, "time slice"),
+            ("slice of 3 ms", "'chrt --other --sched-runtime 3000000 --pid 0 TID'"),
+        ),
+        (
+            *({"nice": -5}, {"nice": None}, "nice value"),
+            ("'ls /proc/PID/task | xargs renice -n -5 -p'",),
+        ),
+        ({"pin": {"vhost": "1"}}, {}, "vhost", ("'taskset --cpu-list --pid 1 TID'",)),
+        (
+            *({"cpu_weight": 25}, {"cpu_weight": None}, "CPU weight"),
+            (
+                "'virsh schedinfo DOMAIN --live --config --set cpu_shares=25' on a host with",
+                "with cgroup v1 it is 256, the default being 1024",
+            ),
+        ),
+    ],
+)
+def test_a_setting_without_an_option_of_libvirts_is_told_as_a_command(
+    labctl: Labctl,
+    results: Path,
+    tuning: dict[str, Any],
+    baseline: dict[str, Any],
+    about: str,
+    parts: tuple[str, ...],
 ) -> None:
-    settings = {"pinned+fifo": {"vcpu_slice_ms": 3.0}, "baseline": {"vcpu_slice_ms": None}}
-    stored(results, with_run(made(), tunings=settings))
+    stored(results, with_run(made(), tunings={"pinned+fifo": tuning, "baseline": baseline}))
     [first, _] = advised(labctl)["advised"]
-    (note,) = (one for one in first["rollout"]["notes"] if "time slice" in one)
-    assert "slice of 3 ms" in note
-    assert "'chrt --other --sched-runtime 3000000 --pid 0 TID'" in note
-
-
-def test_a_nice_value_which_libvirt_has_no_option_for_is_told_as_a_command(
-    labctl: Labctl, results: Path
-) -> None:
-    settings = {"pinned+fifo": {"nice": -5}, "baseline": {"nice": None}}
-    stored(results, with_run(made(), tunings=settings))
-    [first, _] = advised(labctl)["advised"]
-    (note,) = (one for one in first["rollout"]["notes"] if "nice value" in one)
-    assert "'ls /proc/PID/task | xargs renice -n -5 -p'" in note
-
-
-def test_vhosts_cpus_are_told_as_a_command(labctl: Labctl, results: Path) -> None:
-    settings = {"pinned+fifo": {"pin": {"vhost": "1"}}, "baseline": {}}
-    stored(results, with_run(made(), tunings=settings))
-    [first, _] = advised(labctl)["advised"]
-    (note,) = (one for one in first["rollout"]["notes"] if "vhost" in one)
-    assert "'taskset --cpu-list --pid 1 TID'" in note
-
-
-def test_a_cpu_weight_is_told_for_both_versions_of_cgroups(labctl: Labctl, results: Path) -> None:
-    settings = {"pinned+fifo": {"cpu_weight": 25}, "baseline": {"cpu_weight": None}}
-    stored(results, with_run(made(), tunings=settings))
-    [first, _] = advised(labctl)["advised"]
-    (note,) = (one for one in first["rollout"]["notes"] if "CPU weight" in one)
-    assert "'virsh schedinfo DOMAIN --live --config --set cpu_shares=25' on a host with" in note
-    assert "with cgroup v1 it is 256, the default being 1024" in note
+    (note,) = (one for one in first["rollout"]["notes"] if about in one)
+    assert all(part in note for part in parts)

@@ -57,11 +57,6 @@ FAKES = {
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
-@pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The fakes on PATH; each writes its arguments into this folder."""
     for folder in ("bin", "log"):

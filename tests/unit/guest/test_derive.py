@@ -22,11 +22,6 @@ RELEASE = "6.1.0-1-amd64"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
-@pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in ("bin", "log"):
         (tmp_path / folder).mkdir()

@@ -26,11 +26,6 @@ PATH = "/a%20cloud.qcow2"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
-@pytest.fixture
 def published(server: Server, signer: Signer) -> Server:
     server.publish(NAME, IMAGE, signer)
     server.files[PATH] = server.files.pop(f"/{NAME}")

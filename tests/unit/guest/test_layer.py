@@ -68,11 +68,6 @@ WHERE = "usr/local/lib/labctl/workloads"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
-@pytest.fixture
 def base(places: StatePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
     for folder in ("bin", "log"):
         (tmp_path / folder).mkdir()

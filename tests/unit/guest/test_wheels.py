@@ -54,11 +54,6 @@ def soon() -> Deadline:
     return Deadline.after(20, "a test")
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
 def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, does: str) -> None:
     (tmp_path / "found.whl").write_bytes(data)
     python = tmp_path / "python"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from labctl.host.settings.journal import Journal
+
 
 @pytest.fixture
 def fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
@@ -21,3 +23,8 @@ def fake_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
         return path
 
     return make
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state" / "journal.jsonl")

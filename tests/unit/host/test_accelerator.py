@@ -18,11 +18,6 @@ QEMU = "qemu-system-x86_64"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> StatePaths:
-    return StatePaths(tmp_path / "state")
-
-
-@pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     path = tmp_path / "vmlinuz"
     path.write_bytes(b"kernel")

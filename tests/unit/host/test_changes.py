@@ -26,11 +26,6 @@ AFTER = {"a": "10", "b": "20", "c": "30"}
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "state" / "journal.jsonl")
-
-
-@pytest.fixture
 def knobs(on_disk: Path) -> Path:
     folder = on_disk / "knobs"
     folder.mkdir()

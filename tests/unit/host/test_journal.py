@@ -20,11 +20,6 @@ from labctl.host.settings.tunables import PRESENT, CgroupFolder, FileAccess, Fil
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "state" / "journal.jsonl")
-
-
-@pytest.fixture
 def setting(on_disk: Path) -> Path:
     path = on_disk / "swappiness"
     path.write_text("60")

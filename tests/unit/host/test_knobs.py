@@ -61,11 +61,6 @@ def place(tmp_path: Path) -> KnobPlace:
     return KnobPlace(root=root, housekeeping=frozenset({0, 2}), isolated=frozenset({1, 3}))
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.jsonl")
-
-
 def tune(host: dict[str, str], place: KnobPlace, journal: Journal) -> list[str]:
     with journal.changing() as changes:
         refused = knobs.turn(host, place, changes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from labctl.analysis.judge import judge
 from labctl.analysis.model import Diagnostic, DiagnosticKind, Judgement, Precision, Role
 from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.synthetic import synthetic_run, write_run
+from tools.browser import Browser, chromium
 
 Judged = tuple[LoadedRun, Judgement]
 
@@ -80,3 +82,9 @@ def written(tmp_path_factory: pytest.TempPathFactory, judged: Judged) -> RunFold
 def folder(tmp_path: Path, written: RunFolder) -> RunFolder:
     """The same run on disk, in `results/example`, to be changed at will."""
     return RunFolder(Path(shutil.copytree(written.path, tmp_path / "results" / "example")))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as found:
+        yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tests.unit.records import plan_of, run_of
 from tests.unit.report import fleet_pages
 from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import TUNINGS, WORKLOADS, synthetic_run, write_run
-from tools.browser import Browser, chromium
+from tools.browser import Browser
 
 HOSTILE = "</pre></title><script>alert(1)</script>\"'><img src=http://x.example/ onerror=x>\x1b[2J"
 LONG = "a-name-without-any-place-to-break-" * 4
@@ -38,12 +38,6 @@ PAPER_PX = 1030
 """An A4 sheet on its side, less its margins of 12 mm."""
 
 CHECKS = (Path(__file__).parent / "page_checks.js").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as found:
-        yield found
 
 
 def of(run: LoadedRun, tmp: Path) -> str:

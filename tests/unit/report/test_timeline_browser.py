@@ -4,7 +4,6 @@ and on a wide screen, in the dark, on paper, and without its script."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,9 @@ from labctl.trace.timeline.lanes import Timeline
 from tests.unit.report.test_browser import PAPER_PX, check
 from tests.unit.report.test_timeline import ABOUT, HOSTILE, MS, late, small
 from tools.bench.timelines import made_up
-from tools.browser import Browser, chromium
+from tools.browser import Browser
 
 _PATIENCE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("chromium")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
