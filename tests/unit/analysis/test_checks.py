@@ -57,9 +57,10 @@ def test_equal_arms_with_little_noise_pass() -> None:
     assert found.eligibility.judges
 
 
-def test_a_control_that_is_always_slower_fails_and_suspends_its_workload_only() -> None:
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_a_control_that_always_differs_fails_and_suspends_its_workload_only(factor: float) -> None:
     run = with_values(
-        synthetic_run(noise=0.005), "control", "events_per_s", lambda block, old: 0.97 * old
+        synthetic_run(noise=0.005), "control", "events_per_s", lambda block, old: factor * old
     )
     assert checked(run).control.passed is False
     judgement = judge(run)

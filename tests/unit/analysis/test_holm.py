@@ -27,6 +27,10 @@ def test_the_levels_are_those_computed_by_hand() -> None:
     ]
 
 
+def test_a_p_value_at_its_level_is_rejected() -> None:
+    assert rejected_at([0.05, 0.025], 0.05, 2) == [0.05, 0.025]
+
+
 def test_the_first_p_value_that_stays_keeps_all_larger_ones() -> None:
     """0.02 is above 0.05/3, so that 0.024 is not held to 0.05/2 at all."""
     assert rejected_at([0.02, 0.024, 0.04], 0.05, 3) == [None, None, None]

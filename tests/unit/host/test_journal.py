@@ -14,6 +14,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.host.machines import boot_id, is_alive, start_time
+from labctl.host.settings import tunables
 from labctl.host.settings.journal import Journal, State
 from labctl.host.settings.journal_file import DamagedError, UndoOutcome, decoded, encoded
 from labctl.host.settings.tunables import PRESENT, CgroupFolder, FileAccess, FileValue
@@ -242,6 +243,47 @@ def test_after_a_reboot_kernel_settings_are_dropped_and_files_on_disk_restored(
     assert setting.read_text() == "60"
 
 
+@pytest.mark.parametrize(
+    ("boot", "state", "outcome", "left"),
+    [
+        (boot_id(), State.IN_FORCE, UndoOutcome.RESTORED, "60"),
+        ("earlier", State.REBOOTED, UndoOutcome.DROPPED, "10"),
+    ],
+)
+def test_a_kernel_setting_is_restored_until_the_next_boot(
+    journal: Journal,
+    setting: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    boot: str,
+    state: State,
+    outcome: UndoOutcome,
+    left: str,
+) -> None:
+    """Its owner of the earlier boot had the same pid and start time as a process of this one."""
+    monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
+    start = 1 if boot == boot_id() else start_time(os.getpid())
+    write_journal(
+        journal,
+        entry_of_a_dead_owner(setting, boot_id=boot, pid_start=start),
+        {"op": "changed", "id": "a"},
+    )
+    setting.write_text("10")
+    assert [standing.state for standing in journal.standing()] == [state]
+    assert [result.outcome for result in journal.restore_all()] == [outcome]
+    assert setting.read_text() == left
+    assert journal.pending() == []
+
+
+def test_a_kernel_setting_that_someone_else_set_in_this_boot_is_left(
+    journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
+    write_journal(journal, entry_of_a_dead_owner(setting), {"op": "changed", "id": "a"})
+    setting.write_text("33")
+    assert [result.outcome for result in journal.restore_all()] == [UndoOutcome.FOREIGN]
+    assert setting.read_text() == "33"
+
+
 def test_a_thing_that_is_gone_is_dropped(journal: Journal, tmp_path: Path) -> None:
     write_journal(journal, entry_of_a_dead_owner(tmp_path / "gone"))
     result = journal.restore_all()[0]
@@ -277,7 +319,10 @@ def test_leaving_the_block_fails_loudly_when_the_old_value_cannot_be_had_back(
 CUT = "v2 00000090 00000090 0011223344556677 {"
 
 
-@pytest.mark.parametrize("tail", ['{"op": "restored", "i', "\x00\x00\x00", "v2 000", CUT])
+@pytest.mark.parametrize(
+    "tail",
+    ['{"op": "restored", "i', '{"op": "restored", "i\n', "\x00\x00\x00", "v2 000", CUT],
+)
 def test_a_last_line_that_a_crash_cut_off_is_ignored(
     journal: Journal, setting: Path, tail: str
 ) -> None:
@@ -298,7 +343,9 @@ def test_a_new_entry_does_not_join_a_line_that_was_cut_off(
         assert [entry.name for entry in journal.pending()] == [str(setting), str(other)]
 
 
-@pytest.mark.parametrize("bad", ["garbage", "[1]", '{"op": "change", "id": "b"}', '{"id": "b"}'])
+@pytest.mark.parametrize(
+    "bad", ["garbage", "[1]", '{"op": "change", "id": "b"}', '{"id": "b"}', '{"op": "restored", "i']
+)
 def test_a_bad_line_elsewhere_is_named_and_nothing_is_lost(
     journal: Journal, setting: Path, bad: str
 ) -> None:
@@ -323,6 +370,22 @@ def test_no_flipped_bit_forgets_a_change_or_restores_another_value(
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedError):
             decoded(bytes(damaged))
+
+
+def test_lines_that_other_versions_wrote_are_read() -> None:
+    """A journal outlives the labctl that wrote it."""
+    record = {"op": "restored", "id": "a", "note": "ä"}
+    text = '{"op": "restored", "id": "a", "note": "ä"}\n'.encode()
+    line = b"v2 00000043 00000043 64cd82ce2f5c2702 " + text
+    first = b'{"op": "restored", "id": "a", "note": "\\u00e4"}\n'
+    assert [record for _, record in decoded(first + line).records] == [record, record]
+
+
+@pytest.mark.parametrize("size", [b"0000004x", b"-0000043", b" 0000043"])
+def test_a_size_that_is_no_number_is_damage(size: bytes) -> None:
+    line = encoded([{"op": "change", "id": "a"}])
+    with pytest.raises(DamagedError):
+        decoded(line.replace(line[3:11], size))
 
 
 def test_however_a_crash_cuts_the_last_line_off_those_before_count() -> None:
