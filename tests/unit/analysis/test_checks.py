@@ -196,6 +196,13 @@ def test_a_control_that_is_the_same_number_in_every_block_is_not_checked() -> No
     assert "too coarse" in found.control.sentence
 
 
+def test_a_check_that_ended_like_no_other_hides_none_of_them() -> None:
+    run = synthetic_run(noise=0.05, effects={"handicap": 0.3})
+    warnings = judge(with_values(run, "handicap", "iops", lambda block, old: old / 0.3)).warnings
+    for said in ("detected in sysbench-cpu", "not detected in fio-randread"):
+        assert any(f"The known loss was {said}" in warning for warning in warnings), warnings
+
+
 def test_checks_that_differ_in_place_and_numbers_alone_are_one_warning() -> None:
     judgement = judge(synthetic_run(noise=0.2, seed=1))
     unsure = [check for check in judgement.control if check.passed is None]

@@ -103,6 +103,23 @@ def test_a_setting_that_reads_back_differently_is_an_error_and_undone(
     assert setting.read_text() == "60"
 
 
+def test_a_setting_that_reads_back_late_is_waited_for(journal: Journal, setting: Path) -> None:
+    late: list[str] = []
+
+    class Slow(FileValue):
+        def write(self, value: str) -> None:
+            late.append(super().read())
+            super().write(value)
+
+        def read(self) -> str:
+            return late.pop() if late else super().read()
+
+    with journal.changed(Slow(str(setting)), "10"):
+        assert setting.read_text() == "10"
+    assert setting.read_text() == "60"
+    assert journal.pending() == []
+
+
 def test_a_missing_setting_is_an_error_with_nothing_written(
     journal: Journal, tmp_path: Path
 ) -> None:
@@ -222,6 +239,16 @@ def test_a_value_that_an_earlier_change_of_ours_made_is_not_someone_elses(
     assert setting.read_text() == "60"
 
 
+def test_a_change_on_top_that_was_not_read_back_is_undone_whatever_is_found(
+    journal: Journal, setting: Path
+) -> None:
+    second = entry_of_a_dead_owner(setting, id="b", old="10", new="20")
+    write_journal(journal, entry_of_a_dead_owner(setting), {"op": "changed", "id": "a"}, second)
+    setting.write_text("15")
+    assert {result.outcome for result in journal.restore_all()} == {UndoOutcome.RESTORED}
+    assert setting.read_text() == "60"
+
+
 def test_a_crash_before_the_change_leaves_nothing_to_do(journal: Journal, setting: Path) -> None:
     write_journal(journal, entry_of_a_dead_owner(setting))
     assert journal.restore_all()[0].note == "had its old value already"
@@ -244,23 +271,26 @@ def test_after_a_reboot_kernel_settings_are_dropped_and_files_on_disk_restored(
 
 
 @pytest.mark.parametrize(
-    ("boot", "state", "outcome", "left"),
+    ("boot", "is_kernels", "state", "outcome", "left"),
     [
-        (boot_id(), State.IN_FORCE, UndoOutcome.RESTORED, "60"),
-        ("earlier", State.REBOOTED, UndoOutcome.DROPPED, "10"),
+        (boot_id(), True, State.IN_FORCE, UndoOutcome.RESTORED, "60"),
+        ("earlier", True, State.REBOOTED, UndoOutcome.DROPPED, "10"),
+        ("earlier", False, State.IN_FORCE, UndoOutcome.RESTORED, "60"),
     ],
 )
-def test_a_kernel_setting_is_restored_until_the_next_boot(
+def test_a_kernel_setting_is_restored_until_the_next_boot_and_a_file_after_it_too(
     journal: Journal,
     setting: Path,
     monkeypatch: pytest.MonkeyPatch,
     boot: str,
+    is_kernels: bool,
     state: State,
     outcome: UndoOutcome,
     left: str,
 ) -> None:
     """Its owner of the earlier boot had the same pid and start time as a process of this one."""
-    monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
+    if is_kernels:
+        monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
     start = 1 if boot == boot_id() else start_time(os.getpid())
     write_journal(
         journal,
@@ -274,11 +304,14 @@ def test_a_kernel_setting_is_restored_until_the_next_boot(
     assert journal.pending() == []
 
 
-def test_a_kernel_setting_that_someone_else_set_in_this_boot_is_left(
-    journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("boot", "is_kernels"), [(boot_id(), True), ("earlier", False)])
+def test_what_someone_else_set_is_left_as_long_as_our_change_would_last(
+    journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch, boot: str, is_kernels: bool
 ) -> None:
-    monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
-    write_journal(journal, entry_of_a_dead_owner(setting), {"op": "changed", "id": "a"})
+    if is_kernels:
+        monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
+    entry = entry_of_a_dead_owner(setting, boot_id=boot)
+    write_journal(journal, entry, {"op": "changed", "id": "a"})
     setting.write_text("33")
     assert [result.outcome for result in journal.restore_all()] == [UndoOutcome.FOREIGN]
     assert setting.read_text() == "33"
