@@ -1,4 +1,4 @@
-"""Define what analysis says of a fleet: effects of hosts, and which groups may take a tuning."""
+"""Define the results of a fleet's analysis: effects of hosts, and groups that may take a tuning."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from labctl.base.units import Better
 from labctl.base.wording import place_in_words, printable
 from labctl.store.run_folder import LoadedRun
 
-# List what one host's run adds to a fleet: effects and baseline levels, from its own verdicts.
+# List one host's contribution to a fleet: effects and baseline levels, from its own verdicts.
 
 
 LEVEL = "level"
-"""Kind of a row that holds an arm's own typical value in place of an effect."""
+"""Kind of a row that holds an arm's typical value instead of an effect."""
 
 NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """Hold what hosts are grouped by, as text. `boot_id`: of the host's own boot, by which one
-    machine under two names shows; None where it wasn't recorded."""
+    """Hold the facts by which hosts are grouped, as text. `boot_id`: of the host's boot, which
+    shows one machine under two names; None if it was not recorded."""
 
     cpu_model: str
     kernel: str
@@ -41,8 +41,8 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Name what an effect is of: one tuning against another arm, or an arm's own level (`against`
-    ""), for one workload, condition and metric."""
+    """Identify an effect: one tuning against another arm, or an arm's level (`against` ""), for one
+    workload, condition and metric."""
 
     tuning: str
     against: str
@@ -59,8 +59,8 @@ class HostEffect(Where):
     """Hold one effect, or one level, of one host's run.
 
     `estimate` and `error` are on the scale of effects: logarithms for `kind` "ratio" and "level",
-    else in `unit`. `error` is None where the run shows no spread. `boots`: of `blocks` blocks; 1
-    says nothing about a second boot.
+    else in `unit`. `error` is None if the run shows no spread. `boots`: of `blocks` blocks; with 1
+    the variance of boots is unknown.
     """
 
     role: str
@@ -73,22 +73,22 @@ class HostEffect(Where):
     margin: float | None
     no_worse_than: float | None
     control: str | None
-    """State of the control there, of an effect against baseline: `Control`. Unlike the verdict it
-    doesn't hang on the effect, so hosts can be left out by it without choosing among effects."""
+    """State of the control, for an effect against baseline: `Control`. Unlike the verdict it does
+    not depend on the effect, so leaving out hosts by it does not select effects."""
 
 
 class Control(StrEnum):
-    """Name what the control's check found at a place."""
+    """Name the result of the control's check at a place."""
 
     PASSED = "passed"
     OPEN = "open"
-    """It found no bias, and can't rule out one beyond the threshold."""
+    """No bias was found, but one beyond the threshold is not excluded."""
     FAILED = "failed"
     MISSING = "missing"
 
 
 def host_facts(run: LoadedRun) -> HostFacts:
-    """Return the facts by which a run's host is alike or unlike others."""
+    """Return the facts by which a run's host is compared with others."""
     host = run.run.host
     return HostFacts(
         cpu_model=_text(host.get("cpu_model")),
@@ -101,14 +101,14 @@ def host_facts(run: LoadedRun) -> HostFacts:
 
 
 def _boot_id(run: LoadedRun) -> str | None:
-    """Return None for a redacted run as well, where all have the same in its place."""
+    """Return None for a redacted run too, because all redacted runs have the same value."""
     found = run.run.host.get("boot_id")
     return _short(found) if isinstance(found, str) and run.run.redacted is None else None
 
 
 def host_effects(run: LoadedRun) -> list[HostEffect]:
-    """Return every comparison of a run as its verdict engine made it, and the level of each primary
-    metric in the baseline."""
+    """Return every comparison of a run, as in its verdicts, and the level of each primary metric in
+    the baseline."""
     decided = decide(run)
     controls = {place: _control(of.control) for place, of in decided.checked.items()}
     effects = [
@@ -154,7 +154,7 @@ def _of_comparison(one: Comparison, control: Control | None) -> HostEffect | Non
 
 
 def _levels(decided: Decided) -> Iterator[HostEffect]:
-    """Yield the baseline's primary metrics, where no value is 0 or less."""
+    """Yield the baseline's primary metrics without values of 0 or less."""
     design, cells = decided.design, decided.cells
     if design.baseline is None:
         return
@@ -189,7 +189,7 @@ def _levels(decided: Decided) -> Iterator[HostEffect]:
 
 
 def _text(value: Any) -> str:
-    """Return a recorded fact as one short text; what wasn't recorded has a word of its own."""
+    """Return a recorded fact as one short text; a missing fact has a fixed word."""
     if value is None or value == "":
         return NOT_RECORDED
     if isinstance(value, dict):
@@ -204,10 +204,10 @@ def _short(text: str) -> str:
 
 
 _LONGEST = 200
-"""Letters of a fact: it comes from a host that may say anything."""
+"""Limit on a fact's letters: a host may report anything."""
 
 
-# Define what analysis says of a fleet, as values. Reports render these and compute nothing.
+# Define the results of a fleet's analysis as values. Reports render these and compute nothing.
 
 
 GROUPING: Mapping[str, str] = {
@@ -223,8 +223,8 @@ ALL_HOSTS = "all hosts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """Say how far a host of the fleet came. `status` is done, failed, unreachable, "not touched",
-    waiting or running; `reason` in words, "" where there is nothing to say."""
+    """Hold the state of a host of the fleet. `status` is done, failed, unreachable, "not touched",
+    waiting or running; `reason` in words, "" without one."""
 
     host: str
     status: str
@@ -243,7 +243,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place(Where):
-    """Name what is pooled, under one accelerator."""
+    """Identify an object of pooling, under one accelerator."""
 
     accelerator: str
 
@@ -255,11 +255,14 @@ class Place(Where):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Hold one host at one place, on the scale of effects. `low`, `high`: its own interval of 95 %,
-    its variance drawn to what is typical of the hosts (`hosts.moderated`); `verdict`: that of its
-    own run. `distance`: from what the others predict, in standard errors; `p` of that, adjusted for
-    all hosts and places (Holm); both None where too few hosts are there to predict anything.
-    `typical`: of a host apart, the median of the others that it is held against."""
+    """Hold one host at one place, on the scale of effects.
+
+    `low`, `high`: its 95 % interval, with its variance moderated towards the hosts' typical one
+    (`hosts.moderated`). `verdict`: of its own run. `distance`: from the others' prediction, in
+    standard errors; `p`: of that distance, adjusted for all hosts and places (Holm); both are None
+    if too few hosts are there for a prediction. `typical`: for a host apart, the median of the
+    hosts with which it is compared.
+    """
 
     host: str
     estimate: float
@@ -298,9 +301,9 @@ class FactSplit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetEffect:
-    """Say what a tuning does at a place over the hosts. `points` from the smallest estimate to the
-    largest. `whole`: all hosts pooled. `test`: of equal true effects (F*), its `p` adjusted for all
-    places (Holm); None with the reason in `why_no_test`."""
+    """Hold a tuning's effects at a place over the hosts. `points`: from the smallest estimate to
+    the largest. `whole`: all hosts pooled. `test`: of equal true effects (F*), its `p` adjusted for
+    all places (Holm); None with the reason in `why_no_test`."""
 
     place: Place
     points: tuple[Point, ...]
@@ -313,13 +316,13 @@ class FleetEffect:
     margin: float | None
     no_worse_than: float | None
     left_out: tuple[tuple[str, str], ...]
-    """Hosts of which nothing is pooled here, with the reason."""
+    """Hosts that are not pooled here, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLevel:
-    """Hold the baseline's levels of hosts alike (`group`) at a place; hosts apart are far from what
-    the others predict. `why`: no host could be held against others."""
+    """Hold the baseline's levels of similar hosts (`group`) at a place; hosts apart are far from
+    the others' prediction. `why`: the reason if no host could be compared with others."""
 
     place: Place
     group: str
@@ -329,7 +332,7 @@ class FleetLevel:
 
 
 class Take(StrEnum):
-    """Name what the fleet says of a tuning for a group of hosts."""
+    """Name the fleet's answer on a tuning for a group of hosts."""
 
     TAKE = "may take it"
     HARM = "does harm"
@@ -340,9 +343,9 @@ class Take(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
     """Answer for a tuning and a group of hosts. `by`: the fact whose groups differ, "" for all
-    hosts. `hosts`: the fewest with values in a place, of `measured` hosts of the group. `why`: the
-    ground of it, a sentence's end; `place` and `pooled`: the effect that it hangs on, where it is
-    one."""
+    hosts. `hosts`: the smallest number with values in a place, of `measured` hosts of the group.
+    `why`: the reason, as the end of a sentence. `place` and `pooled`: the deciding effect, if it is
+    a single one."""
 
     tuning: str
     accelerator: str
@@ -378,23 +381,24 @@ class FleetJudgement:
 
 # Answer which groups of hosts may take a tuning. Pure.
 #
-# A group may take a tuning where a host of it that was not measured is predicted to lose nowhere
-# as much as the study calls harmful, and where its mean effect improves a primary metric somewhere
-# by at least the margin. Everywhere is an intersection of claims, so each prediction stands at its
-# own 95 % (R. L. Berger, Technometrics 24, 1982, 295-300); somewhere is one of several, so the
-# means hold together (Bonferroni over all places; of groups over facts and groups as well).
+# A group may take a tuning if an unmeasured host of the group is predicted to lose less in every
+# place than the study calls harmful, and if the group's mean effect improves a primary metric in
+# some place by at least the margin. "Every place" is an intersection of claims, so each prediction
+# is at 95 % by itself (R. L. Berger, Technometrics 24, 1982, 295-300). "Some place" is one of
+# several, so the means hold together (Bonferroni over all places; for groups also over facts and
+# groups).
 
 
 LEAST_SHARE = 0.5
-"""Share of a group's hosts that a claim about the group needs values from, in each place."""
+"""Share of a group's hosts that must have values in each place for a claim about the group."""
 
 
 def answers(
     effects: Iterable[FleetEffect], measured: Callable[[str, str, str], int]
 ) -> Iterator[GroupAnswer]:
-    """Yield an answer for each tuning and each group of hosts: for all hosts, or where groups by
-    some fact differ in an effect of the tuning, for each of those groups. `measured`: the number
-    of measured hosts by accelerator, fact and group."""
+    """Yield an answer for each tuning and each group of hosts: for all hosts or, if groups by a
+    fact differ in an effect of the tuning, for each of those groups. `measured`: the number of
+    measured hosts by accelerator, fact and group."""
     by_tuning: dict[tuple[str, str], list[FleetEffect]] = {}
     for one in effects:
         by_tuning.setdefault((one.place.tuning, one.place.accelerator), []).append(one)
@@ -417,7 +421,7 @@ def answers(
 
 
 def differing_fact(places: Iterable[FleetEffect]) -> str:
-    """Return the fact whose groups differ the most clearly in these places; "" where none do."""
+    """Return the fact whose groups differ most clearly in these places; "" if none do."""
     found = [
         (split.p, split.fact)
         for one in places
@@ -428,7 +432,7 @@ def differing_fact(places: Iterable[FleetEffect]) -> str:
 
 
 def group_effect(one: FleetEffect, fact: str, name: str) -> GroupEffect:
-    """Return the effect of a group by `fact` at a place; with fact "" that of all hosts."""
+    """Return the effect of a group by `fact` at a place; for fact "" that of all hosts."""
     if not fact:
         return one.whole
     for split in one.splits:
@@ -490,7 +494,7 @@ def _where(one: FleetEffect) -> str:
 
 
 def sign_of(place: Place) -> float:
-    """Return 1 where more is better, -1 where less is, 0 where neither."""
+    """Return 1 if more is better, -1 if less is, 0 if neither."""
     return {Better.HIGHER: 1.0, Better.LOWER: -1.0}.get(Better(place.better), 0.0)
 
 
@@ -507,15 +511,15 @@ def _harms(one: FleetEffect, of: Pooled) -> bool:
 
 
 def _safe(one: FleetEffect, of: Pooled) -> bool:
-    """Return whether the prediction excludes the loss; where no direction is the better one, or no
-    size of a loss applies, it can't."""
+    """Return whether the prediction excludes the loss. It can't if neither direction is better, or
+    if no size of a loss applies."""
     sign, loss = sign_of(one.place), one.no_worse_than
     worst = of.new_low if sign > 0 else -of.new_high
     return sign != 0 and loss is not None and worst > -on_scale(loss, _kind(one))
 
 
 def improves(one: FleetEffect, of: Pooled) -> bool:
-    """Return whether a mean is a gain by the margin at least, its interval excluding none."""
+    """Return whether a mean is a gain of at least the margin, and its interval excludes no gain."""
     sign, margin = sign_of(one.place), one.margin
     better = of.low > 0 if sign > 0 else of.high < 0
     if sign == 0 or margin is None:

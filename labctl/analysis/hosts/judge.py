@@ -71,9 +71,9 @@ _CONTROLS = {
     str(Control.FAILED): "its A/A control failed: baseline differs from itself",
     str(Control.MISSING): "its A/A control is missing",
 }
-"""Verdicts and controls of a host's own run with which nothing is pooled, with the reason. A
-verdict that is suspended because of a small effect is no such reason: hosts with large effects
-would be left over."""
+"""Verdicts and controls of a host's run that prevent pooling, with the reason. A verdict that is
+suspended because of a small effect does not: otherwise only hosts with large effects would be
+left."""
 
 _LARGEST = 1e60
 _WHERE = tuple(field.name for field in fields(Where))
@@ -101,7 +101,7 @@ class Here:
         )
 
     def among(self, hosts: frozenset[str]) -> Here:
-        """Return the same place with some of its hosts."""
+        """Return the place with some of its hosts."""
         return replace(self, rows=tuple(row for row in self.rows if row.host in hosts))
 
     @property
@@ -110,8 +110,8 @@ class Here:
 
 
 def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> FleetJudgement:
-    """Return what the hosts' rows say together. `rows`: primary effects and levels; others are
-    passed over."""
+    """Return the judgement of the hosts' rows. `rows`: primary effects and levels; others are
+    ignored."""
     primary = [row for row in rows if row.effect.role == Role.PRIMARY]
     effects, levels = _by_place(primary)
     family = max(1, len(effects))
@@ -122,7 +122,7 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
     found_levels = _levels(levels)
     facts = {row.host: row.facts for here in (*effects, *levels) for row in here.rows}
     fields = {name: field for field, name in GROUPING.items()}
-    # Those without a usable value count: a claim about a group is about them too.
+    # Hosts without a usable value count: a claim about a group includes them.
     all_facts = {row.host: row.facts for row in primary if row.effect.kind != LEVEL}
 
     def measured(accelerator: str, by: str, group: str) -> int:
@@ -164,7 +164,7 @@ def _by_place(rows: Iterable[HostRow]) -> tuple[list[Here], list[Here]]:
 
 
 def usable(place: Place, rows: Iterable[HostRow]) -> Here:
-    """Return the hosts of a place whose numbers can be pooled, and why those of others can't."""
+    """Return the hosts of a place whose numbers can be pooled, and the reasons of the others."""
     kept, left_out = [], []
     for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
         one = row.effect
@@ -181,12 +181,12 @@ def usable(place: Place, rows: Iterable[HostRow]) -> Here:
 
 
 def _is_poolable(estimate: float, error: float | None) -> bool:
-    """Return whether squares of squares of the numbers stay finite: a host may say anything."""
+    """Return whether fourth powers of the numbers stay finite: a host may report anything."""
     return abs(estimate) < _LARGEST and (error is None or 1 / _LARGEST < error < _LARGEST)
 
 
 def _varying(effects: Sequence[Here]) -> list[str]:
-    """Return the fields of facts in which some of the hosts that are pooled anywhere differ."""
+    """Return the fields of facts in which hosts that are pooled in any place differ."""
     facts = {row.host: row.facts for here in effects for row in here.rows}
     return [field for field in GROUPING if len({getattr(one, field) for one in facts.values()}) > 1]
 
@@ -236,7 +236,7 @@ def _points(here: Here) -> Iterator[Point]:
 
 
 def _group(name: str, here: Here, members: Sequence[str], alpha: float) -> GroupEffect:
-    """Return the pooled effect of some hosts of a place; the prediction is of 95 % by itself."""
+    """Return the pooled effect of some hosts of a place; the prediction is at 95 % by itself."""
     among = frozenset(members)
     chosen = np.array([row.host in among for row in here.rows], dtype=bool)
     if len(members) < FEWEST_POOLED:
@@ -247,8 +247,8 @@ def _group(name: str, here: Here, members: Sequence[str], alpha: float) -> Group
 
 
 def _splits(here: Here, varying: Sequence[str], alpha: float) -> Iterator[FactSplit]:
-    """Yield the hosts by each fact in which some of the fleet differ, also where all that are left
-    in this place have one value: the answer for their group hangs on this place, too."""
+    """Yield the hosts by each fact in which the fleet's hosts differ, even if the remaining hosts
+    of this place have one value: the answer for their group depends on this place, too."""
     if not here.rows:
         return
     for field in varying:
@@ -272,8 +272,8 @@ def _splits(here: Here, varying: Sequence[str], alpha: float) -> Iterator[FactSp
 def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[Here]) -> list[FleetEffect]:
     """Return the effects with each host's distance from the others, over all places together.
 
-    Where groups of hosts differ, a host is held against its own group: two groups apart would pass
-    for hosts that scatter, in which no host is far.
+    If groups of hosts differ, a host is compared with its own group: two distant groups would look
+    like a wide spread, in which no host is far from the others.
     """
     parts = [
         [(one, at.among(group)) for group in _own_groups(one, at)]
@@ -291,7 +291,7 @@ def _with_hosts_apart(judged: Sequence[FleetEffect], here: Sequence[Here]) -> li
 
 
 def _own_groups(one: FleetEffect, here: Here) -> list[frozenset[str]]:
-    """Return the hosts that are held against each other."""
+    """Return the hosts that are compared with each other."""
     fact = differing_fact([one])
     groups = [
         frozenset(g.hosts) for split in one.splits if split.fact == fact for g in split.groups
@@ -305,7 +305,7 @@ def _points_of(one: FleetEffect, here: Here) -> tuple[Point, ...]:
 
 
 def _set_apart(places: Sequence[tuple[tuple[Point, ...], Hosts]]) -> list[tuple[Point, ...]]:
-    """Return the points of each place with their distances; Holm's procedure goes over all."""
+    """Return the points of each place with their distances; Holm's procedure covers all."""
     found = [apart(hosts) for _, hosts in places]
     tested = [p for one in found if one is not None for p in one[1].tolist()]
     adjusted = iter(holm_adjusted(np.array(tested)).tolist())
@@ -420,17 +420,17 @@ def _warnings(judged: Sequence[FleetEffect]) -> Iterator[str]:
         )
 
 
-# Name what got worse over the hosts of a fleet that take a tuning. Pure.
+# Name the metrics that get worse on the hosts of a fleet that take a tuning. Pure.
 #
-# Declared metrics by the pooled effect that the group's answer rests on; others that a guest's
-# user feels, and what neighbours and the host's CPUs lost, where the interval of the mean lies on
-# the worse side. That interval is of 95 % by itself, and no claim is made with it.
+# Declared metrics are judged by the pooled effect on which the group's answer rests. Other metrics
+# that matter to a guest's user, and losses of neighbours and of the host's CPUs, are named if the
+# interval of the mean lies on the worse side. That interval is at 95 % by itself and not a claim.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorsePlace:
-    """Hold a metric whose pooled mean is worse. `group`: of the hosts that are pooled; `judged`:
-    it is a primary metric, whose loss the answer has weighed."""
+    """Hold a metric whose pooled mean is worse. `group`: of the pooled hosts; `judged`: whether it
+    is a primary metric, whose loss the answer already considers."""
 
     place: Place
     group: str
@@ -439,9 +439,9 @@ class WorsePlace:
 
 
 def price(judged: FleetJudgement, tuning: str, rows: Iterable[HostRow]) -> tuple[WorsePlace, ...]:
-    """Return what is worse under a tuning: primary metrics first, then the others.
+    """Return the metrics that are worse under a tuning: primary metrics first, then the others.
 
-    `rows`: exploratory effects of the hosts that may take it; others are passed over.
+    `rows`: exploratory effects of the hosts that may take it; others are ignored.
     """
     against = {one.place.against for one in judged.effects if one.place.tuning == tuning}
     others = (row for row in rows if row.effect.tuning == tuning and row.effect.against in against)
@@ -478,21 +478,21 @@ def _exploratory(rows: Iterable[HostRow]) -> Iterator[WorsePlace]:
             yield WorsePlace(place=place, group="", pooled=pooled, judged=False)
 
 
-# Name the hosts that may take a tuning by the fleet's own answer, and why others must not. Pure.
+# Name the hosts that may take a tuning by the fleet's answer, and why others must not. Pure.
 #
-# A host may take a tuning where its group may, it was measured in every place of the tuning, and
-# it stands apart in none: the prediction that its group rests on is of hosts like the others.
+# A host may take a tuning if its group may, it was measured in every place of the tuning, and it is
+# apart in none: the group's prediction is for hosts like the others.
 
 
 _MEASURED = "done"
-"""Status of a host whose run is here."""
+"""Status of a host whose run was fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBy:
-    """Say which hosts may take a tuning. `others`: every other host of the fleet, with the reason;
-    both in the fleet's order. `accelerator`: that of the measured guests, several with a comma
-    between; "" where no host measured the tuning."""
+    """List the hosts that may take a tuning. `others`: every other host of the fleet, with the
+    reason; both in the fleet's order. `accelerator`: of the measured guests, several separated by
+    commas; "" if no host measured the tuning."""
 
     tuning: str
     accelerator: str
@@ -501,9 +501,9 @@ class TakenBy:
 
 
 def hosts_that_may(judged: FleetJudgement, tuning: str) -> TakenBy:
-    """Return which hosts may take a tuning, and why each of the others must not.
+    """Return the hosts that may take a tuning, and the reason of each other host.
 
-    Nothing is raised: a tuning without an answer may be taken by no host.
+    Never raises: no host may take a tuning without an answer.
     """
     places = [one for one in judged.effects if one.place.tuning == tuning]
     arms: defaultdict[str, list[FleetEffect]] = defaultdict(list)
@@ -536,8 +536,8 @@ def hosts_that_may(judged: FleetJudgement, tuning: str) -> TakenBy:
 def advised_tunings(judged: FleetJudgement) -> tuple[str, ...]:
     """Return the tunings that some group of hosts may take, the largest effect first.
 
-    Ordered as a run's own answer orders them: by the places in which the group's mean improves by
-    the margin, then by the sum of these means in margins. A tuning counts by its best group.
+    The order is that of a run's answer: by the number of places in which the group's mean improves
+    by the margin, then by the sum of these means in margins. A tuning's best group counts.
     """
     found: dict[str, tuple[int, float]] = {}
     for answer in judged.answers:
@@ -549,9 +549,9 @@ def advised_tunings(judged: FleetJudgement) -> tuple[str, ...]:
 
 
 def look_first(judged: FleetJudgement, taken: TakenBy) -> tuple[tuple[str, str], ...]:
-    """Return hosts that may take a tuning and that somebody should look at before, with the reason:
-    a loss by their own run's verdict, a baseline apart from that of hosts alike, or a remark of
-    the sweep."""
+    """Return hosts that may take a tuning but should be inspected first, with the reason: a loss by
+    their own run's verdict, a baseline apart from that of similar hosts, or a remark of the
+    sweep."""
     among = frozenset(taken.hosts)
     losses = (
         (point.host, f"its run shows a loss of {_change(one.place, point.estimate)}")
@@ -568,7 +568,7 @@ def look_first(judged: FleetJudgement, taken: TakenBy) -> tuple[tuple[str, str],
 def _reasons(
     places: Sequence[FleetEffect], answers: Sequence[GroupAnswer]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each host of an arm with why it must not take the tuning, "" where it may."""
+    """Yield each host of an arm with the reason why it must not take the tuning, "" if it may."""
     by = answers[0].by if answers else ""
     groups = _groups(by, places)
     told = {answer.group: _refusal(answer) for answer in answers}
@@ -608,7 +608,7 @@ def _groups(fact: str, places: Sequence[FleetEffect]) -> dict[str, str]:
 
 
 def _refusal(answer: GroupAnswer) -> str:
-    """Return why hosts of a group must not take a tuning; "" where they may."""
+    """Return why hosts of a group must not take a tuning; "" if they may."""
     if answer.code is Take.TAKE:
         return ""
     group = f" for hosts with {answer.by} {answer.group}" if answer.by else ""

@@ -1,11 +1,11 @@
-"""Pool what hosts measured: random-effects mean, prediction, heterogeneity, hosts apart. Pure.
+"""Pool hosts' effects: random-effects mean, prediction, heterogeneity, hosts apart. Pure.
 
-Each host gives an estimate on its scale (the logarithm of a ratio, say), the standard error of it
-and the number of independent units behind it (boots, else blocks): what the run's own verdict rests
-on. Host i's true effect is theta_i = mu + u_i with u_i of variance tau², its estimate is theta_i
-plus an error of variance v_i. Arrays are (hosts,); nothing is removed because it stands apart.
+Each host gives an estimate on its scale (for example the logarithm of a ratio), its standard error
+and its number of independent units (boots, else blocks): the basis of the run's own verdict. Host
+i's true effect is theta_i = mu + u_i with u_i of variance tau², its estimate is theta_i plus an
+error of variance v_i. Arrays are (hosts,); no host is removed for being apart.
 
-Why these and not the usual ones: docs/decisions/pooling-hosts.md.
+The reasons for these methods: docs/decisions/pooling-hosts.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scipy import special
 from labctl.analysis.effects.intervals import Floats
 
 FEWEST_POOLED = 3
-"""Hosts below which nothing is pooled: the prediction interval has hosts - 2 degrees."""
+"""Fewest hosts that are pooled: the prediction interval has hosts - 2 degrees."""
 FEWEST_UNITS = 2
-"""Boots that each host must have before hosts may be called different."""
+"""Fewest boots of each host for the claim that hosts differ."""
 _CHUNK = 256
-"""Hosts that are left out at once: memory grows with this times the number of hosts."""
+"""Hosts that are left out in one step: memory grows with this times the number of hosts."""
 _STEPS = 100
-"""Most steps that Newton's method takes; it needs about ten."""
+"""Limit on steps of Newton's method, which needs about ten."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,9 +52,9 @@ class Hosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
     """Hold a pooled effect on the hosts' scale. `low`, `high`: the interval of the mean; `new_low`,
-    `new_high`: where the effect of a host lies that was not measured. `tau`: the standard deviation
-    of true effects between hosts. `share`: I², the part of the spread of estimates that hosts'
-    own errors don't explain, 0 to 1."""
+    `new_high`: the prediction interval of an unmeasured host. `tau`: the standard deviation of true
+    effects between hosts. `share`: I², the part of the spread of estimates that hosts' errors do
+    not explain, 0 to 1."""
 
     hosts: int
     mean: float
@@ -68,8 +68,8 @@ class Pooled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FTest:
-    """Hold a test of equal means. `f`: its statistic, `p` the chance of one as large where all
-    means are equal."""
+    """Hold a test of equal means. `f`: its statistic; `p`: the chance of one as large if all means
+    are equal."""
 
     f: float
     degrees: float
@@ -78,16 +78,15 @@ class FTest:
 
 
 def moderated(hosts: Hosts) -> tuple[Floats, Floats]:
-    """Return the variance of each host's estimate, drawn to what is typical of these hosts, and its
-    degrees of freedom.
+    """Return the variance of each host's estimate, moderated towards these hosts' typical one, and
+    its degrees of freedom.
 
-    Two boots tell a host's variance very badly, and 1 / v_i would then weigh hosts by luck. The
-    variance of a unit, s_i² = v_i n_i, is taken to be drawn from a scaled inverse chi² whose scale
-    and degrees d_0 are estimated from all hosts: G. K. Smyth, "Linear models and empirical Bayes
-    methods", Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6.2 and
-    equation 6: (d_0 s_0² + d_i s_i²) / (d_0 + d_i), with d_0 + d_i degrees. Where s_i² scatter no
-    more than equal variances do, d_0 is infinite and all hosts have the mean of s_i², weighted by
-    degrees.
+    Two boots give a very uncertain variance, and 1 / v_i would weigh hosts by chance. The variance
+    of a unit, s_i² = v_i n_i, is assumed to come from a scaled inverse chi² whose scale and degrees
+    d_0 are estimated from all hosts: G. K. Smyth, "Linear models and empirical Bayes methods",
+    Statistical Applications in Genetics and Molecular Biology 3 (2004), section 6.2 and equation 6:
+    (d_0 s_0² + d_i s_i²) / (d_0 + d_i), with d_0 + d_i degrees. If s_i² scatter no more than equal
+    variances do, d_0 is infinite and all hosts have the mean of s_i², weighted by degrees.
     """
     degrees = hosts.units - 1
     squares = hosts.errors**2 * hosts.units
@@ -107,7 +106,7 @@ def moderated(hosts: Hosts) -> tuple[Floats, Floats]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Return x where trigamma(x) is `value`, by Newton's method on 1 / trigamma (Smyth 2004,
+    """Return the x with trigamma(x) = `value`, by Newton's method on 1 / trigamma (Smyth 2004,
     appendix)."""
     x = 0.5 + 1 / value
     for _ in range(_STEPS):
@@ -130,9 +129,9 @@ def tau_squared(estimates: Floats, variances: Floats) -> float:
 def _tau_squared(estimates: Floats, variances: Floats, chosen: Floats, start: float = 0) -> Floats:
     """Return tau² for each row of `chosen` (rows, hosts; 1 for a host that takes part, else 0).
 
-    Newton's method: Q is convex and falls, so that from any `start` the first step ends at or below
-    the root, and all others climb to it (R. DerSimonian, R. Kacker, Contemporary Clinical Trials
-    28, 2007, 105-114).
+    Newton's method: Q is convex and decreasing, so from any `start` the first step ends at or below
+    the root, and all others rise to it (R. DerSimonian, R. Kacker, Contemporary Clinical Trials 28,
+    2007, 105-114).
     """
     degrees = chosen.sum(axis=1) - 1
     tau2 = np.full(len(chosen), start)
@@ -185,8 +184,7 @@ def pool(hosts: Hosts, alpha: float, alpha_new: float | None = None) -> Pooled:
 
 
 def knapp_hartung(estimates: Floats, variances: Floats, tau2: float) -> tuple[float, float]:
-    """Return the weighted mean and its standard error, the factor being at least 1 (see
-    `pool`)."""
+    """Return the weighted mean and its standard error, with a factor of at least 1 (see `pool`)."""
     weights = 1 / (variances + tau2)
     total = float(weights.sum())
     mean = float(weights @ estimates) / total
@@ -202,13 +200,13 @@ def _q(estimates: Floats, variances: Floats) -> float:
 
 def differ(hosts: Hosts) -> FTest | None:
     """Test that hosts' true effects are equal, by Brown and Forsythe's F* (M. B. Brown, A. B.
-    Forsythe, Technometrics 16, 1974, 129-132); None of fewer than two hosts.
+    Forsythe, Technometrics 16, 1974, 129-132); None for fewer than two hosts.
 
-    With n_i units and the variance s_i² of one, F* = sum n_i (y_i - y)² / sum (1 - n_i / N) s_i²,
-    y being the mean over all N units. The degrees of both sides are Satterthwaite's, those above
-    as corrected by D. V. Mehrotra (Communications in Statistics: Simulation 26, 1997, 1139-1145):
-    hosts - 1 is too many where hosts' variances differ. Chi² and Welch's test call alike hosts
-    different far too often (docs/decisions/pooling-hosts.md).
+    With n_i units of variance s_i², F* = sum n_i (y_i - y)² / sum (1 - n_i / N) s_i², where y is
+    the mean over all N units. The degrees of both sides are Satterthwaite's, the numerator's as
+    corrected by D. V. Mehrotra (Communications in Statistics: Simulation 26, 1997, 1139-1145):
+    hosts - 1 is too many if hosts' variances differ. Chi² and Welch's test find differences between
+    equal hosts far too often (docs/decisions/pooling-hosts.md).
     """
     if len(hosts) < 2:
         return None
@@ -230,10 +228,10 @@ def differ(hosts: Hosts) -> FTest | None:
 
 
 def groups_differ(estimates: Floats, groups: npt.NDArray[np.int64]) -> FTest | None:
-    """Test that groups of hosts have equal mean effects, the host being the unit, by the same F*;
-    None where fewer than two groups have two hosts or more, or where hosts tie.
+    """Test that groups of hosts have equal mean effects, by the same F* with the host as the unit;
+    None if fewer than two groups have two hosts or more, or if hosts tie.
 
-    `groups`: each host's group as a number. Groups of one host take no part.
+    `groups`: each host's group as a number. Groups of one host are ignored.
     """
     known = [estimates[groups == one] for one in np.unique(groups)]
     spread = [values for values in known if len(values) >= 2]
@@ -246,15 +244,15 @@ def groups_differ(estimates: Floats, groups: npt.NDArray[np.int64]) -> FTest | N
 
 
 def apart(hosts: Hosts) -> tuple[Floats, Floats] | None:
-    """Return of each host how far it lies from what the others predict for it, and the two-sided p
-    of that; None of fewer than four hosts.
+    """Return each host's distance from the others' prediction, and its two-sided p; None for fewer
+    than four hosts.
 
     The residual is studentized with the host left out: (y_i - m) / sqrt(v_i + tau² + error²), with
     mean m, tau² and error of the others alone (W. Viechtbauer, M. W.-L. Cheung, Research Synthesis
     Methods 1, 2010, 112-125, section 2.1; the error as in `knapp_hartung`). p is Student's on
-    hosts - 2 degrees: the others are hosts - 1, and with equal variances and tau² > 0 that is the
-    exact test of one more value from the same normal distribution. The normal distribution, or
-    v_i's own degrees, would name a host of every eighth small fleet in which hosts differ.
+    hosts - 2 degrees: there are hosts - 1 others, and with equal variances and tau² > 0 this is the
+    exact test of one more value from the same normal distribution. With the normal distribution, or
+    with v_i's degrees, one in eight small fleets whose hosts differ would have a false host apart.
     """
     k = len(hosts)
     if k <= FEWEST_POOLED:
@@ -278,7 +276,7 @@ def apart(hosts: Hosts) -> tuple[Floats, Floats] | None:
 
 
 def holm_adjusted(p: Floats) -> Floats:
-    """Return p-values that may each be held to alpha itself: the largest (m - j + 1) p_(j) up to
+    """Return p-values that may each be compared with alpha: the largest (m - j + 1) p_(j) up to
     each (S. Holm, Scandinavian Journal of Statistics 6, 1979)."""
     order = np.argsort(p)
     adjusted = np.empty(len(p))
