@@ -1,7 +1,7 @@
 """Judge a loaded run: levels, comparisons, verdicts, checks, caveats and the answer.
 
     trials ─ cells ─▶ values per block ─ effects, intervals ─▶ comparisons ─ verdicts ─▶ answer
-    plan ── design ─▶ arms, primaries, family ── checks ─▶ what the run may say ─┘
+    plan ── design ─▶ arms, primaries, family ── checks ─▶ eligibility of the run ─┘
 
 Pure: values in, values out. The rules are those of METHOD 15 to 22 in their plain form.
 """
@@ -33,32 +33,30 @@ from labctl.base.stopping import FEWEST_BLOCKS
 from labctl.base.wording import metric_title
 from labctl.store.run_folder import LoadedRun
 
-# Check whether a restored guest performs as a booted one does (METHOD 8).
+# Check whether a restored guest performs like a booted one (METHOD 8).
 #
-# Where a plan holds a tuning and the baseline both restored and booted, the tuning's effect must
-# be the same either way. The interaction (T - B restored) - (T - B booted), block by block on the
-# scale of effects, has to be equivalent within half the practical threshold, for what a verdict
-# says of a restored tuning would else be the restore's doing. Where the two are found to differ,
-# booting wins.
+# If a plan has a tuning and the baseline both restored and booted, the tuning's effect must be the
+# same both ways. The interaction (T - B restored) - (T - B booted), block by block on the scale of
+# effects, must be equivalent within half the practical threshold: otherwise the restore may be the
+# cause of a restored tuning's verdict. If the two differ, booting wins.
 
 
 _RESOLUTION = 1e-9
-"""Effects closer together than this count as tied."""
+"""Difference between effects up to which they count as tied."""
 
 
 _DIFFERS = "does not have"
-"""Stands in the sentence of a check whose interval excludes that both ways are the same."""
+"""Part of the sentence of a check whose interval excludes that both ways are the same."""
 
 
 def restore_checks(
     design: Design, cells: Cells, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Iterator[RunCheck]:
-    """Yield one check for each tuning that the plan holds both ways, per workload and condition.
+    """Yield one check for each tuning that the plan has both ways, per workload and condition.
 
-    `passed`: equivalent, which each check may call with a chance of the run's level over their
-    number to be wrong (two one-sided tests); False where it was not shown; None where it can't be.
-    As with any verdict, the control and the known loss say whether the run may call things equal
-    (METHOD 5, 18).
+    `passed`: True if equivalent, by two one-sided tests at the run's level divided by the number of
+    checks; False if that was not shown; None if it can't be. As with any verdict, the control and
+    the known loss decide whether the run may call things equal (METHOD 5, 18).
     """
     booted_baseline = next((b for b, r in design.restored_as.items() if r == design.baseline), None)
     if booted_baseline is None:
@@ -77,7 +75,7 @@ def restore_checks(
 
 
 def restore_answer(checks: Sequence[RunCheck]) -> str:
-    """Summarize all checks in a sentence; "" where there are none."""
+    """Summarize all checks in a sentence; "" without checks."""
     if not checks:
         return ""
     differing = [check for check in checks if _DIFFERS in check.sentence]
@@ -139,7 +137,7 @@ def _check(
         return _checked(test, None, f"{unchecked}: {none}.")
     boots = [*restored.boots, *booted.boots]
     of = spread_over(by_block, boots, _RESOLUTION, math.hypot(restored.floor, booted.floor))
-    # Two one-sided tests at alpha each: their interval has confidence 1 - 2 alpha.
+    # Two one-sided tests at alpha each have an interval of confidence 1 - 2 alpha.
     interval = t_interval(of, 2 * test.alpha)
     if interval is None:
         return _checked(test, None, f"{where} differed by the same number in every block.")
@@ -193,9 +191,9 @@ def _checked(
 
 def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
     """Return levels, comparisons with verdicts, checks, caveats and the answer of a run. `fresh`:
-    runs that measured its advice once more.
+    runs that verified its advice.
 
-    A run that isn't whole gives what it can, and a sentence for what it can't; nothing raises.
+    Never raises: for the missing parts of an incomplete run there is a sentence.
     """
     decided = decide(run)
     design, cells, checked = decided.design, decided.cells, decided.checked

@@ -1,4 +1,4 @@
-"""Define what analysis says of a run, as values. Reports render these and compute nothing."""
+"""Define the results of an analysis as values. Reports render these and compute nothing."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.store.records.factor_record import PlannedFactor
 
-# Define what analysis says of a run's factors, as values.
+# Define the results on a run's factors.
 
 
 class Finding(StrEnum):
-    """Name what a contrast's simultaneous interval says."""
+    """Name the result of a contrast's simultaneous interval."""
 
     REAL = "real"
-    """It excludes no effect."""
+    """The interval excludes no effect."""
     SMALL = "real but small"
-    """It does, and lies within the study's margin."""
+    """The interval excludes no effect, and lies within the study's margin."""
     NOT_SHOWN = "not shown"
-    """It includes no effect."""
+    """The interval includes no effect."""
     NONE = "demonstration, no verdict"
     """Fewer than ten blocks."""
     EXPLORATORY = "exploratory"
-    """The metric isn't primary."""
+    """The metric is not primary."""
     BEFORE_LOOK = "before the first look"
     """The plan declares looks, and none is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """Compare levels of one factor, or say how one factor changes the effect of another.
+    """Compare levels of one factor, or the effects of one factor at two levels of another.
 
     `factors` has one name for a main effect, two for an interaction; `levels` are compared with
-    `against`, the first levels. `estimate`, `low`, `high`: the ratio of the levels (of an
-    interaction the ratio of two ratios), or the difference where values may be 0; low and high are
-    None where there is no interval. `values` has one for each block, or for each boot if `per` is
-    "boot", in the same scale. `cells`: combinations of the other factors that it is averaged over.
+    `against`, the first levels. `estimate`, `low`, `high`: the ratio of the levels (for an
+    interaction the ratio of two ratios), or the difference if values may be 0; low and high are
+    None without an interval. `values` has one for each block, or for each boot if `per` is "boot",
+    on the same scale. `cells`: number of averaged combinations of the other factors.
     """
 
     arm: str
@@ -63,12 +63,12 @@ class Contrast:
     values: Mapping[int, float]
     cells: int
     left_out: tuple[int, ...] = ()
-    """Blocks in which one of its cells was tried and has no value: not imputed, so not in it."""
+    """Blocks without a value in one of the tried cells. They are left out: nothing is imputed."""
     without: tuple[str, ...] = ()
-    """Cells that have no value in any block, and aren't in it; neither are those that they would
-    be compared with."""
+    """Cells without a value in any block. They and the cells that they are compared with are left
+    out."""
     paired: bool = True
-    """False where trials were not interleaved: the cells' means are compared."""
+    """False if trials were not interleaved: then the cells' means are compared."""
 
     @property
     def is_interaction(self) -> bool:
@@ -92,8 +92,8 @@ class CellMean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorAnalysis:
-    """Hold what a run says of its factors. `family`: planned contrasts, among which `alpha` is
-    shared; `pictured`: the two factors that pictures show."""
+    """Hold the results on a run's factors. `family`: planned contrasts, which share `alpha`;
+    `pictured`: the two factors that pictures show."""
 
     factors: Mapping[str, PlannedFactor]
     family: int
@@ -119,9 +119,9 @@ class Comparison:
     """Compare one tuning with baseline or a native twin, for one workload, condition and metric.
 
     `estimate`, `low`, `high`: as ratio (tuning / against, natural direction: a latency that
-    halves is 0.5) or as difference (tuning - against) in `unit`. `low`/`high` are None where no
+    halves is 0.5) or as difference (tuning - against) in `unit`. `low`/`high` are None if no
     interval exists (one block). `confidence` is that of the interval: 1 - alpha/m for primaries.
-    `blocks` holds the blocks' own effects in the same scale, by block number.
+    `blocks` holds the blocks' effects on the same scale, by block number.
     """
 
     tuning: str
@@ -151,22 +151,23 @@ class Comparison:
     smallest_visible: float | None = None
     """Minimum detectable effect of an inconclusive comparison, with 80 % power."""
     blocks_needed: int | None = None
-    """Blocks that detecting an effect of `margin` would take, where inconclusive."""
+    """Blocks needed to detect an effect of `margin`, if inconclusive."""
     error: float | None = None
     """Standard error of the estimate on the scale of effects: of its logarithm for ratios, else in
-    `unit`. None where there is no interval."""
+    `unit`. None without an interval."""
     units: int = 0
-    """Independent values that `error` comes from: boots where blocks share several, else blocks."""
+    """Number of independent values behind `error`: boots if blocks share several, else blocks."""
     boots: int = 1
-    """Number of boots that the blocks shared: a level of variance of its own, unless it is one. As
-    many as blocks: a boot each. 1 also where no guest is compared."""
+    """Number of boots of the blocks, which are a separate level of variance unless it is 1. Equal
+    to the number of blocks if each has a boot; 1 also if no guest is compared."""
     left_out: tuple[int, ...] = ()
-    """Blocks in which one side was tried and has no valid value: not imputed, so not in it."""
+    """Blocks in which one side was tried and has no valid value. They are left out: nothing is
+    imputed."""
     by_holm: bool = False
-    """Holm's step-down procedure found what the simultaneous interval alone leaves open."""
+    """True if Holm's step-down procedure decided what the simultaneous interval leaves open."""
     paired: bool = True
-    """False where trials were not interleaved: means of all trials are compared, and `blocks` holds
-    the tuning's trials against the mean of what it is compared with."""
+    """False if trials were not interleaved: then means of all trials are compared, and `blocks`
+    holds the tuning's trials against the reference's mean."""
     fallback: str | None = None
     """Reason why a ratio metric is compared by difference, as the predicate of a sentence ("is 0 or
     less in some block")."""
@@ -176,19 +177,19 @@ class AnswerCode(StrEnum):
     """Name the answer's conclusion about a tuning (METHOD 25)."""
 
     RECOMMENDED = "recommended"
-    """It improves a primary metric, and in no other place does a loss stay possible that the study
-    calls harmful."""
+    """It improves a primary metric, and a loss that the study calls harmful is excluded in every
+    other place."""
     PRICED = "trade-off-not-excluded"
     """It improves a primary metric and regresses none, but somewhere such a loss is not excluded:
-    the sentence names that price, and is no recommendation."""
+    the sentence names that price, and is not a recommendation."""
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unshown:
-    """Say where a tuning was not shown to do no harm. `why`: what is open there, as a clause;
-    `loss`: the worse end of the interval, in the scale of the estimate (2.3: a latency of 2.3 times
-    baseline's), where it is beyond what the study allows."""
+    """Hold a place where harm of a tuning is not excluded. `why`: the open question, as a clause;
+    `loss`: the worse end of the interval on the scale of the estimate (2.3: a latency of 2.3 times
+    baseline's), if it exceeds the study's limit."""
 
     workload: str
     condition: str
@@ -199,9 +200,9 @@ class Unshown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Rank a tuning for the answer, with its primary comparisons with baseline. `unshown`: why it
-    is not recommended, or would not be if it improved something. `price`: its side costs in words,
-    if any."""
+    """Rank a tuning for the answer, with its primary comparisons with baseline. `unshown`: reasons
+    against a recommendation, even if it improves nothing. `price`: its side costs in words, if
+    any."""
 
     tuning: str
     code: AnswerCode
@@ -212,8 +213,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Hold the typical value of a metric in one cell: geometric mean over blocks where all values
-    are positive, else arithmetic mean, and of maxima the largest; `values` by block."""
+    """Hold the typical value of a metric in one cell: geometric mean over blocks if all values are
+    positive, else arithmetic mean, and for maxima the largest; `values` by block."""
 
     tuning: str
     workload: str
@@ -228,8 +229,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Hold a sentence about a place: what stands `before` and `after` the place, and what was
-    `found` there, "" where there is nothing to quote."""
+    """Hold a sentence about a place: its text `before` and `after` the place, and the numbers
+    `found` there, "" without any."""
 
     before: str
     after: str
@@ -238,17 +239,17 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCheck:
-    """Check the run: the control (does baseline equal itself?), the known loss (was 5 % less CPU
-    found?), or the effect of a restore on a tuning (`name` is the tuning's)."""
+    """Hold a check of the run: the control (does baseline equal itself?), the known loss (was 5 %
+    less CPU time detected?), or the effect of a restore on a tuning (`name` is the tuning's)."""
 
     name: str
     workload: str
     condition: str
     metric: str
     passed: bool | None
-    """None: it could not be checked (too few blocks, or the arm is missing), or, of the control,
-    its interval includes no difference but also one larger than the threshold, or, of the known
-    loss, it was found but is no proof that a loss as small as the threshold would have been."""
+    """None if it could not be checked (too few blocks, or a missing arm). Also None for a control
+    whose interval includes 0 and a difference larger than the threshold, and for a known loss that
+    was detected, but does not prove that a loss as small as the threshold would be."""
     estimate: float | None
     low: float | None
     high: float | None
@@ -256,11 +257,11 @@ class RunCheck:
     """Confidence of that interval."""
     sentence: str
     said: Said | None = None
-    """Parts of `sentence`, where others of the same parts may be said together with it."""
+    """Parts of `sentence`, if checks with equal parts may share a sentence."""
 
 
 class DiagnosticKind(StrEnum):
-    """Name what makes an interval less trustworthy than its confidence says."""
+    """Name the reasons to trust an interval less than its confidence says."""
 
     OUTLIER = "outlier"
     DRIFT = "drift"
@@ -270,8 +271,8 @@ class DiagnosticKind(StrEnum):
 class Diagnostic:
     """Report a violation of the intervals' assumptions in a primary metric's blocks.
 
-    Nothing is removed because of it. `sentence` says what was seen and what to do; `blocks` are
-    those that show it, where it is some and not all. `tuning` is None where it is no single arm's.
+    No value is removed because of it. `sentence` has the observation and a remedy; `blocks` are
+    those that show it, if not all do. `tuning` is None if it concerns several arms.
     """
 
     kind: DiagnosticKind
@@ -282,15 +283,15 @@ class Diagnostic:
     sentence: str
     blocks: tuple[int, ...] = ()
     grave: bool = True
-    """True if an answer may depend on it; else it is reported for completeness."""
+    """True if an answer may depend on it. Others are reported for completeness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Say where the variance of a place's effects comes from, and what would buy more precision.
+    """Hold the sources of the variance of a place's effects, and a proposal for more precision.
 
-    Standard deviations on the scale of effects (log for ratios), medians over the judged tunings;
-    None where the run can't tell them apart. `sentence` is the proposal in words.
+    Standard deviations are on the scale of effects (log for ratios), medians over the judged
+    tunings; None if the run can't separate them. `sentence` is the proposal in words.
     """
 
     workload: str
@@ -308,8 +309,9 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """Describe blocks `first` to `last`, on which no verdict rests (METHOD 22); `label` says why,
-    beginning with "exploratory". `comparisons`: what is primary, over all blocks with these."""
+    """Describe blocks `first` to `last`, on which no verdict rests (METHOD 22); `label` gives the
+    reason, beginning with "exploratory". `comparisons`: the primary ones, over all blocks,
+    including these."""
 
     first: int
     last: int
@@ -319,8 +321,8 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spares:
-    """Describe spare blocks (METHOD 27): how many the plan has, the numbers of those that `ran`,
-    and why in a `sentence`, None where none did."""
+    """Describe spare blocks (METHOD 27): their number in the plan, the block numbers of those that
+    `ran`, and the reason as a `sentence`, None if none ran."""
 
     planned: int
     ran: tuple[int, ...]
@@ -338,9 +340,8 @@ class MissingMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmAttempts:
-    """Say how often an arm's trials were tried, and how many of these attempts were invalid;
-    `reasons` with how often each was given, the most frequent first (an attempt may have
-    several)."""
+    """Count the attempts at an arm's trials, and the invalid ones; `reasons`: with their counts,
+    the most frequent first (an attempt may have several)."""
 
     tuning: str
     attempts: int
@@ -354,9 +355,9 @@ class ArmAttempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Count attempts. `reasons`: of all arms together. `p_value`: how often chance alone makes
-    invalid attempts differ as much between arms; None where no arm differs from another in any
-    block. `differ`: too rarely to be chance."""
+    """Count attempts. `reasons`: of all arms together. `p_value`: the probability that chance makes
+    invalid attempts differ as much between arms; None if no arm differs from another in any block.
+    `differ`: whether that is too improbable to be chance."""
 
     arms: tuple[ArmAttempts, ...] = ()
     reasons: tuple[tuple[str, int], ...] = ()
@@ -366,9 +367,9 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """Hold the conclusions that an answer is made of. `blocks` and `boots` are those that they
-    rest on, while trials are counted over the whole run. `warnings`: sentences that could change
-    the answer, the gravest first; `standings`: where each tuning stands, the best first."""
+    """Hold the conclusions behind an answer. They rest on `blocks` and `boots`, while trials are
+    counted over the whole run. `warnings`: caveats that could change the answer, the gravest first;
+    `standings`: the tunings by rank, the best first."""
 
     comparisons: tuple[Comparison, ...]
     levels: tuple[Level, ...]
@@ -392,17 +393,16 @@ class Judged:
     """Sentence on the rule by which the run ended or would; None for a fixed number of blocks."""
     attempts: Attempts = Attempts()
     added: Added | None = None
-    """Blocks added after those on which all else here rests. None in most runs."""
+    """Blocks that were added after those on which the conclusions rest. None in most runs."""
     spares: Spares | None = None
-    """None of a plan without spares."""
+    """None for a plan without spares."""
     factors: FactorAnalysis | None = None
-    """None of a plan without factors."""
+    """None for a plan without factors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement(Judged):
-    """Hold all conclusions about a run. `decision`: the answer, which everything that shows one
-    reads."""
+    """Hold all conclusions about a run. `decision`: the answer, the source of every form of it."""
 
     decision: AnswerRecord
 

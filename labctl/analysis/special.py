@@ -1,8 +1,8 @@
 """Load scipy's special functions without the rest of their package.
 
-`scipy.special` imports what makes its functions take arrays of other libraries: 200 modules,
-numpy's Fortran wrappers among them, which would take a fifth of the time of `labctl report`. The
-functions themselves are numpy ufuncs in one compiled module, which needs none of that.
+`scipy.special` imports support for arrays of other libraries: 200 modules, including numpy's
+Fortran wrappers, which would take a fifth of the time of `labctl report`. The functions themselves
+are numpy ufuncs in one compiled module, which does not need them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _PACKAGE: Final = "scipy.special"
 
 
 def _compiled() -> Any:
-    """Return the compiled module; the package itself where a version of scipy has none."""
+    """Return the compiled module; the package itself if a version of scipy has none."""
     scipy = find_spec("scipy")
     if scipy is None or scipy.origin is None or _PACKAGE in sys.modules:
         return import_module(_PACKAGE)
-    # What is imported below a package imports it first: an empty one is there meanwhile.
+    # Importing a submodule imports its package first, so an empty package takes its place.
     empty = ModuleType(_PACKAGE)
     empty.__path__ = [str(Path(scipy.origin).with_name("special"))]
     sys.modules[_PACKAGE] = empty

@@ -15,30 +15,29 @@ from labctl.store.records.factor_record import Factorial, base_of
 from labctl.store.records.plan_record import PlanRecord, PublishedResult, ReportRow, ReportTable
 from labctl.store.run_folder import LoadedRun
 
-# Set what others published beside what this run found: ratio and direction, never absolute
-# values.
+# Compare published results with this run's: ratio and direction, never absolute values.
 
 
 class Agreement(StrEnum):
     SAME = "same direction"
     OTHER = "other direction"
     NOT_SHOWN = "not shown"
-    """Interval that includes no change, or a run that may not judge: `why` has the reason."""
+    """The interval includes no change, or the run may not judge: `why` has the reason."""
     NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """Pair a published result with this run's own number. `published` and `ratio`: tuning / against
-    (`published` None: only the direction is known). `low`, `high`: 95 %, by itself; more where a
-    rule may end the run (METHOD 22). `source`: the number of the source in `Published.sources`.
-    `why`: what keeps the two apart."""
+    """Pair a published result with this run's number. `published` and `ratio`: tuning / against
+    (`published` None: only the direction is known). `low`, `high`: its 95 % interval; of higher
+    confidence if a rule may end the run (METHOD 22). `source`: the number of the source in
+    `Published.sources`. `why`: the reason if they can't be compared."""
 
     tuning: str
     against: str
     workload: str
     against_workload: str | None
-    """Cell of factors that `workload` is against; None: the same."""
+    """Cell of factors with which `workload` is compared; None if it is the same."""
     condition: str
     metric: str
     published: float | None
@@ -59,12 +58,12 @@ class Published:
 
 
 def published(run: LoadedRun) -> Published:
-    """Return the published results that a run's plan carries, each beside the run's own ratio.
+    """Return the published results in a run's plan, each beside the run's own ratio.
 
     Against baseline the reference is the mean of baseline and control, as everywhere (METHOD 17).
-    A metric whose labels are named in part is the sum of what has them, in each block, unless it
-    stands there itself. The direction is this run's where the interval of at least ten blocks
-    excludes no change. As with a verdict, the blocks are those that decide, and the control may
+    A metric with some of its labels is the sum by block of the series that have them, unless a
+    series has exactly these. The run has a direction if the interval of at least ten blocks
+    excludes no change. As with a verdict, only the deciding blocks count, and the control may
     forbid it (METHOD 18, 22).
     """
     run = confirmatory(run)
@@ -111,7 +110,7 @@ def _repeated(measured: Measured, item: PublishedResult, place: Scenario, source
 
 
 def _forbidden(measured: Measured, place: Scenario, against: str) -> str:
-    """Return why this run may call no direction its own; "" where it may."""
+    """Return why this run may not claim a direction; "" if it may."""
     design = measured.design
     if design.before_look:
         return "before the first look that the plan declares"
@@ -130,12 +129,12 @@ def _agreement(found: Own, direction: str) -> tuple[Agreement, str]:
     return (Agreement.SAME if same else Agreement.OTHER), ""
 
 
-# Fill in the tables that a study declares of its report, one for each finding that it is after.
+# Fill in the tables that a study declares for its report, one for each finding.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCell:
-    """Hold this run's number, and what others published of the same."""
+    """Hold this run's number, and the published one."""
 
     own: Own
     published: tuple[PublishedResult, ...] = ()
@@ -143,8 +142,8 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """Hold what the run found of a row's arms in one place, by the table's metrics. `other`: the
-    place of what it is compared with, where a factor tells the two apart, which `change` words."""
+    """Hold the run's results on a row's arms in one place, by the table's metrics. `other`: the
+    place of the comparison, if a factor distinguishes the two; `change` names that in words."""
 
     tuning: str
     against: str | None
@@ -156,8 +155,8 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledTable:
-    """Hold a table of which only metrics and rows are left that the run has something of.
-    `missing`: what is said of the others, by reason."""
+    """Hold a table with the metrics and rows of which the run has values. `missing`: the others, by
+    reason."""
 
     title: str
     metrics: tuple[str, ...]
@@ -168,8 +167,7 @@ class FilledTable:
 def study_tables(run: LoadedRun) -> tuple[FilledTable, ...]:
     """Return the tables that a run's plan declares, in its order.
 
-    Ratios and intervals are those that stand beside published results; the blocks are those that
-    decide.
+    Ratios and intervals are those beside published results; only the deciding blocks count.
     """
     run = confirmatory(run)
     if not run.plan.tables:
@@ -205,7 +203,7 @@ def _is_of(workload: str, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Hold what a row compares: an arm in a place, and another arm or the same in another place."""
+    """Hold the sides of a row: an arm in a place, and another arm or the same in another place."""
 
     tuning: str
     place: Scenario
@@ -223,8 +221,8 @@ def _pairs(measured: Measured, table: ReportTable, row: ReportRow) -> Iterator[_
 
 
 def _by_factor(factorial: Factorial, factor: str, arm: str) -> Iterator[_Pair]:
-    """Yield each cell of an arm that is at another level than the factor's first, with the cell at
-    the first whose other levels are the same."""
+    """Yield each cell of an arm at another level than the factor's first, with the cell at the
+    first level whose other levels are equal."""
     planned = factorial.factors.get(factor)
     if planned is None or not planned.levels:
         return
@@ -277,8 +275,8 @@ def _published(plan: PlanRecord, pair: _Pair, metric: str) -> Iterator[Published
 def _missing(
     metrics: Sequence[str], rows: Sequence[TableRow]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each reason why a number isn't there, with the metrics that it holds for, where a
-    reason is known: a workload that has no such metric needs none."""
+    """Yield each known reason for missing numbers, with its metrics: a workload that does not have
+    the metric needs no reason."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         for metric, cell in zip(metrics, row.cells, strict=True):

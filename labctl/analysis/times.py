@@ -25,15 +25,15 @@ from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 from labctl.trace.exit_names import IDLE
 
-# Say where a run's time went, from its start to its end, and how long a plan will take.
+# Account for a run's time, and estimate the duration of a plan.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WallTime:
-    """Hold seconds. `total`: from the run's start to its end, interruptions included. Of trials
-    that count, `windows` were measured, `warmups` were spent before that, and `around` is the rest
-    of them; `invalid` attempts are whole. `waited`: for a quiet host. What remains lies between
-    trials: boots, restores, hashing, and other changes of the machine."""
+    """Hold seconds. `total`: from the run's start to its end, interruptions included. Valid trials
+    divide into measured `windows`, `warmups` before them, and the rest, `around`; `invalid` is
+    whole attempts. `waited`: for a quiet host. The remainder lies between trials: boots, restores,
+    hashing, and other changes of the machine."""
 
     total: float
     windows: float
@@ -59,8 +59,8 @@ class WallTime:
 
 
 OVERHEAD_S = 1.3
-"""Seconds that each trial of the recorded quick sweep (`labctl report example`) took beside its
-measured window: warm-up, restore, its part of the boots. A host of two CPUs, guests emulated."""
+"""Seconds of each trial of the recorded quick sweep (`labctl report example`) besides its measured
+window: warm-up, restore, its share of the boots. The host has two CPUs, guests were emulated."""
 
 _OVERHEAD_OF = frozenset({"sysbench-cpu", "cyclictest"})
 """Programs that it was taken from."""
@@ -68,7 +68,7 @@ _OVERHEAD_OF = frozenset({"sysbench-cpu", "cyclictest"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTime:
-    """Hold seconds that a plan will take, spare blocks and repeats left out: its `windows`, and the
+    """Hold a plan's estimated seconds, without spare blocks and repeats: its `windows`, and the
     `total` at the overhead per trial of the run `paced_by`; None: of the recorded quick sweep. With
     looks both are the most that it takes, and `first_look` is the time to the first one.
     `unpaced`: programs that that run did not have, so that the plan may take longer: in an emulated
@@ -82,13 +82,14 @@ class ExpectedTime:
 
 
 def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
-    """Expect each trial to take its window and the overhead that a trial of `earlier` had; None, or
-    a run that doesn't say: the recorded quick sweep's, and what its workload leaves out."""
+    """Estimate each trial as its window plus the overhead of a trial of `earlier`. If that is None
+    or does not record it: the recorded quick sweep's overhead, plus the seconds that the workload
+    leaves out."""
     rule = plan.rule
     if not (isinstance(rule, Looks) and rule.drops):
         return _expected_time(plan, earlier)
     first = rule.at[0]
-    # After the first look native arms run in every second block at most.
+    # After the first look native arms run at most in every second block.
     most = [
         trial
         for trial in plan.trials
@@ -106,9 +107,8 @@ def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
 def looks_within(plan: PlanRecord, earlier: LoadedRun | None, seconds: float) -> Looks:
     """Return the looks of a plan that ends within so many seconds, whatever its looks find.
 
-    `plan`: with looks, of which the first comes after ten blocks and whose last decides nothing
-    here: a block's time is taken from its blocks. Raises UsageError for less time than ten blocks
-    take.
+    `plan`: has looks, the first after ten blocks; its blocks give the time of a block, and its last
+    look is ignored. Raises UsageError if the time is not enough for ten blocks.
     """
     expected = expected_time(plan, earlier)
     first, blocks = expected.first_look, plan.blocks or 0
@@ -158,15 +158,15 @@ def _unpaced(plan: PlanRecord, known: Collection[str | None]) -> tuple[str, ...]
 
 
 def _skipped_s(workload: PlannedWorkload) -> float:
-    """Return the seconds at the start of a run that a workload's metrics leave out."""
+    """Return the seconds at the start of a program that the workload's metrics leave out."""
     trial = (workload.definition or {}).get("trial")
     skipped = trial.get("skip_s") if isinstance(trial, dict) else None
     return skipped if isinstance(skipped, (int, float)) else 0.0
 
 
 def wall_time(run: LoadedRun) -> WallTime | None:
-    """Return where the time of a run that is over went; None where its files don't say, as of
-    trials from elsewhere."""
+    """Return the times of a finished run; None if its files do not have them, as for imported
+    runs."""
     total = _between(run.run.started_at, run.run.ended_at)
     records = [trial.record for trial in run.trials]
     if total is None or run.run.status != "done":
@@ -181,10 +181,10 @@ def wall_time(run: LoadedRun) -> WallTime | None:
         warmups=warmups,
         around=sum(record.wall_s for record in done) - windows - warmups,
         invalid=sum(record.wall_s for record in invalid),
-        # An older labctl says nothing of it, and never waited.
+        # Older versions do not record it, and never waited.
         waited=run.run.waited_for_quiet_s or 0.0,
     )
-    # A file may say anything, and a clock may have been set meanwhile.
+    # A file may hold anything, and a clock may have been set meanwhile.
     possible = all(0 <= seconds < math.inf for seconds in (*astuple(spent), spent.between))
     return spent if possible and windows > 0 else None
 
@@ -197,19 +197,18 @@ def _between(start: str | None, end: str | None) -> float | None:
         return None
 
 
-# Compute what collecting costs: from paired windows with and without it, and as a run's report
-# says it.
+# Compute the cost of collecting: from paired windows with and without it, and for a run's report.
 
 
 LEAST = "counters"
-"""The level of runs that say none."""
+"""Level of runs that do not record one."""
 
 _TIED = 1e-9
-"""Log ratios closer together are one number: sysbench prints two decimals."""
+"""Difference below which log ratios are equal: sysbench prints two decimals."""
 
 
 class Cost(NamedTuple):
-    """Hold the share of the throughput that is lost, with its 95 % interval; below 0: gained."""
+    """Hold the lost share of the throughput, with its 95 % interval; below 0 it is a gain."""
 
     estimate: float
     low: float | None
@@ -223,7 +222,7 @@ class Cost(NamedTuple):
 def cost(collected: Sequence[float], bare: Sequence[float]) -> Cost:
     """Return the cost from throughputs with and without collecting, in pairs: 1 - exp(mean of
     ln(with / without)), its interval from Student's t on the pairs. Raises ValueError without a
-    pair, or for throughputs that aren't above 0."""
+    pair, or for throughputs that are not above 0."""
     effects = [math.log(a / b) for a, b in zip(collected, bare, strict=True)]
     found = spread(effects, _TIED)
     interval = t_interval(found, ALPHA)
@@ -237,22 +236,22 @@ def _lost(effect: float) -> float:
 
 
 def busy_words(labctl_cpu: float) -> str:
-    """Return "0.05 % of a CPU" of CPU seconds per second."""
+    """Return CPU seconds per second as "0.05 % of a CPU"."""
     return f"{significant(100 * labctl_cpu, 2)} % of a CPU"
 
 
 def _own(busy: float | None) -> str:
-    # Of older measurements it isn't known
+    # Older measurements do not have it
     return "" if busy is None else f" and {busy_words(busy)} for labctl itself"
 
 
 def level_of(run: LoadedRun) -> str:
-    """Return what a run's trials collected."""
+    """Return the level at which a run's trials collected."""
     return run.plan.collect or LEAST
 
 
 def costs_said(run: LoadedRun) -> str:
-    """Return what collecting at the run's level was known to cost when it began, as a sentence."""
+    """Return the cost of collecting at the run's level, as known at its start, as a sentence."""
     level = level_of(run)
     costs = run.run.collecting_costs
     if not costs:
@@ -269,18 +268,18 @@ def costs_said(run: LoadedRun) -> str:
     return f"Collected at level '{level}', which cost {listed(named, 8)} here."
 
 
-# Compute what a guest's VM exits should cost it, by the host's price list. Pure.
+# Compute the expected cost of a guest's VM exits from the host's price list. Pure.
 
 
 _TO_QEMU = {"io-qemu": "IO", "mmio-qemu": "MMIO"}
-"""Kind of price to the reason with which KVM hands such an exit to QEMU (linux/kvm.h)."""
+"""Reason with which KVM passes an exit to QEMU, by kind of price (linux/kvm.h)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitCost:
-    """Estimate the CPU seconds per second that the exits take: from `low` to `high`, `typical` in
-    between. `exits`: how many a second, idle ones left out; `priced`: the share of them that has a
-    price; `unpriced`: the reasons of the others, the most frequent first."""
+    """Estimate the CPU seconds per second that the exits take: from `low` to `high`, with `typical`
+    in between. `exits`: number per second, without idle ones; `priced`: their share with a price;
+    `unpriced`: the reasons of the others, the most frequent first."""
 
     exits: float
     low: float
@@ -293,10 +292,10 @@ class ExitCost:
 def exit_cost(
     exits: Mapping[str, float], to_qemu: Mapping[str, float], prices: Sequence[Price]
 ) -> ExitCost | None:
-    """Sum over reasons of exits times price; None where there are no exits or no price for any.
+    """Sum exits times price over reasons; None without exits, or without a price for any.
 
-    `exits`: a second, by reason; `to_qemu`: those that went on to QEMU, by KVM's reason for that.
-    An exit that ends in KVM and has several prices costs something from the lowest to the highest.
+    `exits`: per second, by reason; `to_qemu`: those passed to QEMU, by KVM's reason for that. The
+    cost of an exit that ends in KVM and has several prices is between the lowest and the highest.
     """
     left = {reason: rate for reason, rate in exits.items() if reason not in IDLE and rate > 0}
     total = sum(left.values())
@@ -331,7 +330,7 @@ def exit_cost(
 
 
 def _nanoseconds(prices: Sequence[Price]) -> NDArray[np.float64]:
-    """Return the lowest end, the mean and the highest end of prices that are known."""
+    """Return the lowest end, the mean and the highest end of the known prices."""
     known = np.array([(price.low_ns, price.ns, price.high_ns) for price in prices], dtype=float)
     return np.array([known[:, 0].min(), known[:, 1].mean(), known[:, 2].max()])
 
@@ -340,7 +339,7 @@ def _nanoseconds(prices: Sequence[Price]) -> NDArray[np.float64]:
 
 
 LEAST_EXITS = 0.5
-"""Exits per instruction below which the instruction isn't what made them."""
+"""Exits per instruction below which the instruction is not their cause."""
 _CONFIDENCE = 0.975
 """Confidence of either median's interval, so that their difference has one of at least 95 %
 (Bonferroni).
@@ -351,7 +350,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Return the median and its distribution-free interval of at least 97.5 %: the order statistics
     between which a binomial count lies (David & Nagaraja, Order Statistics, 3rd ed., 7.1).
 
-    The interval is the whole range where there are too few values. Raises ValueError for none.
+    With too few values the interval is the whole range. Raises ValueError without values.
     """
     if not values:
         raise ValueError("the median of nothing")
@@ -374,10 +373,10 @@ def price(
     tsc_hz: float | None,
     problem: str = "",
 ) -> Price:
-    """Return what an exit of a kind costs: the instruction's cycles less those of the loop `alone`
-    (either a value a round), divided by the exits that it made, in nanoseconds of `tsc_hz`.
+    """Return the price of an exit of a kind: the instruction's cycles minus those of the loop
+    `alone` (both with a value per round), divided by its exits, in nanoseconds of `tsc_hz`.
 
-    Where that can't be said the price has a problem, a sentence.
+    If it is unknown, the price has a problem, as a sentence.
     """
     ns = low_ns = high_ns = None
     if not problem and tsc_hz is None:
@@ -385,7 +384,7 @@ def price(
     if not problem and exits_per_op is not None and exits_per_op < LEAST_EXITS:
         problem = f"makes no VM exit here: KVM counted {exits_per_op:.2f} for each instruction."
     if not problem and tsc_hz is not None:
-        # Where KVM counts no exits, that there is one to each is taken on trust.
+        # If KVM does not count exits, one exit per instruction is assumed.
         exits = exits_per_op or 1.0
         middle, low, high = median_interval(cycles)
         alone_middle, alone_low, alone_high = median_interval(alone)

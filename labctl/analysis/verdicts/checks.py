@@ -3,9 +3,9 @@
 Both use the workload's primary metric, in each condition. The control's checks are a family of
 their own: of p places each has confidence 1 - alpha/p, so a sound run finds its baseline different
 from itself anywhere in at most 5 % of cases (docs/decisions/control-and-handicap.md). The known
-loss is tested one-sided at 5 %: its interval of 90 % lies below 0 altogether, so a blind run passes
-in one case of twenty. A known loss that shows as many times the threshold says nothing of losses as
-small as it: then the minimum detectable effect must lie below it.
+loss is tested one-sided at 5 %: its 90 % interval must lie entirely below 0, so a blind run passes
+in one of twenty cases. A known loss of many times the threshold does not prove that the run detects
+losses as small as the threshold: then the minimum detectable effect must lie below it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def check(design: Design, cells: Cells, place: Scenario, primary: Primary) -> Ch
 
 
 _MOST_PLACES = 8
-"""Places that one sentence names."""
+"""Limit on the places that one sentence names."""
 
 CONTROL_FAILED = "the A/A control failed: baseline differs from itself"
 """Reason for no conclusion against baseline."""
 
 
 def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
-    """Return why nothing is said against baseline at a place; "" where the control did not fail
+    """Return why nothing is concluded against baseline at a place; "" if the control did not fail
     there."""
     primary = design.primaries.get(place.workload)
     if primary is None or _check_control(design, cells, place, primary)[0].passed is not False:
@@ -59,8 +59,8 @@ def control_failed(design: Design, cells: Cells, place: Scenario) -> str:
 def _check_control(
     design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, bool, float]:
-    """Return the check, whether it lets the run judge, and its reach: y_C - y_B, which is METHOD
-    17's a_b in the direction of all other changes, those of an arm against baseline."""
+    """Return the check, whether it lets the run judge, and its reach. The effect is y_C - y_B:
+    METHOD 17's a_b in the direction of all other changes, those of an arm against baseline."""
     arm = _control(design, cells, place, primary)
     if arm.effects is None or arm.interval is None or arm.excuse is not None:
         said = Said("The A/A control could not be checked in ", f": {arm.excuse}.")
@@ -94,7 +94,7 @@ def _control(design: Design, cells: Cells, place: Scenario, primary: Primary) ->
 def _check_known_loss(
     design: Design, cells: Cells, place: Scenario, primary: Primary
 ) -> tuple[RunCheck, float]:
-    """Return the check, and the smallest loss that the run has so shown it sees."""
+    """Return the check, and the smallest loss that it shows the run to detect."""
     references = (design.baseline, design.control)
     # The test is one-sided, so its interval has twice the level.
     arm = _Arm.of(cells, place, primary, design.known_loss, references, 2 * design.level)
@@ -131,7 +131,7 @@ def _check_known_loss(
 
 
 def together(checks: Iterable[RunCheck]) -> Iterator[str]:
-    """Yield the sentences of checks: one for all that differ in place and numbers alone."""
+    """Yield the sentences of checks: one for all that differ only in place and numbers."""
     alike: dict[tuple[str, str], list[RunCheck]] = {}
     for check in checks:
         if check.said is None:
@@ -160,7 +160,7 @@ class _Arm:
     metric: str
     better: Better
     unit: Unit
-    """Any unit for a side without values, of which nothing is shown."""
+    """Unit of the values; arbitrary for a side without values, which is not shown."""
     effects: Effects | None
     interval: Interval | None
     confidence: float

@@ -1,4 +1,4 @@
-"""Decide a run's verdicts: comparisons and checks, without all that is said about them."""
+"""Decide a run's verdicts: comparisons and checks, without their words."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from labctl.store.records.run_record import LeftOut, LookTaken
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
 
-# List what is said of spare blocks: which of them ran, and for what (METHOD 27).
+# Report spare blocks: which of them ran, and why (METHOD 27).
 #
-# Verdicts take them as any other block. That they ran hangs on which trials were valid alone, and
-# never on what was measured, so a comparison with nine planned blocks and a spare has ten.
+# Verdicts use them like any other block. Whether they ran depends only on the validity of trials,
+# and never on measured values, so a comparison with nine planned blocks and a spare has ten.
 
 
 _MOST_NAMED = 3
 
 
 def spares(run: LoadedRun) -> Spares | None:
-    """Return the spares of a run's plan; None where it has none (any more: its rule may have ended
-    it)."""
+    """Return the spares of a run's plan; None if it has none, or has none left because its rule
+    ended the run."""
     planned = _blocks(run.plan.spares)
     if not planned:
         return None
@@ -57,7 +57,7 @@ def spares_that_ran(run: LoadedRun) -> tuple[int, ...]:
 
 
 def too_few_spares(run: LoadedRun, primaries: Sequence[Comparison]) -> Iterator[str]:
-    """Warn where a comparison has fewer blocks than planned although every spare ran."""
+    """Warn if a comparison has fewer blocks than planned although every spare ran."""
     found = spares(run)
     if found is None or len(found.ran) < found.planned or run.run.status != "done":
         return
@@ -84,7 +84,7 @@ def _sentence(run: LoadedRun, ran: Sequence[int]) -> str:
 
 
 def _lost(run: LoadedRun, before: int) -> dict[Cell, list[int]]:
-    """Return, by cell, the planned blocks in which it was tried and has no valid trial."""
+    """Return, by cell, the planned blocks in which it was tried without a valid trial."""
     tried: defaultdict[Cell, dict[int, bool]] = defaultdict(dict)
     for trial in run.trials:
         record = trial.record
@@ -108,28 +108,28 @@ def _texts(numbers: Sequence[int]) -> list[str]:
     return [str(number) for number in numbers]
 
 
-# Say what the verdicts of a run rest on, and what the rest of its blocks is worth (METHOD 22).
+# Choose the blocks on which a run's verdicts rest; the others are exploratory (METHOD 22).
 #
 # planned blocks, or those up to the last declared look ──▶ verdicts
 # all blocks, with those that were added after the result was known ──▶ estimates, exploratory
 
 
 def confirmatory(run: LoadedRun) -> LoadedRun:
-    """Return the part of a run that its verdicts rest on: nearly always all of it.
+    """Return the part of a run on which its verdicts rest: nearly always all of it.
 
-    Of a run with declared looks the blocks up to the last look that was reached; of any other, and
-    of one that reached none, the blocks before its first extension.
+    For a run with declared looks it is the blocks up to the last look that was reached; for any
+    other run, and for one that reached none, the blocks before its first extension.
     """
     last = _last_deciding(run)
     return run if last is None else until(run, last)
 
 
 def _last_deciding(run: LoadedRun) -> int | None:
-    """Return None where there is no block beyond it."""
+    """Return the last block on which verdicts rest; None if it is the run's last."""
     last, extensions = look_reached(run), run.plan.extensions
     rule = run.plan.rule
     if rule is not None and last == rule.most_blocks:
-        # Spares stand in for blocks that the last look rests on.
+        # Spares replace blocks on which the last look rests.
         last = max((last, *spares_that_ran(run)))
     if last is None and extensions:
         last = extensions[0].first_block - 1
@@ -139,12 +139,12 @@ def _last_deciding(run: LoadedRun) -> int | None:
 def added(
     run: LoadedRun, decided: LoadedRun, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Added | None:
-    """Return the estimates over all blocks of a run, where `decided` is its confirmatory part; None
-    where that is all of it."""
+    """Return the estimates over all blocks of a run with the confirmatory part `decided`; None if
+    that is the whole run."""
     if decided is run:
         return None
     deciding, last = last_block(decided), last_block(run)
-    # Numbers of spares that didn't run are left out.
+    # Numbers of spares that did not run are left out.
     first = min(t.record.block for t in run.trials if t.record.block > deciding)
     over_all = comparisons(read_design(run), read_cells(run), eligibilities)
     return Added(
@@ -167,7 +167,7 @@ def added(
 
 
 def caveat(more: Added | None, decided: LoadedRun) -> Iterator[str]:
-    """Yield what to say of such blocks before anything else; nothing in most runs."""
+    """Yield the caveat about such blocks; nothing in most runs."""
     if more is not None:
         what = "Everything else here rests" if before_first_look(decided) else "The verdicts rest"
         blocks = len({trial.record.block for trial in decided.trials})
@@ -189,7 +189,7 @@ def _label(run: LoadedRun, first: int, last: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Hold the verdicts of a run and their input. `run`: the part of it that they rest on."""
+    """Hold the verdicts of a run and their input. `run`: the part of it on which they rest."""
 
     run: LoadedRun
     design: Design
@@ -203,7 +203,7 @@ class Decided:
 
     @property
     def factors(self) -> FactorAnalysis | None:
-        """Return what the run says of its factors; None without any."""
+        """Return the results on the run's factors; None without factors."""
         return analyse_factors(self.run.plan.factorial, self.design, self.cells)
 
     @property
@@ -212,8 +212,8 @@ class Decided:
 
 
 def decide(run: LoadedRun) -> Decided:
-    """Return comparisons, checks and verdicts alone: all that can be right or wrong in a judgement,
-    and what thousands of simulated runs need. Nothing raises."""
+    """Return comparisons, checks and verdicts only: the part of a judgement that can be wrong,
+    which thousands of simulated runs need. Never raises."""
     deciding = confirmatory(run)
     rule = deciding.plan.rule
     now = _decide(deciding)
@@ -223,7 +223,7 @@ def decide(run: LoadedRun) -> Decided:
     for blocks in rule.at:
         if blocks > last_block(deciding):
             break
-        # The last look rests on the spares too.
+        # The last look also rests on the spares.
         ends = blocks in (rule.most_blocks, last_block(deciding))
         at = now if ends else _decide(until(deciding, blocks))
         for one in at.made:
@@ -236,15 +236,15 @@ def decide(run: LoadedRun) -> Decided:
 def _as_it_fell(
     one: Compared, now: Decided, fell: Mapping[tuple[str, Scenario], Compared]
 ) -> Compared:
-    """Return a primary comparison as it was at the look that decided it. A control that fails
-    later suspends it all the same."""
+    """Return a primary comparison as it was at the look that decided it. A control that fails later
+    still suspends it."""
     if not one.is_primary or now.checked[one.place].control.passed is False:
         return one
     return fell.get((one.comparison.tuning, one.place), one)
 
 
 def _decide(deciding: LoadedRun) -> Decided:
-    """Return the verdicts of all blocks of a run at once."""
+    """Return the verdicts over all blocks of a run at once."""
     design = read_design(deciding)
     cells = read_cells(deciding)
     checked = {
@@ -260,19 +260,19 @@ def _decide(deciding: LoadedRun) -> Decided:
     return Decided(deciding, design, cells, checked, made)
 
 
-# Decide at a look what goes on (METHOD 22).
+# Decide at a look which cells continue (METHOD 22).
 #
-# A tuning is measured until it is decided in a place; baseline and control as long as any is
-# undecided there, the known-loss arm as long as it wasn't found; native arms until their intervals
-# are narrow enough for the table.
+# A tuning is measured until it is decided in a place; baseline and control as long as any tuning is
+# undecided there, the known-loss arm until it is detected; native arms until their intervals are
+# narrow enough for the table.
 
 
 def look_at(run: LoadedRun, blocks: int) -> Stop | LookTaken | None:
-    """Return what the plan's rule makes of a run after so many whole blocks: it ends, or goes on
-    without some cells; None: it goes on as it was.
+    """Return the decision of the plan's rule after so many whole blocks: the run ends, or continues
+    without some cells; None: it continues unchanged.
 
-    After the last block of looks that drop, nothing ends early; what is decided is left out of
-    what may extend the run.
+    After the last block of looks that drop, nothing ends early; decided cells are left out of later
+    extensions of the run.
     """
     rule = run.plan.rule
     if rule is None:
@@ -285,7 +285,7 @@ def look_at(run: LoadedRun, blocks: int) -> Stop | LookTaken | None:
     left_out = tuple(_left_out(decided, rule))
     places = {place for place in decided.design.places if _is_open(place, decided)}
     if places:
-        # Factors are compared over cells that must all be there.
+        # Contrasts of factors need all of their cells.
         return None if run.plan.factorial else LookTaken(blocks=blocks, left_out=left_out)
     if blocks == rule.most_blocks:
         return None
@@ -319,7 +319,7 @@ def _is_open(place: Scenario, decided: Decided) -> bool:
 
 
 def _is_undecided(name: str, place: Scenario, decided: Decided) -> bool:
-    """Return whether a tuning has yet to be decided in a place where the plan has it."""
+    """Return whether a tuning is undecided in a place where the plan has it."""
     design = decided.design
     if Cell(name, place) not in design.planned_cells or place.workload not in design.primaries:
         return False
@@ -332,8 +332,8 @@ def _is_undecided(name: str, place: Scenario, decided: Decided) -> bool:
 
 
 def _is_decided(c: Comparison) -> bool:
-    """Return whether a comparison needs no more blocks. An equal tuning may still have an interval
-    that reaches the loss which a recommendation must exclude."""
+    """Return whether a comparison needs no more blocks. The interval of an equal tuning may still
+    include the loss that a recommendation must exclude."""
     if c.verdict is None or not c.verdict.row.is_final:
         return False
     return c.verdict is not Verdict.EQUIVALENT or bool(c.no_worse)
@@ -345,7 +345,7 @@ def _found_known_loss(place: Scenario, decided: Decided) -> bool:
 
 
 def _is_narrow(name: str, place: Scenario, decided: Decided, width: float) -> bool:
-    """Return whether no interval of a native arm's primary metric needs more of its blocks."""
+    """Return whether all intervals of a native arm's primary metric are narrow enough."""
     primary = decided.design.primaries.get(place.workload)
     for one in decided.made:
         c = one.comparison

@@ -3,18 +3,18 @@
 S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
 Statistics 6 (1979): with m tests the smallest p is held to alpha / m; once it is rejected, the
 next smallest to alpha / (m - 1), and so on to the first that stays. The chance of any false
-rejection is at most alpha, however the tests hang together. That the signs of what it rejects are
-wrong no more often is proven for independent tests (J. P. Shaffer, Annals of Statistics 8, 1980),
-and simulated for tests that share a baseline, as these do (tests/unit/analysis/test_holm.py).
+rejection is at most alpha for any dependence between the tests. That the signs of rejected effects
+are wrong no more often is proven for independent tests (J. P. Shaffer, Annals of Statistics 8,
+1980), and simulated for tests that share a baseline, like these (tests/unit/analysis/test_holm.py).
 
-What a rejection says is that an effect is not 0, and its sign. It says nothing of how large the
-effect is, so it can't make a verdict that hangs on a margin: "real but small" and "equivalent"
-come from the simultaneous interval alone. "Improves" and "regresses" take a sign and an estimate
-of at least the margin (METHOD 20), and these two may be added.
+A rejection shows that an effect is not 0, and its sign. It does not show the size of the effect, so
+it can't give a verdict that depends on a margin: "real but small" and "equivalent" come only from
+the simultaneous interval. "Improves" and "regresses" need a sign and an estimate of at least the
+margin (METHOD 20), and these two may be added.
 
-A tuning lends its share of alpha to the others only where it got one of those two verdicts. That
-is Holm's procedure on p-values of which some were set to 1, which can only reject less. It keeps a
-share from being used twice: by a claim about a margin, and by the tests further down.
+A tuning lends its share of alpha to the others only if it has one of these two verdicts. This is
+Holm's procedure with some p-values set to 1, which can only reject less. It prevents the double use
+of a share: for a claim about a margin, and for later tests.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from labctl.analysis.verdicts.rules import Eligibility
 from labctl.analysis.verdicts.table import Says, Verdict, says
 
 _ANY_SIGN = 0.5
-"""A level at which every effect's sign is known that a test could ever tell from 0."""
+"""Level at which the sign of every effect that a test could distinguish from 0 is known."""
 
 
 def rejected_at(p_values: Sequence[float], alpha: float, family: int) -> list[float | None]:
-    """Return for each p-value the level at which Holm's procedure rejects it, None where it
-    doesn't.
+    """Return for each p-value the level at which Holm's procedure rejects it, None if it does not.
 
-    `family`: the number of tests, those that have no p-value here included.
+    `family`: the number of tests, including those without a p-value here.
     """
     levels: list[float | None] = [None] * len(p_values)
     by_size = sorted(range(len(p_values)), key=lambda index: p_values[index])
@@ -76,9 +75,9 @@ def stepped_down(
 def _claim(
     one: Compared, design: Design, eligibilities: Mapping[Scenario, Eligibility]
 ) -> Verdict | None:
-    """Return what a rejection would make of a test: the verdict that its estimate warrants, once
-    its sign is known and control and eligibility allow it. None for what is no test, and for no
-    such verdict."""
+    """Return the verdict that a rejection would give: the one that the estimate warrants once its
+    sign is known, if control and eligibility allow it. None for comparisons that are not tests, and
+    without such a verdict."""
     found = one.comparison.verdict
     if found is not Verdict.INCONCLUSIVE and not says(found, Says.EFFECT):
         return None

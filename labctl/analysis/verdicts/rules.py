@@ -14,12 +14,12 @@ from labctl.base.stopping import FEWEST_BLOCKS
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """Hold what a run may say of one workload and condition.
+    """Hold the claims that a run may make about one workload and condition.
 
     `judges`: the control was checked and did not differ from baseline. `reach`: the largest
-    difference between baseline and control that their interval leaves open, and `sees_from`: the
-    smallest loss that the run has shown it sees (infinite where the known loss was not found), both
-    on the scale of effects.
+    difference between baseline and control that their interval leaves open. `sees_from`: the
+    smallest loss that the run was shown to detect, infinite if the known loss was not detected.
+    Both are on the scale of effects.
     """
 
     judges: bool
@@ -31,17 +31,17 @@ class Eligibility:
 
 
 ABOUT = 2.0
-"""A known loss is about as large as a margin up to so many times it: seeing 5 % says that 2.5 %
-would hardly have been missed, and nothing of 1 %."""
+"""Factor up to which a known loss is about as large as a margin: a run that detects 5 % would
+hardly have missed 2.5 %, but may miss 1 %."""
 
 
 def sees_from(known_loss: float | None, control: Spread | None, alpha: float) -> float:
-    """Return the smallest loss that a run has shown it sees
+    """Return the smallest loss that a run was shown to detect
     (docs/decisions/control-and-handicap.md).
 
-    `known_loss`: the size of the one that was made, where it was found: what is far smaller than it
-    may still go unseen, unless the noise is so low that baseline and control, which are equal,
-    would show it. Of that `control` is their difference, tested at `alpha`.
+    `known_loss`: the size of the detected known loss, else None. A far smaller loss may go
+    undetected, unless the noise is so low that the equal arms baseline and control would show it:
+    `control` is their difference, tested at `alpha`.
     """
     if known_loss is None:
         return math.inf
@@ -64,17 +64,17 @@ def decide(
     `margin` is the practical threshold on the scale of effects. Effects that are all the same
     number have no interval and stay inconclusive.
 
-    How the control acts, being read from METHOD 18 ("if its interval excludes 0 or passes
-    +-margin, verdicts are suspended"):
+    The control acts by METHOD 18 ("if its interval excludes 0 or passes +-margin, verdicts are
+    suspended") as follows:
 
-    - Its interval excludes 0: baseline differs from itself, every verdict is suspended.
-    - Its interval only reaches beyond +-margin: no bias was found, but one as large as its reach
-      wasn't ruled out. Suspended is then every claim that such a bias could have made by itself:
-      "real but small", "equivalent", and an improvement or a regression whose estimate does not
-      exceed the reach. Larger effects keep their verdict: no difference between equal arms that
-      this run leaves open explains them, and the noise itself is in their interval already.
-      Suspending those too would silence every run on a noisy host, for effects that its dots
-      show to the naked eye, and would protect nobody: an A/A run has no such effects.
+    - Its interval excludes 0: baseline differs from itself, so every verdict is suspended.
+    - Its interval only reaches beyond +-margin: no bias was found, but one as large as its reach is
+      not excluded. Then every claim that such a bias alone could cause is suspended: "real but
+      small", "equivalent", and an improvement or a regression whose estimate does not exceed the
+      reach. Larger effects keep their verdict: no difference between equal arms that this run
+      leaves open explains them, and their interval already contains the noise. Suspending them too
+      would leave every run on a noisy host without verdicts, even for effects that are obvious in
+      its dots, and would not prevent errors: an A/A run has no such effects.
     """
     if blocks < FEWEST_BLOCKS:
         return Verdict.DEMONSTRATION
@@ -96,15 +96,14 @@ def excludes_loss(
     *, estimate: float, interval: Interval, loss: float, eligibility: Eligibility
 ) -> bool:
     """Return whether a loss of `loss` or more is excluded: the non-inferiority that a
-    recommendation takes (METHOD 25), on the scale of effects.
+    recommendation needs (METHOD 25), on the scale of effects.
 
-    The interval is the one that is shown, of confidence 1 - alpha/m. Its lower end errs in alpha/2m
-    of all cases. With k tunings in p places, m = k p, a run calls any tuning harmless in a place
-    where it loses `loss` in at most k alpha/2m = alpha/2p of all cases.
+    The interval is the one in reports, of confidence 1 - alpha/m. Its lower end is wrong in
+    alpha/2m of all cases. With k tunings in p places, m = k p, a run calls any tuning harmless in a
+    place where it loses `loss` in at most k alpha/2m = alpha/2p of all cases.
 
-    As with verdicts, a bias that the control leaves open must not be able to make the claim by
-    itself: the estimate of a tuning that loses `loss`, and is flattered by the control's reach,
-    is below this one.
+    As with verdicts, a bias that the control leaves open must not cause the claim alone: the
+    estimate must exceed that of a tuning that loses `loss` and gains the control's reach by bias.
     """
     return eligibility.judges and interval.low > -loss and estimate + loss > eligibility.reach
 

@@ -1,7 +1,7 @@
 """List the verdicts, a row each: name, meaning, look and consequences.
 
-`verdicts.decide` chooses among them. Words and colours of reports, what ends a run, what may be
-recommended and the tables of README.md and docs/ come from the rows.
+`verdicts.decide` chooses among them. The rows define words and colours of reports, the end of runs,
+recommendations, and the tables of README.md and docs/.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from labctl.base.stopping import FEWEST_BLOCKS
 
 
 class Verdict(StrEnum):
-    """Name the verdicts, as JSON has them."""
+    """Name the verdicts as in JSON."""
 
     IMPROVES = "improves"
     REGRESSES = "regresses"
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
     @property
     def shown(self) -> str:
-        """Return the words that tables have for it."""
+        """Return the verdict's words in tables."""
         return self.row.shown or str(self)
 
     @property
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 class Says(StrEnum):
-    """Name what a verdict says of a tuning's effect."""
+    """Name the kinds of statements of verdicts about a tuning's effect."""
 
     EFFECT = "there is a relevant effect"
     NO_EFFECT = "there is no relevant effect"
@@ -61,12 +61,12 @@ class Tone(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
     """Describe a verdict. `symbol` distinguishes verdicts without colour, which is `tone` on a page
-    and `style` in a terminal. `shown`: the words in tables, where they are not the verdict's own.
+    and `style` in a terminal. `shown`: the words in tables, if they differ from the verdict's name.
     `means`: its entry in the glossary.
 
-    Texts for what was not shown, "" where the verdict itself says it: `clause`, of the answer, as a
-    predicate with the `places`; `advice`: why a tuning is not advised; `unshown`: why no harm was
-    not shown.
+    Texts for missing evidence, "" if the verdict itself says it: `clause`, of the answer, as a
+    predicate with the `places`; `advice`: why a tuning is not advised; `unshown`: why harm is not
+    excluded.
     """
 
     symbol: str
@@ -79,12 +79,12 @@ class VerdictRow:
     advice: str = ""
     unshown: str = ""
     forbids: bool = False
-    """True if nothing is recommended that has this verdict anywhere."""
+    """True if a tuning with this verdict in any place is not recommended."""
     is_final: bool = False
-    """True if it needs no more blocks. A suspended one may resolve with more: the control's
-    interval gets narrower too."""
+    """True if more blocks are not needed. A suspended verdict may resolve with more, because the
+    control's interval also gets narrower."""
     rests_on_checks: bool = True
-    """True if control and known loss bear on it."""
+    """True if control and known loss affect it."""
 
 
 VERDICTS: Mapping[Verdict, VerdictRow] = {
@@ -182,19 +182,19 @@ VERDICTS: Mapping[Verdict, VerdictRow] = {
         unshown="the run reached none of its plan's looks",
     ),
 }
-"""Rows of one tone stand side by side, as the page's style names them."""
+"""Rows by verdict. Rows of one tone stand side by side, in the order of the page's style."""
 
 
 def classes_of(tone: Tone) -> list[str]:
-    """Return the verdicts' classes that a page colours alike."""
+    """Return the CSS classes of the verdicts with one colour on a page."""
     return [verdict.css_class for verdict, row in VERDICTS.items() if row.tone is tone]
 
 
 def verdict_text(verdict: Verdict | None) -> str:
-    """Return the verdict in one or two words; "" where none was asked for."""
+    """Return the verdict in one or two words; "" for a comparison without one."""
     return "" if verdict is None else verdict.shown
 
 
 def says(verdict: Verdict | None, *wanted: Says) -> bool:
-    """Return whether a verdict says one of these of an effect; None says nothing at all."""
+    """Return whether a verdict makes one of these statements; None makes no statement."""
     return verdict is not None and verdict.row.says in wanted
