@@ -16,6 +16,7 @@ PARTS = (
     ("`parameters.NAME`", workload_file.ParameterFile),
     ("An item of `refuse`", workload_file.RefusalFile),
     ("`files.NAME`, where it is neither a path nor text", workload_file.BinaryFile),
+    ("`files.NAME` in a run, of a file above 1 MiB", workload_file.HostFile),
     ("`wheels.NAME`", workload_file.WheelFile),
     ("`build`", workload_file.BuildFile),
     ("`data_disk`", workload_file.DataDiskFile),

@@ -13,6 +13,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import TIME_OPTION
+from labctl.cli.own_files import OwnFiles, check_there, note, script_of
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
@@ -32,6 +33,7 @@ class _Options:
     units: tuple[str, ...]
     better: tuple[str, ...]
     packages: tuple[str, ...]
+    files: tuple[str, ...]
     once: bool
     timeout: float | None
     given: tuple[str, ...]
@@ -103,6 +105,13 @@ _OPTIONS = (
         help="higher, lower or neither (default: rates higher, times lower).",
     ),
     click.option("--package", "packages", multiple=True, help="Debian package for the guest."),
+    click.option(
+        "--file",
+        "files",
+        multiple=True,
+        metavar="PATH[=NAME]",
+        help="Bring this file or folder along, at {{ files }}/NAME.",
+    ),
     click.option("--once", is_flag=True, help="Run it once per trial instead of repeatedly."),
     click.option("--timeout", type=TIME_OPTION, help="Kill a run after this time (30s)."),
     click.option(
@@ -134,8 +143,12 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
     from labctl.workloads.registry import checkers
 
     options = _Options(**{name: given[name] for name in _NAMES})
+    # The copy of a VM has its own files, and labctl copies none to it.
+    files = OwnFiles(is_automatic=given.get("domain") is None)
     command = argv_of(options.own_command, "--command")
-    mapping = _definition(options, command)
+    if files.is_automatic:
+        check_there(command, "--command")
+    mapping = _definition(options, command, files)
     name = _name_of(command)
     program = checkers().define(name, _as_read(mapping), _PLACE)
     duration_s = given["duration"] or _DURATION_S
@@ -153,6 +166,8 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
         ),
         words=_words(options),
         definition=mapping,
+        sources=files.sources,
+        contents=files.contents,
     )
 
 
@@ -171,8 +186,9 @@ def _as_read(mapping: Mapping[str, object]) -> YamlMapping:
     return made
 
 
-def _definition(options: _Options, command: Sequence[str]) -> dict[str, object]:
-    """Return the workload as its file would declare it. Raises UsageError."""
+def _definition(options: _Options, command: Sequence[str], files: OwnFiles) -> dict[str, object]:
+    """Return the workload as its file would declare it. `files` takes those that it brings. Raises
+    UsageError."""
     metrics = _metrics(options.metrics, options.units, options.better)
     kind = _kind(options, is_measured=bool(metrics))
     trial: dict[str, object] = {"kind": kind}
@@ -183,16 +199,25 @@ def _definition(options: _Options, command: Sequence[str]) -> dict[str, object]:
             "--setup runs once before a trial, but this program is repeated in each trial",
             hint="Add --once, or let the command run for {{ duration }} seconds.",
         )
+    files.bring(options.files)
+    commands = {
+        "setup": [files.words(argv_of(text, "--setup"), "--setup") for text in options.setup],
+        "serve": _servers(options, files),
+        "command": files.words(command, "--command"),
+    }
     found: dict[str, object] = {
         "description": f"{shlex.join(command)}"[:4000],
         "parameters": _parameters(options.given),
         "packages": list(options.packages),
-        "setup": [argv_of(text, "--setup") for text in options.setup],
-        "serve": _servers(options),
+        "files": files.declared,
+        "env": {"LD_LIBRARY_PATH": "{{ files }}"} if files.has_library else {},
+        "setup": commands["setup"],
+        "serve": commands["serve"],
         "trial": trial,
-        "command": command,
+        "command": commands["command"],
         "metrics": metrics,
         "primary": _primary(metrics),
+        "binaries": [f"{{{{ files }}}}/{name}" for name in files.programs],
     }
     return {key: value for key, value in found.items() if value not in ([], {})}
 
@@ -309,7 +334,7 @@ def _direction(name: str, unit: str | None, reader: str) -> str:
             f"--metric {name}: the better direction cannot be derived from its unit or name",
             hint=f"Add '--better {name}=higher', lower or neither.",
         )
-    _note(
+    note(
         f"--metric {name}: {better} is better, guessed from its reader (otherwise: --better "
         f"{name}=…)"
     )
@@ -320,16 +345,10 @@ def _note_near_unit(name: str, unit: str) -> None:
     from labctl.base.quantities import near_unit
 
     if near := near_unit(unit):
-        _note(
+        note(
             f"--unit: '{unit}' is not a unit that labctl converts, so it is shown as it is; did "
             f"you mean '{near}'? Then: --unit {name}={near}"
         )
-
-
-def _note(text: str) -> None:
-    from labctl.base.wording import printable
-
-    click.echo(printable(f"labctl: note: {text}"), err=True)
 
 
 def _check_better(name: str, word: str) -> None:
@@ -364,7 +383,7 @@ def _reader(text: str) -> dict[str, object]:
     return {**found, "regex": text}
 
 
-def _servers(options: _Options) -> list[dict[str, object]]:
+def _servers(options: _Options, files: OwnFiles) -> list[dict[str, object]]:
     if not options.serve:
         for option, value in (("port", options.port), ("ready", options.ready)):
             if value:
@@ -375,7 +394,8 @@ def _servers(options: _Options) -> list[dict[str, object]]:
     if bool(options.port) is bool(options.ready):
         raise UsageError("--serve needs exactly one of --port and --ready")
     ready = _ready(options.ready) if options.ready else {"tcp": options.port}
-    return [{"argv": argv_of(options.serve[0], "--serve"), "ready": ready}]
+    argv = files.words(argv_of(options.serve[0], "--serve"), "--serve")
+    return [{"argv": argv, "ready": ready}]
 
 
 def _ready(text: str) -> dict[str, object]:
@@ -412,7 +432,9 @@ def _parameters(given: Sequence[str]) -> dict[str, dict[str, object]]:
 def _name_of(words: Sequence[str]) -> str:
     """Return the program's own name, as a workload's may be."""
     first = Path(words[0]).name
-    if first in ("sh", "bash", "dash", "env", "python3") and len(words) > 1:
+    if (script := script_of(words)) is not None and "." in words[script]:
+        first = Path(words[script]).name
+    elif first in ("sh", "bash", "dash", "env", "python3") and len(words) > 1:
         first = "command"
     name = re.sub(r"[^A-Za-z0-9+._-]+", "-", first).strip("-.+_")
     return name[:60] or "command"
@@ -434,7 +456,7 @@ def _words(options: _Options) -> tuple[str, ...]:
 
 
 _NAMED = {"own_command": "command", "given": "parameter"}
-_SINGULAR = {"metrics": "metric", "units": "unit", "packages": "package"}
+_SINGULAR = {"metrics": "metric", "units": "unit", "packages": "package", "files": "file"}
 
 
 def _option(name: str) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.paths import shipped_data
+from labctl.base.paths import brought_folder, shipped_data
 from labctl.base.wording import printable
 from labctl.cli.common import console, print_json
 from labctl.cli.condition import neighbour_commands
 from labctl.cli.workload import SideCommands, commands_json, example_of
 from labctl.study.plan import Plan
 from labctl.workloads.registry import Declared, Programs, checkers, workload_of
+from labctl.workloads.workload_file import BinaryFile, HostFile, bytes_of
 
 if TYPE_CHECKING:
     from labctl.analysis.effects.cells import Scenario
@@ -46,6 +48,8 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
     earlier, spreading = _earlier(request.results, plan)
     foreseen, expected = foresee(plan, spreading), expected_time(plan, earlier)
     commands = commands_of_others(planned.plan)
+    program = request.overrides.program
+    files = files_of_others(planned.plan, program.sources if program else {})
     if as_json:
         # Beside what plan.json will hold, and not under its digest.
         print_json(
@@ -54,12 +58,14 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
                 "foreseen": [foreseen_json(item) for item in foreseen],
                 "expected_time": asdict(expected),
                 **({"commands": commands} if commands else {}),
+                **({"files": files} if files else {}),
                 **({"domain": {"name": own.name, "asked": own.asked}} if own else {}),
             }
         )
     else:
         console().print(plan_table(plan, foreseen, expected, own))
         _show_commands(commands)
+        _show_files(files)
     if waiting := planned.hangs_on_accelerator:
         click.echo(
             f"labctl: {', '.join(waiting)}: in the plan only if the accelerator that it "
@@ -84,6 +90,15 @@ def _show_commands(commands: Mapping[str, Mapping[str, SideCommands]]) -> None:
             click.echo(f"\n{name}, {side}, as {said['user']}:")
             for what, argv in said["commands"].items():
                 click.echo(f"  {what}: {printable(argv)}")
+
+
+def _show_files(files: Mapping[str, Mapping[str, FileFacts]]) -> None:
+    for workload, names in files.items():
+        click.echo(f"\n{workload}, files in {brought_folder(workload)} on both sides:")
+        for name, one in names.items():
+            path = f", from {one['path']}" if "path" in one else ""
+            said = f"{name}: {one['size_bytes']:,} bytes, SHA-256 {one['sha256'][:12]}{path}"
+            click.echo(f"  {printable(said)}")
 
 
 def _earlier(
@@ -160,6 +175,40 @@ def commands_of_others(plan: Plan) -> dict[str, dict[str, SideCommands]]:
             if side not in left_out and side in kinds
         }
     return found | _commands_beside(plan)
+
+
+class FileFacts(TypedDict):
+    """Describe a file that a workload brings. `path`: of a command line's file, on this host."""
+
+    size_bytes: int
+    sha256: str
+    path: NotRequired[str]
+
+
+def files_of_others(plan: Plan, sources: Mapping[str, Path]) -> dict[str, dict[str, FileFacts]]:
+    """Return by workload and name the files that programs of others bring. `sources`: paths of a
+    command line's files, by name."""
+    known = checkers()
+    found: dict[str, dict[str, FileFacts]] = {}
+    for name, declared in plan.workloads.items():
+        if declared.definition is None or _is_ours(known, declared):
+            continue
+        files = workload_of(declared).file.files
+        if files:
+            found[name] = {one: _facts(files[one], sources.get(one)) for one in files}
+    return found
+
+
+def _facts(brought: str | BinaryFile | HostFile, source: Path | None) -> FileFacts:
+    facts: FileFacts
+    if isinstance(brought, HostFile):
+        facts = {"size_bytes": brought.size_bytes, "sha256": brought.sha256, "path": brought.path}
+    else:
+        data = bytes_of(brought)
+        facts = {"size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    if source is not None:
+        facts["path"] = str(source)
+    return facts
 
 
 def _commands_beside(plan: Plan) -> dict[str, dict[str, SideCommands]]:

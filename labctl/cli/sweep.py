@@ -121,7 +121,7 @@ _SECTIONS = {
     "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
     "A program of your own": (
         "--command --parameter --metric --unit --better --once --timeout --setup --serve "
-        "--port --ready --package"
+        "--port --ready --package --file"
     ),
     "A VM of your own": "--domain --keep-network",
     "This run": (

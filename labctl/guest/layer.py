@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from labctl.base.errors import HostError
 
 Argv = tuple[str, ...]
 
@@ -32,19 +35,45 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """Name a file of this host that is read when the image is made, and its SHA-256."""
+
+    path: Path
+    sha256: str
+
+    def read(self) -> bytes:
+        """Return its content. Raises HostError for a file that changed or cannot be read."""
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise HostError(f"{self.path} cannot be read: {error.strerror}") from error
+        found = hashlib.sha256(data).hexdigest()
+        if found != self.sha256:
+            raise HostError(
+                f"{self.path} changed since the run was planned (SHA-256 {found[:12]}, planned "
+                f"{self.sha256[:12]})",
+                hint="Restore the file, or start a new run.",
+            )
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
     """Hold the files of one workload by name, their build, and wheels that are unpacked beside
     them."""
 
     workload: str
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes | Large]
     build: Build | None = None
     wheels: tuple[Wheel, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return its entry in a digest and in a manifest."""
         content: dict[str, object] = {
-            "files": {n: hashlib.sha256(data).hexdigest() for n, data in sorted(self.files.items())}
+            "files": {
+                name: one.sha256 if isinstance(one, Large) else hashlib.sha256(one).hexdigest()
+                for name, one in sorted(self.files.items())
+            }
         }
         if self.build is not None:
             content["build"] = {

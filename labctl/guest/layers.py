@@ -22,7 +22,7 @@ from labctl.base.trust import held_in_tree, open_regular
 from labctl.base.wording import printable
 from labctl.guest import chroot, images, inventory
 from labctl.guest.images import Image
-from labctl.guest.layer import Brought, Build, Layer, Wheel
+from labctl.guest.layer import Brought, Build, Large, Layer, Wheel
 from labctl.guest.packages import counted, install
 from labctl.guest.recipe import Recipe
 from labctl.guest.tree import (
@@ -173,7 +173,8 @@ def bring(
     inside = brought_folder(one.workload).lstrip("/")
     empty_folder(tree, inside)
     folder = folder_in(tree, inside)
-    for name, data in one.files.items():
+    for name, content in one.files.items():
+        data = content.read() if isinstance(content, Large) else content
         is_program = data.startswith((b"#!", b"\x7fELF"))
         write_file(tree, f"{inside}/{name}", data, mode=0o555 if is_program else 0o444)
     for wheel in one.wheels:

@@ -305,7 +305,8 @@ class _Checked(Placing):
 
 
 ONE_PROGRAM_FILE = "workload.yaml"
-"""File of a run's folder that says what the command line declared."""
+"""File of a run's folder that says what the command line declared; the files that it brings are in
+`workload-files`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,15 +319,23 @@ class OneProgram:
     words: tuple[str, ...] = ()
     definition: Mapping[str, object] = field(default_factory=dict)
     """Mapping that a file with the same workload would hold."""
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    """Files of this host that it brings, by their names in `{{ files }}`."""
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    """Content of those that are kept with a run, not named by path and digest."""
 
-    @property
-    def file_text(self) -> str:
-        """Return the workload's file: a key a line, each value as JSON, which YAML takes."""
-        lines = (
-            f"{key}: {json.dumps(value, ensure_ascii=False)}\n"
-            for key, value in self.definition.items()
-        )
-        return "".join(lines)
+    def as_files(self, name: str) -> dict[str, bytes]:
+        """Return the workload's file `name` and the files that it brings, in a folder beside it, by
+        relative path. A key is a line, each value as JSON, which YAML takes."""
+        folder = f"{name.removesuffix('.yaml')}-files"
+        mapping = dict(self.definition)
+        if brought := mapping.get("files"):
+            assert isinstance(brought, Mapping)
+            kept = {inside: f"./{folder}/{inside}" for inside in self.contents}
+            mapping["files"] = {**brought, **kept}
+        lines = (f"{key}: {json.dumps(one, ensure_ascii=False)}\n" for key, one in mapping.items())
+        files = {f"{folder}/{inside}": data for inside, data in self.contents.items()}
+        return {name: "".join(lines).encode(), **files}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from labctl.workloads.setting import (
 )
 from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (
-    MOST_TEXT,
     ConditionalFile,
     DeclaredFile,
     ParameterFile,
+    declared_content,
     path_of,
+    read_brought,
 )
 
 # Check in a workload's declaration what its types alone do not cover: names, combinations.
@@ -421,8 +421,10 @@ def _with_contents(mapping: YamlMapping, path: Path) -> dict[str, Any]:
     return {**mapping, "files": contents}
 
 
-def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str | dict[str, str]:
-    """Return the text of a file; for a binary file its form in a declaration."""
+def _content_of(
+    found: Path, mapping: YamlMapping, path: Path, name: str
+) -> str | dict[str, object]:
+    """Return a file's content as a declaration holds it."""
     line = line_of(mapping, ("files", name))
     place = f"{path}:{line}" if line else str(path)
     if not found.resolve().is_relative_to(path.parent.resolve()):
@@ -431,19 +433,15 @@ def _content_of(found: Path, mapping: YamlMapping, path: Path, name: str) -> str
             hint="Put the file beside the workload.",
         )
     try:
-        with found.open("rb") as file:
-            data = file.read(MOST_TEXT + 1)
-        if len(data) > MOST_TEXT:
-            raise UsageError(
-                f"{place}: 'files.{name}' has more than {MOST_TEXT} bytes",
-                hint="Strip it ('strip FILE'), build it in the image ('build'), or install it "
-                "from a package ('packages') or a wheel ('wheels').",
-            )
-        return data.decode()
+        return declared_content(found, read_brought(found))
     except OSError as error:
         raise UsageError(f"{place}: 'files.{name}': {found}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
+    except ValueError as error:
+        raise UsageError(
+            f"{place}: 'files.{name}': {found}: {error}",
+            hint="Strip it ('strip FILE'), build it in the image ('build'), or install it "
+            "from a package ('packages') or a wheel ('wheels').",
+        ) from error
 
 
 def _rate(file: DeclaredFile) -> str | None:

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
+import errno
+import hashlib
+import os
+import re
+import stat
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +20,9 @@ from labctl.workloads.metric_file import MetricsFile
 from labctl.workloads.readers.declaration import ReadingFile
 
 MOST_TEXT = 1 << 20
+"""Limit on the bytes of one brought file that are kept with a run. A larger file is named by its
+path and digest."""
+MOST_FILE = 256 << 20
 """Limit on the bytes of one file that a workload brings."""
 LONGEST_S = 86_400.0
 
@@ -23,7 +31,10 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Item = Annotated[str, StringConstraints(max_length=16_384)]
 """One argument of a command, whatever its `{{ }}` expand to."""
 Argv = Annotated[list[Item], Field(min_length=1, max_length=200)]
-FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$")]
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._+-]*"
+FileName = Annotated[str, StringConstraints(pattern=rf"^{_PART}(?:/{_PART})*$", max_length=200)]
+"""Name of a brought file, maybe in folders, relative to `{{ files }}`."""
+FILE_NAME = re.compile(rf"(?=.{{1,200}}\Z){_PART}(?:/{_PART})*")
 Package = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.+-]+$", max_length=100)]
 UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]*$", max_length=32)]
 Seconds = Annotated[float, Field(gt=0, le=LONGEST_S, allow_inf_nan=False), TIME]
@@ -103,6 +114,18 @@ class BinaryFile(FileModel):
         str, StringConstraints(max_length=MOST_TEXT * 4 // 3 + 4), AfterValidator(_check_base64)
     ]
     """Its bytes, as base64. A path (`./…`) needs no base64: labctl reads such a file."""
+
+
+class HostFile(FileModel):
+    """Name a file of this host that is larger than 1 MiB. labctl writes this in place of its path
+    (`./…`)."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]+$", max_length=4096)]
+    """The file."""
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """Its SHA-256; a file that changed is refused when the image is made."""
+    size_bytes: Annotated[int, Field(ge=0, le=MOST_FILE)]
+    """Its size."""
 
 
 class DataDiskFile(FileModel):
@@ -267,7 +290,9 @@ class DeclaredFile(FileModel):
     """Contradictions between parameters."""
     packages: list[Package] = []
     """Debian packages that the guest's image must have."""
-    files: dict[FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)] | BinaryFile] = {}
+    files: dict[
+        FileName, Annotated[str, StringConstraints(max_length=MOST_TEXT)] | BinaryFile | HostFile
+    ] = {}
     """Files that it brings, at `{{ files }}`: a path beside this file (`./…`), binaries too, or the
     text."""
     wheels: Annotated[dict[Name, WheelFile], Field(max_length=20)] = {}
@@ -352,3 +377,41 @@ def path_of(text: object, folder: Path) -> Path | None:
 def bytes_of(brought: str | BinaryFile) -> bytes:
     """Return the content of a brought file."""
     return brought.encode() if isinstance(brought, str) else b64decode(brought.base64)
+
+
+def read_brought(path: Path) -> bytes:
+    """Return the content of a file to bring. Raises ValueError for one that is too large, OSError
+    for one that is unreadable or not a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        data = file.read(MOST_FILE + 1)
+    if len(data) > MOST_FILE:
+        raise ValueError(f"it has more than {MOST_FILE >> 20} MiB")
+    return data
+
+
+def declared_content(
+    path: Path, data: bytes, *, is_kept: bool | None = None
+) -> str | dict[str, object]:
+    """Return how a declaration holds a file's content: text, base64, or path and digest if it is
+    not kept. `is_kept`: by default, if it has 1 MiB at most."""
+    if not (len(data) <= MOST_TEXT if is_kept is None else is_kept):
+        digest = hashlib.sha256(data).hexdigest()
+        return {"path": str(path.resolve()), "sha256": digest, "size_bytes": len(data)}
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return as_base64(data)
+    return text
+
+
+def as_base64(data: bytes) -> dict[str, object]:
+    """Return how a declaration holds a binary file."""
+    return {"base64": b64encode(data).decode()}
+
+
+def is_program(data: bytes) -> bool:
+    """Return whether a file of that content is executable once it is brought."""
+    return data.startswith((b"#!", b"\x7fELF"))

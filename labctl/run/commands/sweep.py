@@ -92,7 +92,8 @@ def new_folder(path: Path, planned: Planned, program: OneProgram | None) -> RunF
     if planned.own is not None:
         write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
     if program is not None:
-        write_bytes(folder.path / ONE_PROGRAM_FILE, program.file_text.encode(), below=folder.path)
+        for name, data in program.as_files(ONE_PROGRAM_FILE).items():
+            write_bytes(folder.path / name, data, below=folder.path)
     return folder
 
 

@@ -12,7 +12,7 @@ from labctl.base.paths import StatePaths
 from labctl.guest.build import build
 from labctl.guest.images import Image, find, list_images
 from labctl.guest.kernels import read_kernel
-from labctl.guest.layer import Brought, Build, Wheel, joined
+from labctl.guest.layer import Brought, Build, Large, Wheel, joined
 from labctl.guest.layers import refuse_what_cannot_be_layered
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.accelerator import Accelerator, Requested, accelerator
@@ -24,7 +24,7 @@ from labctl.study.plan import Plan
 from labctl.study.study import GuestShape, Study, StudyWorkload
 from labctl.workloads.registry import workload_of
 from labctl.workloads.workload import Workload
-from labctl.workloads.workload_file import bytes_of
+from labctl.workloads.workload_file import HostFile, bytes_of
 
 # Find what a study's workloads add to the image of its guests.
 
@@ -73,7 +73,12 @@ def _brought(program: Workload) -> Brought | None:
         return None
     return Brought(
         workload=program.name,
-        files={name: bytes_of(brought) for name, brought in file.files.items()},
+        files={
+            name: Large(path=Path(brought.path), sha256=brought.sha256)
+            if isinstance(brought, HostFile)
+            else bytes_of(brought)
+            for name, brought in file.files.items()
+        },
         build=None
         if build is None
         else Build(

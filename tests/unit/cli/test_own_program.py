@@ -246,7 +246,7 @@ def test_the_file_of_the_run_is_a_workload(
     labctl("sweep", "pinning", *REDIS, "--quiet")
     program: OneProgram = requests[0].overrides.program
     path = tmp_path / "redis-benchmark.yaml"
-    path.write_text(program.file_text)
+    path.write_bytes(program.as_files(path.name)[path.name])
     assert load_declaration(path).definition == program.workload.definition
 
 

@@ -3,20 +3,21 @@ started."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.events import Event, Note, silent
 from labctl.base.paths import StatePaths
 from labctl.guest import build, images
 from labctl.guest.build import layer_plan
 from labctl.guest.images import Image
 from labctl.guest.kernels import read_kernel
-from labctl.guest.layer import Brought, Build, Layer, joined
+from labctl.guest.layer import Brought, Build, Large, Layer, joined
 from labctl.guest.layers import refuse_what_cannot_be_layered
 
 from .kernels import write_kernel
@@ -272,3 +273,19 @@ def test_a_kernel_of_ones_own_goes_on_top_of_the_layer(
     assert image.layer == layered.layer
     assert image.given_kernel is not None
     assert len({base.digest, layered.digest, image.digest}) == 3
+
+
+def test_a_large_file_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bench"
+    path.write_bytes(b"one")
+    large = Large(path=path, sha256=hashlib.sha256(b"one").hexdigest())
+    assert large.read() == b"one"
+    assert Brought(workload="a", files={"bench": large}).to_json() == {
+        "files": {"bench": large.sha256}
+    }
+    path.write_bytes(b"two")
+    with pytest.raises(HostError, match="changed since the run was planned"):
+        large.read()
+    path.unlink()
+    with pytest.raises(HostError, match="No such file"):
+        large.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from labctl.base.command import CommandResult
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import parse_yaml
+from labctl.workloads import workload_file
 from labctl.workloads.declarations import declare, load_declaration, of_definition
 from labctl.workloads.setting import Setting
 from labctl.workloads.workload import Workload
@@ -98,16 +100,30 @@ def test_a_binary_file_is_brought_byte_by_byte(tmp_path: Path) -> None:
     assert bytes_of(again.file.files["bench"]) == binary
 
 
+def test_a_large_file_is_named_by_path_and_digest(tmp_path: Path) -> None:
+    data = b"\x7fELF" + bytes(2**20)
+    (tmp_path / "bench").write_bytes(data)
+    mine = _in_folder(tmp_path, "files: {bench: ./bench}\n")
+    assert mine.definition["files"]["bench"] == {  # type: ignore[index]
+        "path": str(tmp_path / "bench"),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size_bytes": len(data),
+    }
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ("files: {bench: ./large}", "has more than 1048576 bytes"),
+        ("files: {bench: ./large}", "has more than 1 MiB"),
         ("files: {bench: ./../bench}", "is outside the workload's folder"),
         ("files: {bench: {base64: '!!'}}", "it is not base64"),
         ("files: {bench: {hex: '00'}}", "unknown key"),
     ],
 )
-def test_a_file_that_cannot_be_brought_is_refused(tmp_path: Path, more: str, why: str) -> None:
+def test_a_file_that_cannot_be_brought_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, why: str
+) -> None:
+    monkeypatch.setattr(workload_file, "MOST_FILE", 2**20)
     (tmp_path / "large").write_bytes(bytes(2**20 + 1))
     with pytest.raises(UsageError, match=why):
         _in_folder(tmp_path, more)
