@@ -28,7 +28,13 @@ _MACHINES = {
     258: "loongarch64",
 }
 """Names that uname(2) gives for e_machine."""
-_ALSO = {"i386": ("i486", "i586", "i686"), "ppc64": ("ppc64le",), "mips": ("mips64",)}
+_ALSO = {
+    "i386": ("i486", "i586", "i686", "x86_64"),
+    "arm": ("armv7l", "armv8l", "aarch64"),
+    "ppc64": ("ppc64le",),
+    "mips": ("mips64",),
+}
+"""Other machines that run it, some with a loader and libraries of their own for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +122,11 @@ def _segments(data: bytes, order: str, is_wide: bool) -> Iterator[_Segment]:
     if count > _MOST_HEADERS:
         raise ValueError("it is a damaged ELF file")
     for number in range(count):
-        at = start + number * size
+        header = _piece(data, start + number * size, size)
         if is_wide:
-            kind, _, offset, address, _, length = struct.unpack_from(order + "IIQQQQ", data, at)
+            kind, _, offset, address, _, length = struct.unpack_from(order + "IIQQQQ", header)
         else:
-            kind, offset, address, _, length = struct.unpack_from(order + "IIIII", data, at)
+            kind, offset, address, _, length = struct.unpack_from(order + "IIIII", header)
         yield _Segment(kind, offset, address, length)
 
 

@@ -113,7 +113,9 @@ def _planned(
     if own is None:
         recipe = with_what_is_needed(recipe, study)
         workloads = {name: workload_of(item) for name, item in study.workloads.items()}
-        unchecked = check_programs(workloads, recipe, request.places)
+        program = request.overrides.program
+        sources = program.sources if program else {}
+        unchecked = check_programs(workloads, recipe, request.places, sources)
     else:
         refuse_files(study.workloads, request.domain or "")
         recipe = with_what_neighbours_need(recipe, study)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from labctl.base import process
 from labctl.base.errors import LabctlError, UsageError, nearest
@@ -16,21 +17,33 @@ from labctl.base.process import Deadline
 from labctl.guest.apt import host_sources
 from labctl.guest.images import find
 from labctl.guest.recipe import Recipe
+from labctl.run.planning.files_there import Files, Lack, has_program
 from labctl.workloads.registry import checkers
 from labctl.workloads.workload import Workload
 
 LISTS = Path("/var/lib/apt/lists")
 """Package lists of apt."""
 
-_PATH = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 _APT_S = 30
 
 
 def check_programs(
-    programs: Mapping[str, Workload], recipe: Recipe, places: StatePaths
+    programs: Mapping[str, Workload],
+    recipe: Recipe,
+    places: StatePaths,
+    sources: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """Return sentences on what is only known once the recipe's image is built. Raises UsageError
-    for a program that the image lacks, and for a package that this host's apt does not know."""
+    """Return sentences on what is only known once the recipe's image is built. `sources`: where the
+    files of a command line are on this host, by name. Raises UsageError for a program that the
+    image lacks, for a file that cannot run there, and for a package that this host's apt does not
+    know."""
+    brought = {
+        name: Files(program, sources, _owner)
+        for name, program in programs.items()
+        if program.file.files and not _is_shipped(program)
+    }
+    for files in brought.values():
+        files.check_alone()
     doubtful = _check_packages(programs, recipe)
     layered = recipe.with_kernel(None)
     whole = _readable_tree(layered, places)
@@ -39,13 +52,19 @@ def check_programs(
     below = layered.below
     base = _readable_tree(below, places) if whole is None and below is not None else whole
     waiting: list[str] = []
+    adds_packages = recipe.layer is not None and bool(recipe.layer.packages)
+    is_known = whole is not None or (base is not None and not adds_packages)
+    for name, files in brought.items():
+        if lacks := files.lacks(base if is_known else None):
+            raise _lacking(name, recipe, lacks, is_file=not sources)
+        if not is_known:
+            waiting += [lack.what for lack in files.lacks(base)] if base else files.names
     for name, program in programs.items():
         named = [path for path in program.binaries if not path.startswith(f"{BROUGHT}/")]
-        missing = [path for path in named if base is None or not _is_in(base, path)]
+        missing = [path for path in named if base is None or not has_program(base, path)]
         if not missing or (whole is None and _is_shipped(program)):
             continue
-        adds_packages = recipe.layer is not None and bool(recipe.layer.packages)
-        if whole is not None or (base is not None and not adds_packages):
+        if is_known:
             raise UsageError(
                 f"workload '{name}': program '{missing[0]}' was not found in the image "
                 f"'{recipe.name}'",
@@ -54,7 +73,8 @@ def check_programs(
         waiting += missing
     if not waiting:
         return doubtful
-    shown = ", ".join(f"'{path}'" for path in dict.fromkeys(waiting))
+    quoted = (path if " " in path else f"'{path}'" for path in dict.fromkeys(waiting))
+    shown = ", ".join(quoted)
     packages = recipe.layer.packages if recipe.layer else ()
     with_packages = f" with {', '.join(packages)}" if packages else ""
     return (
@@ -73,9 +93,33 @@ def _remedy(program: str) -> str:
             f"./{name}}}, command: ['{{{{ files }}}}/{name}'] (docs/own-program.md)."
         )
     found = shutil.which(program)
-    owner = _said("dpkg", "-S", os.path.realpath(found)).partition(":")[0] if found else ""
-    package = owner if re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", owner) else "NAME"
-    return f"Add the Debian package that has it: --package {package} ('packages' in a file)."
+    if found is None and program.startswith("/") and not program.startswith(("/usr/", "/bin/")):
+        return "This host has no such file either: check the path."
+    package = (_owner(found) or _owner(os.path.realpath(found))) if found else None
+    return (
+        f"Add the Debian package that has it: --package {package or 'NAME'} ('packages' in a file)."
+    )
+
+
+def _owner(pattern: str) -> str | None:
+    """Return the Debian package that has a file on this host, by its path or a pattern; None if
+    dpkg does not know it."""
+    owner = _said("dpkg", "-S", pattern).partition(":")[0]
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", owner):
+        return None
+    # python3-minimal lacks modules of the standard library.
+    return owner.removesuffix("-minimal")
+
+
+def _lacking(name: str, recipe: Recipe, lacks: Sequence[Lack], *, is_file: bool) -> UsageError:
+    """Return the error for what files lack. `is_file`: whether a workload's file declares them."""
+    what = ", ".join(lack.what for lack in lacks)
+    remedies = " ".join(dict.fromkeys(lack.remedy for lack in lacks))
+    to_file = " (in a workload's file: to 'packages' or 'files')" if is_file else ""
+    return UsageError(
+        f"workload '{name}': missing in the image '{recipe.name}' and among its files: {what}",
+        hint=f"Add {remedies}{to_file}.",
+    )
 
 
 def _check_packages(programs: Mapping[str, Workload], recipe: Recipe) -> tuple[str, ...]:
@@ -132,13 +176,6 @@ def _readable_tree(recipe: Recipe, places: StatePaths) -> Path | None:
     read."""
     image = find(recipe, places)
     return image.tree if image and os.access(image.tree, os.R_OK | os.X_OK) else None
-
-
-def _is_in(tree: Path, program: str) -> bool:
-    """Return whether a program is in a tree. A link counts, because its target may exist only if
-    the tree is the root."""
-    folders = ("",) if "/" in program else _PATH
-    return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
 
 
 def _is_shipped(program: Workload) -> bool:

@@ -26,6 +26,10 @@ _SHOWN = 12
 """Digits of a SHA-256 in a sentence; run.json has all of them."""
 
 _MACHINES = {Kind.NATIVE: "the tree that native runs use", Kind.GUEST: "the guest"}
+_MISSING = (
+    "Bring the file, or what it needs, with --file PATH or a package with --package NAME ('files' "
+    "and 'packages' of a workload's file)."
+)
 _NO_OTHER_SIDE = (
     "The guest's programs are compared only with the run's earlier boots: there is no native side."
 )
@@ -127,7 +131,8 @@ class Proof:
     def _cannot_hash(self, kind: Kind, path: str, problem: str) -> None:
         said = f"cannot hash {path} in {_MACHINES[kind]}: {problem}"
         if self._is_one or kind is Kind.NATIVE:
-            raise HostError(said, hint=self._hint)
+            hint = self._hint if path in self._built else _MISSING
+            raise HostError(said, hint=hint)
         self._say(f"{said[0].upper()}{said[1:]}")
 
     def _say(self, text: str) -> None:

@@ -12,7 +12,7 @@ from labctl.base.errors import UsageError
 from labctl.base.paths import StatePaths
 from labctl.base.yamltext import YamlMapping
 from labctl.guest import images
-from labctl.guest.layer import Layer
+from labctl.guest.layer import Brought, Layer
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.run.planning import programs_there
 from labctl.run.planning.programs_there import check_programs
@@ -115,6 +115,42 @@ def test_without_an_image_only_strangers_are_told(places: StatePaths) -> None:
 def test_a_program_of_the_workload_s_own_files_is_not_looked_for(places: StatePaths) -> None:
     built(RECIPE, places, "usr/bin/openssl")
     assert check_programs({"mine": program("{{ files }}/bench")}, RECIPE, places) == ()
+
+
+def own_script(packages: tuple[str, ...] = ()) -> Workload:
+    keys = {"description": "mine", "primary": "elapsed", "trial": {"kind": "once"}}
+    given = {**keys, "command": ["{{ files }}/w"], "packages": list(packages)}
+    mapping = YamlMapping({**given, "files": {"w": "#!/usr/bin/ruby\n"}})
+    mapping.lines = {}
+    return declare("mine", mapping, Path("mine.yaml"))
+
+
+def test_what_a_brought_file_needs_is_looked_for_in_the_image_below_its_layer(
+    places: StatePaths,
+) -> None:
+    layered = RECIPE.with_layer(Layer(brought=(Brought(workload="mine", files={"w": b""}),)))
+    built(RECIPE, places, "usr/bin/openssl")
+    missing = "missing in the image 'debian-13' and among its files: the interpreter /usr/bin/ruby"
+    with pytest.raises(UsageError, match=missing) as why:
+        check_programs({"mine": own_script()}, layered, places)
+    assert "--package" in str(why.value.hint)
+    assert "'packages' or 'files'" in str(why.value.hint)
+    with pytest.raises(UsageError, match=missing) as why:
+        check_programs({"mine": own_script()}, layered, places, {"w": Path("/home/me/w")})
+    assert "'files'" not in str(why.value.hint), "a command line has no file"
+    built(RECIPE, places, "usr/bin/ruby")
+    assert check_programs({"mine": own_script()}, layered, places) == ()
+
+
+def test_what_a_package_may_bring_for_a_file_is_noted(places: StatePaths) -> None:
+    layered = RECIPE.with_layer(
+        Layer(packages=("ruby",), brought=(Brought(workload="mine", files={"w": b""}),))
+    )
+    (said,) = check_programs({"mine": own_script(("ruby",))}, layered, places)
+    assert said.startswith("'w': checked in the image 'debian-13' after the sweep has built it")
+    built(RECIPE, places, "usr/bin/openssl")
+    (said,) = check_programs({"mine": own_script(("ruby",))}, layered, places)
+    assert said.startswith("the interpreter /usr/bin/ruby of w: checked in the image 'debian-13'")
 
 
 @pytest.fixture
