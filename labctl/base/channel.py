@@ -28,6 +28,7 @@ from labctl.base.runner_messages import (
     ended,
     garbage,
     hashed,
+    left_behind,
     numbers,
     placement,
     serve_request,
@@ -411,6 +412,7 @@ class Execution:
                     "threads": threads(message["threads"]),
                     **({"cgroup": cgroup(message["cgroup"])} if self._command.cgroup else {}),
                 },
+                left=left_behind(message.get("left")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise garbage(self._machine, message) from error

@@ -107,6 +107,14 @@ class FileSystem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """Count the processes that a command left running when it ended, with the first names."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
     """Result of one command on its machine.
 
@@ -121,3 +129,4 @@ class CommandResult:
     files: Mapping[str, bytes]
     duration_s: float
     counts: Mapping[str, Any]
+    left: LeftBehind = LeftBehind()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import labctl
-from labctl.base.command import Command, CommandCgroup, FileSystem, Server
+from labctl.base.command import Command, CommandCgroup, FileSystem, LeftBehind, Server
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import BrokenError
 from labctl.base.paths import CWD, WORK
@@ -115,6 +115,9 @@ _MOST_SAID = 1 << 16
 _MOST_NAME = 4096
 """Letters of a file's name."""
 _MOST_THREADS = 100_000
+_MOST_LEFT = 10
+_MOST_COMM = 15
+"""Letters of a process's name (proc_pid_comm(5))."""
 _COUNTED = ("monotonic_ns", "pid", "tid")
 """Numbers beside the texts in a runner's readings."""
 
@@ -172,6 +175,15 @@ def hashed(told: Mapping[str, Any]) -> HashedProgram:
     if not 0 < len(files) <= _MOST_FILES or not all(map(_SHA256.fullmatch, files.values())):
         raise ValueError("no SHA-256")
     return HashedProgram(files=files, is_script=bool(told["is_script"]))
+
+
+def left_behind(told: Any) -> LeftBehind:
+    """Return the processes that a command left; none of an older runner. Raises ValueError,
+    KeyError or TypeError."""
+    if told is None:
+        return LeftBehind()
+    names = tuple(str(name)[:_MOST_COMM] for name in told["names"][:_MOST_LEFT])
+    return LeftBehind(count=whole(told["count"]), names=names)
 
 
 def garbage(machine: str, found: Any) -> BrokenError:

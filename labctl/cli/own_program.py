@@ -131,12 +131,12 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
                     hint="Add --command 'PROGRAM ARGUMENT …'.",
                 )
         return None
-    if given["workloads"]:
+    if given.get("workloads"):
         raise UsageError(
             "--command and --workload exclude each other",
             hint="Leave one of them out.",
         )
-    if given["resume"] or given["extend"]:
+    if given.get("resume") or given.get("extend"):
         raise UsageError("--command is for a new run")
     from labctl.study.load_study import OneProgram
     from labctl.study.study import StudyWorkload

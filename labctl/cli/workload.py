@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,8 +15,12 @@ import click
 from labctl.base.command import Command
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.paths import shipped_data
+from labctl.base.process import MARK
+from labctl.base.wording import counted, printable
 from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.cli.common import TIME_OPTION, Group, console, listing, print_json, state_paths
+from labctl.cli.help import Sectioned
+from labctl.cli.own_program import one_program, own_program_options
 from labctl.run.commands.try_workload import Read, commands_of
 from labctl.study.load_study import OneProgram
 from labctl.study.study import StudyWorkload
@@ -21,7 +28,7 @@ from labctl.workloads.declarations import load_declaration
 from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.value import Value
-from labctl.workloads.registry import workload
+from labctl.workloads.registry import workload, workload_of
 from labctl.workloads.setting import (
     BooleanParameter,
     ChoiceParameter,
@@ -150,8 +157,89 @@ def validate_command(name: str) -> None:
             )
 
 
-@command.command("try")
-@click.argument("name", metavar="NAME|FILE")
+@command.command("new")
+@click.argument("name")
+@own_program_options
+@click.option(
+    "--out",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write it there instead of the lab folder's benchmarks/workloads.",
+)
+@click.pass_context
+def new_command(
+    context: click.Context, /, name: str, folder: Path | None, **_own_program: object
+) -> None:
+    """Write the file of a workload NAME that measures your own --command.
+
+    The files that the command brings are copied beside it.
+    """
+    from labctl.base.errors import HostError
+    from labctl.store.jsonfile import write_bytes
+
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"NAME: expected letters, digits and + . _ - (60 at most), got {name!r}",
+            hint="labctl workload new my-program --command 'PROGRAM ARGUMENT …'",
+        )
+    one = one_program({**context.params, "duration": None})
+    if one is None:
+        raise UsageError("--command is missing", hint="Add --command 'PROGRAM ARGUMENT …'.")
+    place = _place_of_new(folder)
+    path = place / f"{name}.yaml"
+    files = one.as_files(path.name)
+    for inside in files:
+        if os.path.lexists(place / inside):
+            raise UsageError(
+                f"{place / inside} exists already", hint="Remove it, or choose another NAME."
+            )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for inside, data in files.items():
+            write_bytes(place / inside, data, below=place)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    load_declaration(path)
+    shown = name if folder is None else shlex.quote(str(path))
+    click.echo(
+        f"Wrote {path}"
+        + (f" and {counted(len(files) - 1, 'file')} beside it." if len(files) > 1 else ".")
+    )
+    click.echo(f"Try it: labctl workload try {shown}")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,59}")
+
+
+def _place_of_new(folder: Path | None) -> Path:
+    """Return the folder of a new workload's file. Raises UsageError without a lab folder."""
+    from labctl.base.paths import lab
+
+    if folder is not None:
+        return folder.resolve()
+    own = lab().folder
+    if own is None:
+        raise UsageError(
+            "this is not a lab folder",
+            hint="'labctl init FOLDER' makes one; or write it elsewhere with --out FOLDER.",
+        )
+    return own / "benchmarks/workloads"
+
+
+_SECTIONS = {
+    "A program of your own": (
+        "--command --parameter --metric --unit --better --once --timeout --setup --serve "
+        "--port --ready --package --file"
+    ),
+    "This try": "--native --guest --duration --set --from --accel --json --quiet --help",
+}
+"""Heading of --help to its options."""
+
+
+@command.command("try", cls=Sectioned, sections=_SECTIONS)
+@click.argument("name", metavar="[NAME|FILE]", required=False)
+@own_program_options
 @click.option("--native", "side", flag_value="native", help="Run it on the host (default).")
 @click.option("--guest", "side", flag_value="guest", help="Boot a guest and run it there.")
 @click.option(
@@ -159,7 +247,7 @@ def validate_command(name: str) -> None:
     type=TIME_OPTION,
     help="Length of the run (default: 2s, or the workload's minimum).",
 )
-@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A parameter.")
+@click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="A parameter.")
 @click.option(
     "--from",
     "recorded",
@@ -174,36 +262,49 @@ def validate_command(name: str) -> None:
 @click.pass_context
 def try_command(
     context: click.Context,
-    name: str,
+    /,
+    name: str | None,
     side: str | None,
     duration: float | None,
-    given: tuple[str, ...],
+    values: tuple[str, ...],
     recorded: tuple[Path, ...],
     accel: Requested,
     as_json: bool,
     quiet: bool,
+    **_own_program: object,
 ) -> int:
-    """Run a workload once for a few seconds; show its output and the value of each metric.
+    """Run a workload, or your own --command, once for a few seconds; show its output and the value
+    of each metric.
 
     Exit code: 0 if every metric was read; 1 if the run or a metric failed.
     """
-
-    program = found_workload(name)
-    parameters = parameters_of(program, given)
+    one = one_program({**context.params, "duration": duration or _TRIED_S})
+    if (name is None) is (one is None):
+        raise UsageError(
+            "expected either a workload's name or --command",
+            hint="'labctl workload list' shows the names.",
+        )
+    if one is not None:
+        program = workload_of(one.workload)
+        parameters = program.check_parameters(words_of(values, "--set"))
+    else:
+        program = found_workload(name or "")
+        parameters = parameters_of(program, values)
     if recorded:
         if side is not None:
             raise UsageError(f"--from and --{side} exclude each other")
         return _show_read(*_read_recorded(program, recorded, parameters), as_json=as_json)
-    seconds = duration if duration is not None else max(_TRIED_S, program.file.trial.least_s)
-    return _tried(context, program, parameters, side or "native", seconds, accel, as_json, quiet)
+    if one is None:
+        seconds = duration if duration is not None else max(_TRIED_S, program.file.trial.least_s)
+        one = asked_for(program, parameters, seconds)
+    return _tried(context, program, one, side or "native", accel, as_json, quiet)
 
 
 def _tried(
     context: click.Context,
     program: Workload,
-    parameters: Parameters,
+    one: OneProgram,
     side: str,
-    duration: float,
     accel: Requested,
     as_json: bool,
     quiet: bool,
@@ -213,7 +314,6 @@ def _tried(
     from labctl.cli.progress import ProgressView
     from labctl.run.commands.try_workload import try_workload
 
-    one = asked_for(program, parameters, duration)
     places, kind = state_paths(context), Kind(side)
     if quiet:
         found = try_workload(one, places, kind, accel, silent)
@@ -233,6 +333,7 @@ def _tried(
         "status": found.status,
         "seconds": round(found.seconds, 3),
         "failure": found.failure,
+        **({"notes": list(found.notes)} if found.notes else {}),
         "output": {name: _text(data, _JSON_CHARACTERS) for name, data in outputs.items()},
     }
     if not as_json:
@@ -248,6 +349,9 @@ def _tried(
         if found.failure:
             click.echo(f"\nfailed: {found.failure}")
     code = _show_read(found.read, facts, as_json=as_json)
+    if not as_json:
+        for note in found.notes:
+            click.echo(printable(f"\nnote: {note}"))
     return ExitCode.FOUND if found.failure else code
 
 
@@ -289,13 +393,15 @@ def _show_read(read: Read, facts: Mapping[str, object], *, as_json: bool) -> int
 
 
 def _one_line(text: str) -> str:
-    from labctl.base.wording import printable
-
     line = printable(" ⏎ ".join(text.splitlines()))
     return line if len(line) <= _MATCH else f"{line[:_MATCH]}…"
 
 
 def _show_output(name: str, data: bytes) -> None:
+    """Print the start of an output; of a repeated program that of its first run."""
+    runs = data.split(f"{MARK}run\n".encode())
+    if len(runs) > 2 and not runs[0]:
+        name, data = f"{name} (the first of {len(runs) - 1} runs)", runs[1]
     if not data:
         click.echo(f"\n{name}: empty")
         return
@@ -310,7 +416,6 @@ def _show_output(name: str, data: bytes) -> None:
 
 def _text(data: bytes, most: int) -> str:
     """Return text that a terminal may show, and how much was left out."""
-    from labctl.base.wording import printable
     from labctl.workloads.readers.output import decoded
 
     text = decoded(data[: 4 * most]).replace("\x1erun\n", "— run —\n")

@@ -17,6 +17,8 @@ from labctl.runner.proc import counters, placed, read_text, threads_of_session, 
 from labctl.runner.servers import SERVERS, children, end_orphans, reap_orphans, servers_ticks
 from labctl.runner.steps import make_folder, run_step
 
+MOST_NAMED = 5  # of the processes that a command leaves behind
+
 
 def execute(connection: Connection, request: dict[str, Any]) -> None:
     folder = folder_of(request)
@@ -54,6 +56,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         # No rusage contains processes that the command left running.
         left = set() if kept is None else children() - kept - {pid}
         ticks = servers_ticks() - ticks_before + ticks_of(left)
+        names = [read_text("/proc/%d/comm" % one) or "" for one in sorted(left)[:MOST_NAMED]]
         threads_after = threads_of_session(pid)
         limited = {} if cgroup is None else {"cgroup": cgroup.in_force(member)}
         _, status, usage = os.wait4(pid, 0)
@@ -86,6 +89,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
                 "maxrss_kb": usage.ru_maxrss,
             },
             servers_s=ticks / os.sysconf("SC_CLK_TCK"),
+            left={"count": len(left), "names": [name.strip() for name in names]},
             at_limit=at_limit(folder, request.get("largest")),
             files=left_in(folder, request["files"]),
             **limited,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -326,16 +327,29 @@ class OneProgram:
 
     def as_files(self, name: str) -> dict[str, bytes]:
         """Return the workload's file `name` and the files that it brings, in a folder beside it, by
-        relative path. A key is a line, each value as JSON, which YAML takes."""
+        relative path."""
         folder = f"{name.removesuffix('.yaml')}-files"
         mapping = dict(self.definition)
         if brought := mapping.get("files"):
             assert isinstance(brought, Mapping)
             kept = {inside: f"./{folder}/{inside}" for inside in self.contents}
             mapping["files"] = {**brought, **kept}
-        lines = (f"{key}: {json.dumps(one, ensure_ascii=False)}\n" for key, one in mapping.items())
         files = {f"{folder}/{inside}": data for inside, data in self.contents.items()}
-        return {name: "".join(lines).encode(), **files}
+        return {name: "".join(_yaml_lines(mapping)).encode(), **files}
+
+
+_PLAIN_KEY = re.compile(r"(?!(?:yes|no|on|off|true|false|null)$)[a-z][a-z_]+")
+
+
+def _yaml_lines(mapping: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a mapping. Values other than mappings are JSON, which YAML takes."""
+    for key, value in mapping.items():
+        name = key if _PLAIN_KEY.fullmatch(key) else json.dumps(key)
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{name}:\n"
+            yield from _yaml_lines(value, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

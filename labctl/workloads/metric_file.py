@@ -16,6 +16,7 @@ from labctl.store.samples import Reading, Sample, Unavailable, base_name
 from labctl.workloads.readers import named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
 from labctl.workloads.readers.names import MetricName, check_metrics, names_of, used_names
+from labctl.workloads.readers.nearest import nearest_line
 from labctl.workloads.readers.output import NoValueError, Output, decoded
 from labctl.workloads.readers.run import Run, source_of, windows_of
 from labctl.workloads.readers.value import Value, Values
@@ -134,7 +135,10 @@ def explain_run(
             shown = run.shown(metrics[name])
             found = _one(name, metrics[name], run, values)
         except LabctlError as error:
-            explained[name] = Explained(shown, {}, error.message, error.hint)
+            hint = error.hint
+            if hint is None and metrics[name].regex is not None:
+                hint = nearest_line(metrics[name].regex or "", output, metrics[name].source)
+            explained[name] = Explained(shown, {}, error.message, hint)
         else:
             values |= found
             explained[name] = Explained(shown, found)

@@ -6,19 +6,21 @@ metric's reader found in it.
 
 from __future__ import annotations
 
+import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labctl.base.channel import ChannelClosed
-from labctl.base.command import Command, FileSystem, Server
+from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note
 from labctl.base.paths import StatePaths
+from labctl.base.process import MARK
 from labctl.base.tuning import Kind
 from labctl.host.accelerator import Requested
 from labctl.run.commands.host_checks import refuse_problems
@@ -95,6 +97,11 @@ def explained(program: Workload, output: Output, parameters: Parameters) -> dict
     return explain_run(metrics, output, skip_s=program.file.trial.skip_s)
 
 
+_SHORT = 0.5
+"""Share of its duration below which a run has probably ignored it."""
+_RUN_MARK = f"{MARK}run\n".encode()
+_END_OF_INPUT = re.compile(rb"(?i)\bEOFError\b|unexpected end of (?:file|input)|no input\b")
+
 # Run a workload once on a machine, and read its metrics.
 
 
@@ -113,6 +120,8 @@ class Tried:
     files: Mapping[str, bytes] = field(default_factory=dict)
     servers: Sequence[bytes] = ()
     failure: str | None = None
+    notes: Sequence[str] = ()
+    """Sentences on a program that probably does something else than it should."""
     read: Read = field(default_factory=Read)
 
 
@@ -157,8 +166,40 @@ def run_once(lab: Lab, bench: Bench, one: OneProgram) -> Tried:
         files=result.files,
         servers=[server.output for server in ended.ended],
         failure=failure,
+        notes=tuple(notes_on(program, result, read, setting.duration_s)),
         read=read,
     )
+
+
+def notes_on(
+    program: Workload, result: CommandResult, read: Read, duration_s: float
+) -> Iterator[str]:
+    """Yield sentences on a run that is probably not what its user means, each with the remedy."""
+    left = result.left
+    if left.count and not program.file.serve:  # servers leave workers, too
+        names = ", ".join(dict.fromkeys(filter(None, left.names)))
+        yield (
+            f"it left {left.count} {'process' if left.count == 1 else 'processes'} running "
+            f"({names}), which "
+            "labctl ended: keep the program in the foreground, or start a server with --serve "
+            "('serve' in a file)"
+        )
+    trial = program.file.trial
+    is_short = result.returncode == 0 and result.duration_s < _SHORT * duration_s
+    if trial.kind == "duration" and is_short:
+        yield (
+            f"it ended after {result.duration_s:.2f} s, but was told to run for "
+            f"{duration_s:g} s: check the argument with {{{{ duration }}}}; without it labctl "
+            "repeats the program ('kind: repeat' in a file)"
+        )
+    text = result.stdout.replace(_RUN_MARK, b"") + result.stderr.replace(_RUN_MARK, b"")
+    is_silent = result.returncode == 0 and not text.strip() and read.problem is not None
+    if is_silent or _END_OF_INPUT.search(result.stderr):
+        said = "it printed nothing; its" if is_silent else "its"
+        yield (
+            f"{said} standard input is empty: pass data in a file that comes along (--file "
+            "PATH), as an argument or by sh -c '… <{{ files }}/NAME'"
+        )
 
 
 def commands_of(command: Command, beside: Sequence[Server | FileSystem]) -> dict[str, str]:

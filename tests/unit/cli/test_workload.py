@@ -226,3 +226,93 @@ def test_a_program_that_was_killed_is_told_with_its_command(
     assert said.code == 1
     assert said.out.splitlines()[:2] == ["command: seq 5", "native: it did not finish"]
     assert "failed: 'seq' was killed" in said.out
+
+
+OWN = ("--command", "python3 w.py", "--metric", "loops=json:loops", "--better", "higher")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "w.py"
+    path.write_text("print(1)\n")
+    return path
+
+
+def test_a_command_line_is_tried_as_a_sweep_takes_it(
+    labctl: Labctl, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def tried(one: Any, *_: Any) -> Tried:
+        asked.append(one)
+        return Tried(
+            side="native", commands={}, status=0, stdout=b"\x1erun\na\n\x1erun\nb\n", notes=["so"]
+        )
+
+    monkeypatch.setattr(module, "try_workload", tried)
+    said = labctl("workload", "try", *OWN, "--quiet", "--file", str(script))
+    assert said.code == 0, said.err
+    (one,) = asked
+    assert (one.name, one.workload.duration_s) == ("w.py", 2)
+    assert one.workload.definition["files"] == {"w.py": "print(1)\n"}
+    assert "stdout (the first of 2 runs): 2 bytes\n  | a\n" in said.out
+    assert "\nnote: so\n" in said.out
+    found = json.loads(labctl("workload", "try", *OWN, "--quiet", "--json").out)
+    assert found["notes"] == ["so"]
+
+
+@pytest.mark.usefixtures("script")
+def test_a_command_line_s_metrics_are_tested_on_recorded_output(
+    labctl: Labctl, tmp_path: Path
+) -> None:
+    (tmp_path / "out.json").write_text('{"loop": 3}')
+    said = labctl("workload", "try", *OWN, "--from", "out.json")
+    assert said.code == 1
+    assert "Did you mean 'loop'?" in said.out
+    (tmp_path / "out.json").write_text('{"loops": 3}')
+    assert "loops = 3 count" in labctl("workload", "try", *OWN, "--from", "out.json").out
+
+
+@pytest.mark.parametrize("words", [(), ("redis-get", "--command", "seq 1")])
+def test_a_try_needs_a_name_or_a_command(labctl: Labctl, words: tuple[str, ...]) -> None:
+    said = labctl("workload", "try", *words)
+    assert said.code == 2
+    assert "expected either a workload's name or --command" in said.err
+
+
+def test_an_option_of_a_program_needs_its_command(labctl: Labctl) -> None:
+    said = labctl("workload", "try", "redis-get", "--file", "x")
+    assert said.code == 2
+    assert "--file needs --command" in said.err
+
+
+def test_a_command_line_becomes_a_file_of_the_lab_folder(
+    labctl: Labctl, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "lab"
+    assert labctl("init", str(lab)).code == 0
+    words = ("workload", "new", "mine", *OWN)
+    said = labctl("--lab", str(lab), *words)
+    assert said.code == 0, said.err
+    path = lab / "benchmarks/workloads/mine.yaml"
+    assert f"Wrote {path} and 1 file beside it." in said.out
+    assert "Try it: labctl workload try mine" in said.out
+    assert path.with_name("mine-files").joinpath("w.py").read_bytes() == script.read_bytes()
+    script.write_text("changed")
+    program = load_declaration(path)
+    assert program.definition["files"] == {"w.py": "print(1)\n"}
+    assert program.definition["command"] == ["python3", "{{ files }}/w.py"]
+    assert labctl("--lab", str(lab), "workload", "validate", "mine").code == 0
+    again = labctl("--lab", str(lab), *words)
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+@pytest.mark.usefixtures("script")
+def test_a_new_file_needs_a_place_and_a_command(labctl: Labctl, tmp_path: Path) -> None:
+    said = labctl("workload", "new", "mine", *OWN)
+    assert (said.code, "--out FOLDER" in said.err) == (2, True)
+    assert labctl("workload", "new", "mine").code == 2
+    assert "expected letters" in labctl("workload", "new", "../mine", *OWN).err
+    assert labctl("workload", "new", "mine", *OWN, "--out", "there").code == 0
+    assert load_declaration(tmp_path / "there/mine.yaml").primary == "loops"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base.channel import RefusedError
-from labctl.base.command import Command, FileSystem, Ready, Server
+from labctl.base.command import Command, FileSystem, LeftBehind, Ready, Server
 from labctl.base.errors import BrokenError
 from labctl.base.paths import NOBODY
 from tests.unit.runner.runners import Runner, is_gone
@@ -236,7 +236,13 @@ def test_what_a_server_detaches_during_a_run_lives_as_long_as_the_server(runner:
 def test_what_a_command_leaves_running_is_counted(runner: Runner) -> None:
     burn = f"setsid python3 -c '{BURN}time.sleep(100)' >log 2>&1 &"
     left = shell(f"{burn} while ! test -e burnt; do sleep 0.05; done")
-    assert runner.channel.run(left, seconds=60).counts["servers_s"] > 0.4
+    found = runner.channel.run(left, seconds=60)
+    assert found.counts["servers_s"] > 0.4
+    assert found.left == LeftBehind(count=1, names=("python3",))
+
+
+def test_a_command_in_the_foreground_leaves_nothing(runner: Runner) -> None:
+    assert runner.channel.run(shell("true & wait"), seconds=20).left == LeftBehind()
 
 
 def test_programs_have_the_same_limits_whoever_started_the_runner(runner: Runner) -> None:
