@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -87,6 +88,38 @@ def test_a_command_line_is_measured_under_a_study_s_arms_and_becomes_a_file(
     assert {trial["status"] for trial in sandbox.trials(run)} == {"done"}
     own = run / "workload.yaml"
     assert sandbox.labctl("workload", "validate", str(own)).returncode == 0
+
+
+SCRIPT = """\
+#!/usr/bin/env python3
+import json
+import helper
+print(json.dumps({"loops": helper.loops}))
+"""
+
+
+def test_a_script_of_one_s_own_with_its_module_runs_on_both_sides_by_one_line(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "w.py").write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("loops = 7\n")
+    done = sandbox.labctl(
+        *("sweep", str(TINY), "--condition=quiet", "--accel=tcg", "--duration=1", "--quiet"),
+        *("--command", str(tmp_path / "w.py"), "--file", str(tmp_path / "helper.py")),
+        *("--metric=loops=json:loops", "--better=higher"),
+        seconds=900,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "w.py is not executable; the copy that is measured is" in done.stderr
+    (run,) = sandbox.runs()
+    assert {trial["status"] for trial in sandbox.trials(run)} == {"done"}
+    hashed = json.loads((run / "run.json").read_text())["hashed"]
+    path = "/usr/local/lib/labctl/workloads/w.py/w.py"
+    digest = hashlib.sha256(SCRIPT.encode()).hexdigest()
+    assert [hashed[side]["files"][path] for side in ("native", "guest")] == [digest, digest]
+    assert (run / "workload-files/helper.py").read_text() == "loops = 7\n"
+    assert sandbox.labctl("workload", "validate", str(run / "workload.yaml")).returncode == 0
+    assert sandbox.leftovers() == []
 
 
 LEAVES = """\

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,9 @@ def labctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         return Said(int(code or 0), captured.out, captured.err)
 
     return call
+
+
+def own_files(folder: Path) -> None:
+    """Write the files of their own that the pages' readers have."""
+    (folder / "w.py").write_text("#!/usr/bin/env python3\nimport helper\nprint(helper.text)\n")
+    (folder / "helper.py").write_text("text='x'")

@@ -14,7 +14,7 @@ from labctl.cli.main import cli
 from tests.unit.domain import hosts
 from tests.unit.run.asked import plan_on
 
-from .conftest import Labctl
+from .conftest import Labctl, own_files
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -127,6 +127,7 @@ def present(
     if folder == "checkout":  # in which pages may be written
         for path in ROOT.iterdir():
             (present / path.name).symlink_to(path)
+    own_files(present)
     monkeypatch.chdir(present)
 
 
