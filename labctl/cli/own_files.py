@@ -63,7 +63,7 @@ class OwnFiles:
     programs: list[str] = field(default_factory=list)
     """Names of the ELF files."""
     has_library: bool = False
-    """Whether a shared library is among them."""
+    """True if a shared library is among them."""
     _size_bytes: int = 0
     _folders: dict[Path, str] = field(default_factory=dict)
 

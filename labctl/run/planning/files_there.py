@@ -4,6 +4,7 @@ loaders, libraries and Python modules are looked for in the image's tree. Nothin
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import shlex
@@ -18,7 +19,13 @@ from labctl.base.paths import brought_folder
 from labctl.base.templates import fill_in, names_in
 from labctl.guest.tree import read_file
 from labctl.workloads.workload import Workload
-from labctl.workloads.workload_file import BinaryFile, ConditionalFile, HostFile, bytes_of
+from labctl.workloads.workload_file import (
+    BinaryFile,
+    ConditionalFile,
+    HostFile,
+    bytes_of,
+    read_brought,
+)
 
 PATH = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 """Folders of a tree in which programs are looked for."""
@@ -306,9 +313,11 @@ def _contents(program: Workload) -> Iterator[tuple[str, bytes]]:
             yield name, bytes_of(brought)
         elif isinstance(brought, HostFile):
             try:
-                yield name, Path(brought.path).read_bytes()
-            except OSError:
+                data = read_brought(Path(brought.path))
+            except (OSError, ValueError):
                 continue
+            if hashlib.sha256(data).hexdigest() == brought.sha256:
+                yield name, data
 
 
 def imported(source: bytes) -> list[str]:

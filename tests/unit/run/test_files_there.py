@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,6 +122,25 @@ def test_folders_of_ld_so_conf_count(tree: Path) -> None:
     (tree / "etc/ld.so.conf.d").mkdir(parents=True)
     (tree / "etc/ld.so.conf.d/own.conf").write_text("# own\n/opt/lib\n")
     assert tree / "opt/lib" in library_folders(tree)
+
+
+def test_a_large_file_is_checked_only_if_it_is_the_planned_one(tree: Path, tmp_path: Path) -> None:
+    data = elf_file(needed=("libfoo.so.1",)) + bytes(1 << 20)
+    (tmp_path / "w").write_bytes(data)
+    named = {
+        "path": str(tmp_path / "w"),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "size_bytes": len(data),
+    }
+    given = {"description": "mine", "primary": "elapsed", "command": ["{{ files }}/w"]}
+    mapping = YamlMapping({**given, "files": {"w": named}})
+    mapping.lines = {}
+    program = declare("mine", mapping, Path("mine.yaml"))
+    assert list(lacks(Files(program, {}, OWNERS.get), tree)) == ["the library libfoo.so.1 of w"]
+    (tmp_path / "w").write_bytes(data + b"x")
+    assert lacks(Files(program, {}, OWNERS.get), tree) == {}, "the image refuses it"
+    (tmp_path / "w").unlink()
+    assert lacks(Files(program, {}, OWNERS.get), tree) == {}
 
 
 @pytest.mark.parametrize(
