@@ -210,13 +210,18 @@ def script_of(argv: Sequence[str]) -> int | None:
 
 
 def check_there(argv: Sequence[str], option: str) -> None:
-    """Raise UsageError for a relative path of a program that does not exist."""
+    """Raise UsageError for a program that is a folder of this host, or a relative path of none."""
     first = argv[0]
-    if "/" not in first or first.startswith("/") or "{{" in first or os.path.lexists(first):
+    if "/" not in first or "{{" in first:
         return
-    raise UsageError(
-        f"{option}: no file {first!r} in {Path.cwd()}", hint="Give the path of your program."
-    )
+    if os.path.isdir(first):
+        raise UsageError(
+            f"{option}: {first!r} is a folder, not a program", hint="Name the program in it."
+        )
+    if not first.startswith("/") and not os.path.exists(first):
+        raise UsageError(
+            f"{option}: no file {first!r} in {Path.cwd()}", hint="Give the path of your program."
+        )
 
 
 def note(text: str) -> None:

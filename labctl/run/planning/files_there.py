@@ -49,11 +49,13 @@ class Lack:
 @dataclass(slots=True)
 class Files:
     """Hold the files of one workload. `sources`: where a command line's files are on this host, by
-    name; `owner_of`: the Debian package of a path pattern, as far as this host can tell."""
+    name; `owner_of`: the Debian package of a path pattern, as far as this host can tell;
+    `is_package`: whether this host's apt knows a package of that name."""
 
     program: Workload
     sources: Mapping[str, Path]
     owner_of: Callable[[str], str | None]
+    is_package: Callable[[str], bool]
     contents: dict[str, bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -198,7 +200,8 @@ class Files:
             needed += list(rest)[:1]
         for one in needed:
             if not has_program(tree, one):
-                remedy = self._package(one if "/" in one else f"/usr/bin/{one}")
+                own = PurePosixPath(one).name
+                remedy = self._package(one if "/" in one else f"/usr/bin/{one}", own)
                 yield Lack(f"the interpreter {one} of {name}", remedy)
 
     def _elf_lacks(self, name: str, tree: Path) -> Iterator[Lack]:
@@ -252,8 +255,12 @@ class Files:
             return self._package(f"*/{library}")
         return "--package NAME, or --file PATH of your own library"
 
-    def _package(self, pattern: str) -> str:
-        return f"--package {self.owner_of(pattern) or 'NAME'}"
+    def _package(self, pattern: str, guess: str = "") -> str:
+        """Return the option for a file's package. `guess`: its name by Debian's conventions."""
+        found = self.owner_of(pattern) if pattern else None
+        if found is None and guess and self.is_package(guess):
+            found = guess
+        return f"--package {found or 'NAME'}"
 
     # Look for the modules of Python scripts.
 
@@ -300,9 +307,10 @@ class Files:
             Path(os.__file__).parent, module
         )
         if not is_of_c and not any(_has_module(one, module) for one in _module_folders(tree)):
-            pattern = f"*/dist-packages/{module}/__init__.py"
-            package = self.owner_of(pattern) or self.owner_of(f"*/dist-packages/{module}.py")
-            yield Lack(what, f"--package {package or 'NAME'}")
+            pattern = f"*/dist-packages/{module}"
+            known = self.owner_of(f"{pattern}.py") or self.owner_of(f"{pattern}/__init__.py")
+            remedy = f"--package {known}" if known else self._package("", f"python3-{module}")
+            yield Lack(what, remedy)
 
 
 def _contents(program: Workload) -> Iterator[tuple[str, bytes]]:

@@ -38,7 +38,7 @@ def check_programs(
     image lacks, for a file that cannot run there, and for a package that this host's apt does not
     know."""
     brought = {
-        name: Files(program, sources, _owner)
+        name: Files(program, sources, _owner, _is_package)
         for name, program in programs.items()
         if program.file.files and not _is_shipped(program)
     }
@@ -109,6 +109,13 @@ def _owner(pattern: str) -> str | None:
         return None
     # python3-minimal lacks modules of the standard library.
     return owner.removesuffix("-minimal")
+
+
+def _is_package(name: str) -> bool:
+    """Return whether the package lists of this host have a package."""
+    name = name.lower()
+    is_name = re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", name) is not None
+    return is_name and _has_lists("*") and not _unknown_packages({name})
 
 
 def _lacking(name: str, recipe: Recipe, lacks: Sequence[Lack], *, is_file: bool) -> UsageError:

@@ -160,6 +160,7 @@ def test_a_name_with_braces_is_refused_with_the_remedy(labctl: Labctl, here: Pat
     ("words", "said"),
     [
         (("--command", "./absent.py"), "--command: no file './absent.py' in"),
+        (("--command", "./data x"), "'./data' is a folder, not a program"),
         (("--command", "seq 1", "--file", "absent"), "--file: no file or folder 'absent'"),
         (("--command", "seq 1", "--file", "/dev/null"), "it is not a regular file"),
         (

@@ -16,6 +16,7 @@ from labctl.workloads.declarations import declare
 from tests.unit.elf_files import elf_file
 
 OWNERS = {"/usr/bin/ruby": "ruby", "*/libz.so.1": "zlib1g"}
+PACKAGES = {"python3-numpy", "perl"}
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def files(
     mapping = YamlMapping(given)
     mapping.lines = {}
     program = declare("mine", mapping, Path("mine.yaml"))
-    return Files(program, sources or {}, OWNERS.get)
+    return Files(program, sources or {}, OWNERS.get, PACKAGES.__contains__)
 
 
 def lacks(found: Files, tree: Path | None) -> dict[str, str]:
@@ -76,7 +77,7 @@ def refused(found: Files) -> tuple[str, str]:
                 "the interpreter ruby of w": "--package ruby",
             },
         ),
-        (b"#! /opt/x/perl -w", {"the interpreter /opt/x/perl of w": "--package NAME"}),
+        (b"#! /opt/x/perl -w", {"the interpreter /opt/x/perl of w": "--package perl"}),
     ],
 )
 def test_a_script_s_interpreter_is_looked_for(
@@ -136,11 +137,15 @@ def test_a_large_file_is_checked_only_if_it_is_the_planned_one(tree: Path, tmp_p
     mapping = YamlMapping({**given, "files": {"w": named}})
     mapping.lines = {}
     program = declare("mine", mapping, Path("mine.yaml"))
-    assert list(lacks(Files(program, {}, OWNERS.get), tree)) == ["the library libfoo.so.1 of w"]
+    assert list(lacks(Files(program, {}, OWNERS.get, PACKAGES.__contains__), tree)) == [
+        "the library libfoo.so.1 of w"
+    ]
     (tmp_path / "w").write_bytes(data + b"x")
-    assert lacks(Files(program, {}, OWNERS.get), tree) == {}, "the image refuses it"
+    assert lacks(Files(program, {}, OWNERS.get, PACKAGES.__contains__), tree) == {}, (
+        "the image refuses it"
+    )
     (tmp_path / "w").unlink()
-    assert lacks(Files(program, {}, OWNERS.get), tree) == {}
+    assert lacks(Files(program, {}, OWNERS.get, PACKAGES.__contains__), tree) == {}
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,7 @@ def test_modules_of_a_python_script_are_looked_for(tree: Path, tmp_path: Path) -
     found = lacks(files({"w.py": SCRIPT}, sources={"w.py": tmp_path / "w.py"}), tree)
     assert found == {
         "the Python module helper of w.py": f"--file {tmp_path}/helper.py",
-        "the Python module numpy of w.py": "--package NAME",
+        "the Python module numpy of w.py": "--package python3-numpy",
         "the Python module package of w.py": f"--file {tmp_path}/package",
     }
     dist = tree / "usr/lib/python3/dist-packages/numpy"

@@ -186,8 +186,10 @@ def test_what_a_script_starts_is_said_to_be_unknown(make: Any, said: list[Event]
 
 
 def test_a_program_that_cannot_be_hashed_ends_a_run_that_compares_two_sides(make: Any) -> None:
-    with pytest.raises(HostError, match="no loader"):
+    with pytest.raises(HostError, match="no loader") as caught:
         make().check(Kind.GUEST, machine({}, problem="no loader"))
+    assert "--file PATH" in str(caught.value.hint)
+    assert "image rm" not in str(caught.value.hint), "another image would lack it, too"
 
 
 def test_of_a_vm_of_ones_own_what_cannot_be_proven_is_said(make: Any) -> None:
