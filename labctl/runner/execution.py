@@ -13,7 +13,7 @@ from labctl.runner.cgroup import Cgroup
 from labctl.runner.child import start_child
 from labctl.runner.connection import Connection
 from labctl.runner.output import at_limit, left_in
-from labctl.runner.proc import counters, placed, read_text, threads_of_session, ticks_of
+from labctl.runner.proc import counters, has_ended, placed, read_text, threads_of_session, ticks_of
 from labctl.runner.servers import SERVERS, children, end_orphans, reap_orphans, servers_ticks
 from labctl.runner.steps import make_folder, run_step
 
@@ -56,7 +56,8 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
         # No rusage contains processes that the command left running.
         left = set() if kept is None else children() - kept - {pid}
         ticks = servers_ticks() - ticks_before + ticks_of(left)
-        names = [read_text("/proc/%d/comm" % one) or "" for one in sorted(left)[:MOST_NAMED]]
+        running = sorted(one for one in left if not has_ended(one))
+        names = [read_text("/proc/%d/comm" % one) or "" for one in running[:MOST_NAMED]]
         threads_after = threads_of_session(pid)
         limited = {} if cgroup is None else {"cgroup": cgroup.in_force(member)}
         _, status, usage = os.wait4(pid, 0)
@@ -89,7 +90,7 @@ def execute(connection: Connection, request: dict[str, Any]) -> None:
                 "maxrss_kb": usage.ru_maxrss,
             },
             servers_s=ticks / os.sysconf("SC_CLK_TCK"),
-            left={"count": len(left), "names": [name.strip() for name in names]},
+            left={"count": len(running), "names": [name.strip() for name in names]},
             at_limit=at_limit(folder, request.get("largest")),
             files=left_in(folder, request["files"]),
             **limited,

@@ -76,6 +76,12 @@ def tree_of(root: int, parent_of: dict[int, int]) -> set[int]:
         members |= more
 
 
+def has_ended(pid: int) -> bool:
+    """Return whether a process is gone, or a zombie (proc_pid_stat(5))."""
+    stat = read_text("/proc/%d/stat" % pid)
+    return stat is None or stat.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
 def ticks_of(roots: set[int]) -> int:
     """Return clock ticks of CPU time of these processes, their descendants, and all reaped children
     (proc_pid_stat(5), fields 14 to 17)."""

@@ -254,7 +254,7 @@ def left_out_arms(run: LoadedRun) -> Iterator[str]:
 
 
 def recorded(run: LoadedRun) -> Iterator[str]:
-    """Yield the warnings of the plan, once for tunings that share one."""
+    """Yield what the run was warned of, mostly by its plan; once for tunings that share it."""
     alike: dict[str, list[str]] = {}
     for warning in run.run.warnings:
         name, colon, text = warning.partition(": ")

@@ -33,6 +33,7 @@ from labctl.run.guests.leftovers import alone
 from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.trials.beside import serving
+from labctl.run.trials.oddities import oddities
 from labctl.run.trials.parse import believable
 from labctl.run.trials.request import SLACK_S, cgroup_of, new_data, setting_of
 from labctl.run.trials.trial import ran_reasons, store_output
@@ -97,8 +98,6 @@ def explained(program: Workload, output: Output, parameters: Parameters) -> dict
     return explain_run(metrics, output, skip_s=program.file.trial.skip_s)
 
 
-_SHORT = 0.5
-"""Share of its duration below which a run has probably ignored it."""
 _RUN_MARK = f"{MARK}run\n".encode()
 _END_OF_INPUT = re.compile(rb"(?i)\bEOFError\b|unexpected end of (?:file|input)|no input\b")
 
@@ -175,23 +174,7 @@ def notes_on(
     program: Workload, result: CommandResult, read: Read, duration_s: float
 ) -> Iterator[str]:
     """Yield sentences on a run that is probably not what its user means, each with the remedy."""
-    left = result.left
-    if left.count and not program.file.serve:  # servers leave workers, too
-        names = ", ".join(dict.fromkeys(filter(None, left.names)))
-        yield (
-            f"it left {left.count} {'process' if left.count == 1 else 'processes'} running "
-            f"({names}), which "
-            "labctl ended: keep the program in the foreground, or start a server with --serve "
-            "('serve' in a file)"
-        )
-    trial = program.file.trial
-    is_short = result.returncode == 0 and result.duration_s < _SHORT * duration_s
-    if trial.kind == "duration" and is_short:
-        yield (
-            f"it ended after {result.duration_s:.2f} s, but was told to run for "
-            f"{duration_s:g} s: check the argument with {{{{ duration }}}}; without it labctl "
-            "repeats the program ('kind: repeat' in a file)"
-        )
+    yield from oddities(program, result, duration_s)
     text = result.stdout.replace(_RUN_MARK, b"") + result.stderr.replace(_RUN_MARK, b"")
     is_silent = result.returncode == 0 and not text.strip() and read.problem is not None
     if is_silent or _END_OF_INPUT.search(result.stderr):

@@ -521,10 +521,15 @@ def carry_out(
             log.put(looks=[*log.record.looks, taken])
             log.write()
 
+        def note(text: str) -> None:
+            if text not in log.record.warnings:
+                log.put(warnings=[*log.record.warnings, text])
+                lab.listener(Warned(text=text))
+
         only_boot = so_far.boots[0] if fresh_boots else None
         neighbours = stack.enter_context(PlanNeighbours(lab, boots, plan, only_boot=only_boot))
         engine = Engine(
-            Attempts(lab, folder, plan, calibrations, neighbours),
+            Attempts(lab, folder, plan, calibrations, neighbours, note),
             boots,
             proof,
             fresh_boots=fresh_boots,

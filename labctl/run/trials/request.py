@@ -30,6 +30,10 @@ SLACK_S = 60.0
 """Time, beyond its duration, for a workload to start and to write its report."""
 
 
+def unnoted(text: str) -> None:
+    """Ignore a note."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRequest:
     planned: PlannedTrial
@@ -48,6 +52,8 @@ class TrialRequest:
     traces: bool = True
     """True if the disk has room for the recordings of level `trace`."""
     calibration: Calibration = uncalibrated
+    note: Callable[[str], None] = unnoted
+    """Takes what is odd about a program's run, in a sentence."""
 
     @classmethod
     def of(cls, plan: Plan, trial: PlannedTrial, **given: Any) -> TrialRequest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,6 +38,7 @@ from labctl.run.trials.beside import (
     Together,
     serving,
 )
+from labctl.run.trials.oddities import oddities
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.quiet import Others, Since
 from labctl.run.trials.request import (
@@ -47,6 +48,7 @@ from labctl.run.trials.request import (
     cgroup_of,
     new_data,
     setting_of,
+    unnoted,
     validity,
 )
 from labctl.run.trials.warmup import warm_up
@@ -343,6 +345,8 @@ def _measure(
         if peer is not None:
             _store(folder, peer.evidence())
     store_output(folder, result, hogs)
+    for text in oddities(workload, result, setting.duration_s):
+        request.note(text)
     reasons += ran_reasons(workload, command, result, servers, folder)
     reasons += thread_reasons(bench, workload, command, folder)
     return [*reasons, *host_reasons(folder), *clock_reasons(bench, folder)]
@@ -371,8 +375,10 @@ class Attempts:
         plan: Plan,
         calibrations: Calibrations,
         neighbours: PlanNeighbours,
+        note: Callable[[str], None] = unnoted,
     ) -> None:
         self.lab = lab
+        self._note = note
         self.neighbours = neighbours
         self.folder = folder
         self.plan = plan
@@ -383,6 +389,7 @@ class Attempts:
         """Run, parse and store an attempt. `traces`: whether there is room for the recordings."""
         folder = self.folder.new_trial(trial.number, attempt)
         declared = self.plan.workloads[trial.cell["workload"]]
+        notes: list[str] = []
         request = TrialRequest.of(
             self.plan,
             trial,
@@ -391,6 +398,7 @@ class Attempts:
             traces=traces,
             calibration=partial(self._calibrations.of, bench.kind, declared),
             neighbours=partial(self.neighbours.of, trial),
+            note=notes.append,
         )
         since = Since.now()
         record = run_trial(self.lab, bench, request, folder)
@@ -407,6 +415,8 @@ class Attempts:
                 record = replace(record, status=TrialStatus.INVALID, reasons=(found.reason,))
         record = replace(record, digests=folder.digests())
         folder.write_record(record)
+        for text in notes:
+            self._note(text)
         return Attempted(record=record, is_disturbed=found.is_disturbed, others=others)
 
     def failed(

@@ -93,6 +93,10 @@ class World:
     """What hashing a native machine's files raises; so many machines there were."""
     dies: Callable[[int], bool] = lambda number: False
     """Whether the machine is gone after a trial."""
+    odd: Callable[[int], list[str]] = lambda number: []
+    """What is odd about a trial's program."""
+    noted: list[tuple[str, bool]] = field(default_factory=list)
+    """Notes on programs, each with whether a trial was measured meanwhile."""
     boots: list[int] = field(default_factory=list)
     """The plan's boot of each guest that was asked for."""
     saved: list[int] = field(default_factory=list)
@@ -131,7 +135,8 @@ class World:
         calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
         boots: Any = SimpleNamespace(saved=self.saved.append)
         neighbours = PlanNeighbours(lab, boots, plan)
-        attempts = trial.Attempts(lab, folder, plan, calibrations, neighbours)
+        note = lambda text: self.noted.append((text, self.measuring))  # noqa: E731
+        attempts = trial.Attempts(lab, folder, plan, calibrations, neighbours, note)
         return Engine(
             attempts,
             parts,
@@ -176,6 +181,8 @@ class World:
         folder.write_raw("stdout.txt", f"{planned.number}.{request.attempt}")
         self.measuring = True
         outcome = self.outcome(planned, request.attempt)
+        for text in self.odd(planned.number):
+            request.note(text)
         self.measuring = False
         if isinstance(outcome, LabctlError):
             raise outcome

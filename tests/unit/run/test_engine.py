@@ -58,6 +58,13 @@ def test_an_invalid_trial_is_kept_and_repeated_on_a_fresh_machine(world: World) 
     assert kept.read_text() == "3.1"
 
 
+def test_what_is_odd_about_a_program_is_told_after_its_trial(world: World) -> None:
+    world.odd = lambda number: ["it left processes running"] if number < 3 else []
+    world.engine(small_plan()).run()
+    assert world.noted == [("it left processes running", False)] * 2
+    assert {record.status for record in world.records().values()} == {TrialStatus.DONE}
+
+
 def test_attempts_end_at_the_studys_limit_and_the_run_goes_on(world: World) -> None:
     world.outcome = lambda planned, attempt: ["too loud"] if planned.number == 3 else []
     engine = world.engine(small_plan(attempts=2))

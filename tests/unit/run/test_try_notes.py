@@ -46,13 +46,13 @@ def test_a_run_as_it_should_be_needs_no_note() -> None:
 
 def test_a_program_that_goes_to_the_background_is_noted() -> None:
     (said,) = notes(left=LeftBehind(count=2, names=("worker", "worker")))
-    assert "left 2 processes running (worker), which labctl ended" in said
+    assert "mine left processes running, such as worker, which labctl ended" in said
     assert "--serve" in said
 
 
 def test_a_program_that_ignores_its_duration_is_noted() -> None:
     (said,) = notes("duration", seconds=0.01)
-    assert "ended after 0.01 s, but was told to run for 2 s" in said
+    assert "mine ended in less than half of the 2 s that it was told to run" in said
     assert notes("repeat", seconds=0.01) == []
     assert notes("duration", seconds=0.01, status=1) == [], "its status says more"
 
