@@ -52,7 +52,7 @@ def command(folder: Path, as_json: bool) -> None:
         for name in (*DATA_FOLDERS, "benchmarks/workloads"):
             (folder / name).mkdir(mode=0o755)
         for name, text in _FILES.items():
-            with open(folder / name, "x", encoding="utf-8", opener=_opened) as file:
+            with open(folder / name, "x", encoding="utf-8", opener=never_through_a_link) as file:
                 file.write(text)
     except OSError as error:
         raise HostError(f"cannot make the lab folder {folder}: {error}") from error
@@ -109,5 +109,6 @@ def _check_believed(folder: Path, is_new: bool) -> None:
         )
 
 
-def _opened(path: str, flags: int) -> int:
+def never_through_a_link(path: str, flags: int) -> int:
+    """Open a new file of a lab folder."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)

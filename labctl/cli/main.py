@@ -75,7 +75,7 @@ _COMMANDS = {
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),
     "condition": ("labctl.cli.condition", "List, show or validate the load beside trials."),
     "tuning": ("labctl.cli.tuning", "List, show, compare, render or validate tunings."),
-    "study": ("labctl.cli.study", "List or show studies, which 'labctl sweep' runs."),
+    "study": ("labctl.cli.study", "List, show or write studies, which 'labctl sweep' runs."),
     "pins": ("labctl.cli.pins", "Plan which thread runs on which CPU."),
     "lint": ("labctl.cli.lint", "Check files: tunings, studies, workloads, recipes, policies."),
     "schema": ("labctl.cli.lint:schema", "Print the JSON Schema of a kind of file, for editors."),

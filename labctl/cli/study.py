@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypedDict
 
 import click
 
+from labctl.base.errors import HostError, UsageError
 from labctl.cli.common import Group, console, listing, print_json, print_table
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ SCHEMA = 1
 
 @click.group("study", cls=Group)
 def command() -> None:
-    """List or show studies: the files in benchmarks/ that 'labctl sweep' runs."""
+    """List, show or write studies: the files in benchmarks/ that 'labctl sweep' runs."""
 
 
 @command.command("list")
@@ -63,6 +65,57 @@ def show_command(name: str, as_json: bool) -> None:
         print_json({"schema": SCHEMA, **facts})
     else:
         _show(facts)
+
+
+@command.command("new")
+@click.argument("name")
+@click.option("--tuning", "tunings", multiple=True, help="A tuning to compare (default: pinned).")
+@click.option(
+    "--workload", "workloads", multiple=True, help="A workload to run (default: sysbench-cpu)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def new_command(
+    name: str, tunings: tuple[str, ...], workloads: tuple[str, ...], as_json: bool
+) -> None:
+    """Write a new study, benchmarks/NAME.yaml of the lab folder, for 'labctl sweep NAME'.
+
+    It compares each --tuning with the baseline in each --workload, as 'labctl sweep' does with
+    the same options and no study.
+    """
+    from labctl.base.paths import lab
+    from labctl.cli.init import never_through_a_link
+    from labctl.study.load_study import checked_study
+    from labctl.study.question import PLACE, question
+    from labctl.workloads.registry import checkers
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,99}", name):
+        raise UsageError(f"'{name}' is not a name for a study", hint="Use letters, digits and -.")
+    folder = lab().folder
+    if folder is None:
+        raise UsageError(
+            "there is no lab folder to write the study to",
+            hint="Make one with 'labctl init', then run the command there, or name one: --lab.",
+        )
+    asked = question(
+        tunings or ("pinned",), {key: {} for key in workloads or ("sysbench-cpu",)}, name=name
+    )
+    checked_study(PLACE, asked.mapping, checkers())
+    path = folder / "benchmarks" / f"{name}.yaml"
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        with open(path, "x", encoding="utf-8", opener=never_through_a_link) as file:
+            file.write(asked.file_text)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists already", hint="Choose another name.") from error
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+    if as_json:
+        print_json({"schema": SCHEMA, "name": name, "file": str(path)})
+        return
+    click.echo(f"Wrote {path}:\n")
+    for line in asked.file_text.splitlines():
+        click.echo(f"    {line}")
+    click.echo(f"\nThen:\n\n    labctl sweep {name} --plan-only")
 
 
 class _Size(TypedDict):

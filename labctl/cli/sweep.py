@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,6 +39,8 @@ from labctl.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from labctl.base.stopping import Stopping
     from labctl.store.records.run_record import LookTaken
+    from labctl.study.load_study import OneProgram
+    from labctl.study.question import Question
 
 
 # Define options for runs that may end early, and the judge that such a run asks.
@@ -217,7 +219,8 @@ def command(
     quiet: bool,
     **_request: object,
 ) -> int | None:
-    """Run STUDY (a name in benchmarks/, or a file) and judge it. Without STUDY, list them.
+    """Run STUDY (a name in benchmarks/, or a file) and judge it. Without STUDY, compare each
+    --tuning with the baseline in each --workload, or in --command; without these, list the studies.
 
     Runs the same workloads natively and in guests, once per tuning and block, and shows the effect
     of each tuning. Ctrl-C stops it cleanly; --resume continues it. Blocks added with
@@ -228,7 +231,7 @@ def command(
     if extend is not None:
         _refuse_changes(context, "--extend", "adds blocks to", _FREE_ON_EXTEND)
         _check_more(blocks)
-    if study is None and resume is None and extend is None:
+    if study is None and resume is None and extend is None and not _asks(context):
         from labctl.cli.study import list_studies
 
         list_studies(as_json=as_json)
@@ -246,14 +249,42 @@ def command(
     return None
 
 
+def _asks(context: click.Context) -> bool:
+    """Return whether the options of a sweep without a study say what to compare."""
+    given = context.params
+    return bool(given["tunings"] or given["workloads"] or given["own_command"])
+
+
+def _question(given: Mapping[str, Any], program: OneProgram | None) -> Question | None:
+    """Return the study that the options make; None where a study, or a run, has the plan. Raises
+    UsageError for options that leave out what to compare, or in what."""
+    if given["study"] is not None or given["resume"] or given["extend"]:
+        return None
+    from labctl.study.question import question
+
+    if program is not None:
+        workloads = {program.name: {"define": dict(program.definition)}}
+    else:
+        workloads = {key: {} for key in given["workloads"]}
+    if not workloads:
+        raise UsageError(
+            "--tuning without a study needs a workload",
+            hint="Add --workload NAME ('labctl workload list' lists them), or --command; or name a "
+            "study, such as pinning.",
+        )
+    return question(given["tunings"], workloads)
+
+
 def request_of(context: click.Context) -> SweepRequest:
     """Return the request that the command's arguments and options make."""
     from labctl.run.planning.planned import SweepRequest
     from labctl.study.load_study import Overrides
 
     given = context.params
+    program = one_program(given)
     request = SweepRequest(
         study=given["study"] or "",
+        question=_question(given, program),
         places=state_paths(context),
         results=runs_folder(given["results"]),
         quick=given["quick"],
@@ -276,7 +307,7 @@ def request_of(context: click.Context) -> SweepRequest:
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
             collect=Level(given["collect"]) if given["collect"] else None,
-            program=one_program(given),
+            program=program,
         ),
         seed=given["seed"],
         accel=given["accel"],

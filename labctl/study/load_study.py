@@ -23,6 +23,7 @@ from labctl.study.factorfile import Known, check_factors, check_heatmaps
 from labctl.study.factors import Axes, expand, only_workloads
 from labctl.study.programs import Program, Programs
 from labctl.study.published_file import read_published
+from labctl.study.question import PLACE, Question
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload, study_path
 from labctl.study.studyfile import StudyFile, WorkloadFile
 from labctl.study.tunings import required, tuning_names
@@ -123,7 +124,12 @@ def read_study_file(path: Path, programs: Programs) -> StudyFile:
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
     what is allowed and the nearest name.
     """
-    mapping = load_mapping(path)
+    return checked_study(path, load_mapping(path), programs)
+
+
+def checked_study(path: Path, mapping: YamlMapping, programs: Programs) -> StudyFile:
+    """Return the checked content of a study. `path`: of its file, for errors, which are those of
+    `read_study_file`."""
     file = validate(StudyFile, mapping, path)
     _Checked(path, mapping, file).check(programs)
     return file
@@ -375,23 +381,31 @@ class Overrides:
 
 
 def load_study(
-    name: str,
+    asked: str | Question,
     *,
     programs: Programs,
     quick: bool = False,
     overrides: Overrides | None = None,
 ) -> Study:
-    """Return the study of that name, or in the file at that path, cut to its quick selection or as
-    `overrides` say (which win). The tunings that have a role always stay in.
+    """Return the study of that name, or in the file at that path, or of a question, cut to its
+    quick selection or as `overrides` say (which win). The tunings that have a role always stay in.
+    The tunings and workloads of `overrides` are already those of a question.
 
     `programs`: what a workload's `program` may name. Raises UsageError naming file, line, key,
     what is allowed and the nearest name.
     """
-    path = study_path(name)
-    file = read_study_file(path, programs)
+    if isinstance(asked, Question):
+        path, name = PLACE, asked.name
+        file = checked_study(path, asked.mapping, programs)
+        if overrides is not None:
+            overrides = replace(overrides, tunings=None, workloads=None)
+    else:
+        path = study_path(asked)
+        name = path.name.removesuffix(".yaml")
+        file = read_study_file(path, programs)
     defined = defined_programs(path, file, programs)
     conditions = defined_conditions(path, file, programs, defined)
-    study = _frozen(path.name.removesuffix(".yaml"), file, defined)
+    study = _frozen(name, file, defined)
     study = replace(
         study, published=_published(path, file), expects=_expects(file), tables=_tables(file)
     )

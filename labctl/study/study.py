@@ -172,7 +172,9 @@ class Study:
             reasons = dict.fromkeys(why for lacks in skipped.values() for why in lacks.values())
             raise HostError(
                 f"this host can't run any workload of the study: {'; '.join(reasons)}",
-                hint=f"'labctl doctor --for {self.name}' shows remedies.",
+                hint=f"'labctl doctor --for {self.name}' shows remedies."
+                if self.name in study_names()
+                else "'labctl doctor' shows remedies.",
             )
         return left
 

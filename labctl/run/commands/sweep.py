@@ -328,7 +328,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     if request.extend:
         more = str(request.overrides.blocks)
         return ["labctl", "sweep", "--extend", request.extend, "--blocks", more]
-    words = ["labctl", *_lab_words(), "sweep", request.study, "--seed", str(plan.seed)]
+    study = [] if request.question is not None else [request.study]
+    words = ["labctl", *_lab_words(), "sweep", *study, "--seed", str(plan.seed)]
     if plan.quick:
         words.append("--quick")
     options = {

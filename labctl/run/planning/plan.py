@@ -66,7 +66,10 @@ def plan_sweep(request: SweepRequest, accelerator: str | None = None) -> Planned
     tuning of the study.
     """
     study = load_study(
-        request.study, programs=checkers(), quick=request.quick, overrides=request.overrides
+        request.question or request.study,
+        programs=checkers(),
+        quick=request.quick,
+        overrides=request.overrides,
     )
     seed = secrets.randbelow(2**31) if request.seed is None else request.seed
     own = _own_asked_for(request)

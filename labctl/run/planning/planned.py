@@ -20,20 +20,23 @@ from labctl.store.records.run_record import AdviceVerified
 from labctl.study.extension import Extension
 from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
+from labctl.study.question import Question
 from labctl.study.study import Study
 from labctl.workloads.registry import workload_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRequest:
-    """Hold a user's request. `resume`: the run to resume; the rest of its plan is on disk.
-    `extend`: the finished run that `overrides.blocks` more blocks are for, under its own seed.
+    """Hold a user's request. `question`: the study if no file has it. `resume`: the run to resume;
+    the rest of its plan is on disk. `extend`: the finished run that `overrides.blocks` more blocks
+    are for, under its own seed.
     `kernel`, `initrd`: those of the guests in place of the image's. `domain`: the user's own, a
     name or a file, in place of an image; `keep_network`: its copy stays on its networks.
     `verifies`: the run and the tuning of the advice that is measured again. `wait_quiet_s`: longest
     total wait of a run for the host to become idle."""
 
     study: str
+    question: Question | None = None
     places: StatePaths
     results: Path
     quick: bool = False

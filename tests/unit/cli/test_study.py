@@ -65,3 +65,30 @@ def test_a_study_of_ones_own_is_shown_by_its_path_and_a_wrong_one_is_refused(
     assert said.code == 2
     assert "mine.yaml:5: unknown key 'colour'" in said.err
     assert "Did you mean 'pinning'?" in labctl("study", "show", "pining").err
+
+
+def test_a_new_study_is_written_to_the_lab_folder_and_can_be_swept(
+    labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "lab"
+    assert labctl("init", str(lab)).code == 0
+    monkeypatch.chdir(lab)
+    words = ("study", "new", "cache", "--tuning", "pinned", "--workload", "redis-get")
+    said = labctl(*words)
+    assert (said.code, said.err) == (0, "")
+    assert "labctl sweep cache --plan-only" in said.out
+    found = json.loads(labctl("study", "show", "cache", "--json").out)
+    assert found["question"] == "What does 'pinned' do in redis-get?"
+    assert "exists already" in labctl(*words).err
+    assert "no tuning 'pined'" in labctl("study", "new", "other", "--tuning", "pined").err
+    assert not (lab / "benchmarks" / "other.yaml").exists()
+    assert "is not a name" in labctl("study", "new", "../x").err
+
+
+def test_a_new_study_without_a_lab_folder_is_refused(
+    labctl: Labctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = labctl("study", "new", "cache")
+    assert said.code == 2
+    assert "labctl init" in said.err

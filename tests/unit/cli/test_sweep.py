@@ -124,6 +124,25 @@ def test_the_plan_shows_what_is_collected_where_it_is_more_than_counters(labctl:
     assert "collects" not in labctl(*asked).out
 
 
+def test_a_question_needs_no_study_and_its_command_repeats_it(labctl: Labctl) -> None:
+    words = ("sweep", "--tuning", "pinned", "--workload", "redis-get", "--seed", "5")
+    plan = json.loads(labctl(*words, "--plan-only", "--json").out)
+    assert plan["study"] == "pinned-redis-get"
+    assert [*plan["tunings"]][-2:] == ["native+pinned", "pinned"]
+    quick = json.loads(labctl(*words, "--quick", "--plan-only", "--json").out)
+    assert quick["stopping"]["looks"] == [10, 20, 30]
+    own = ("--command", "true", "--once", "--tuning", "pinned", "--blocks", "3")
+    plan = json.loads(labctl("sweep", *own, "--plan-only", "--json").out)
+    assert (plan["blocks"], [*plan["workloads"]]) == (3, ["true"])
+
+
+def test_a_question_says_what_is_missing(labctl: Labctl) -> None:
+    said = labctl("sweep", "--tuning", "pinned")
+    assert (said.code, said.out) == (2, "")
+    assert "needs a workload" in said.err
+    assert "no tuning to compare" in labctl("sweep", "--workload", "redis-get").err
+
+
 def test_options_change_what_is_planned(labctl: Labctl) -> None:
     said = labctl(
         *(

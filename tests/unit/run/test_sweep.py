@@ -28,6 +28,7 @@ from labctl.store.run_places import all_runs
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
+from labctl.study.question import question
 from tests.unit.domain import hosts
 from tests.unit.records import run_of, write_plan, write_run_json
 from tests.unit.run.asked import plan_on, request
@@ -170,6 +171,19 @@ def test_the_recorded_command_names_a_study_as_the_user_did(tmp_path: Path) -> N
     assert command(asked, plan_sweep(asked).plan) == ["labctl", "sweep", str(study), "--seed", "7"]
     resumed = request(tmp_path, study="pinning", resume="a-run")
     assert command(resumed, plan_sweep(asked).plan) == ["labctl", "sweep", "--resume", "a-run"]
+
+
+def test_the_recorded_command_of_a_question_asks_it_again(tmp_path: Path) -> None:
+    asked = request(
+        tmp_path,
+        study="",
+        quick=False,
+        question=question(["pinned"], {"redis-get": {}}),
+        overrides=Overrides(tunings=("pinned",), workloads=("redis-get",)),
+    )
+    words = command(asked, plan_sweep(asked).plan)
+    assert words[1:4] == ["sweep", "--seed", "7"]
+    assert words[4:] == ["--tuning", "pinned", "--workload", "redis-get"]
 
 
 def resumable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:

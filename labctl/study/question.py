@@ -1,0 +1,104 @@
+"""Make the study of a question: tunings and workloads that a command line names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labctl.base.errors import UsageError
+from labctl.base.yamltext import YamlMapping
+from labctl.study.studyfile import STANDARD_ROLES
+from labctl.study.tunings import load_tuning
+
+PLACE = Path("the command line")
+"""Stands for a file in errors about a question."""
+
+_SPARE_BLOCKS = 3
+_QUICK: Mapping[str, Any] = {"duration_s": 2, "looks": [10, 20, 30]}
+"""Length and rule of benchmarks/pinning.yaml, which ends at the look that decides."""
+
+_LONGEST_NAME = 60
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*|native[+].*")
+_WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Hold a study that no file has. `content`: the keys of its file."""
+
+    name: str
+    content: Mapping[str, Any]
+
+    @property
+    def mapping(self) -> YamlMapping:
+        """Return the content as a file's reader gives it, without lines."""
+        made = as_read(self.content)
+        assert isinstance(made, YamlMapping)
+        return made
+
+    @property
+    def file_text(self) -> str:
+        """Return the file that keeps it."""
+        return "".join(f"{key}: {_flow(value)}\n" for key, value in self.content.items())
+
+
+def as_read(value: Any) -> Any:
+    """Return a value as a file's reader makes it, so that errors name keys."""
+    if not isinstance(value, Mapping):
+        return value
+    return YamlMapping({key: as_read(item) for key, item in value.items()})
+
+
+def question(
+    tunings: Sequence[str],
+    workloads: Mapping[str, Mapping[str, Any]],
+    *,
+    name: str | None = None,
+) -> Question:
+    """Return the study that compares tunings with the baseline in these workloads, with the native
+    twin of each tuning, the standard roles, and the blocks of the study `pinning`.
+
+    `workloads`: name to the keys of the workload in a study. Raises UsageError for an unknown
+    tuning, and if none is left to compare.
+    """
+    roles = dict(STANDARD_ROLES).values()
+    asked = [one for one in dict.fromkeys(tunings) if one not in roles]
+    if not asked:
+        raise UsageError(
+            "no tuning to compare with the baseline",
+            hint="Name one: --tuning pinned. 'labctl tuning list' lists them.",
+        )
+    twins = [load_tuning(one).twin for one in asked]
+    arms = dict.fromkeys([*(twin for twin in twins if twin and twin not in roles), *asked])
+    verb = "does" if len(asked) == 1 else "do"
+    named = " and ".join(f"'{one}'" for one in asked)
+    content = {
+        "title": f"What {verb} {named} do in {' and '.join(workloads)}?",
+        "tunings": list(arms),
+        "workloads": {one: dict(keys) for one, keys in workloads.items()}
+        if any(workloads.values())
+        else list(workloads),
+        "spare_blocks": _SPARE_BLOCKS,
+        # The question itself says what exercises them.
+        "exercises": {one: list(workloads) for one in asked},
+        "quick": dict(_QUICK),
+    }
+    made = re.sub(r"[^A-Za-z0-9+._-]+", "-", "-".join([*asked, *workloads]))
+    return Question(name=name or made[:_LONGEST_NAME].rstrip("-+._"), content=content)
+
+
+def _flow(value: Any) -> str:
+    """Return a value as one line of YAML."""
+    match value:
+        case Mapping():
+            return f"{{{', '.join(f'{_flow(key)}: {_flow(item)}' for key, item in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_flow, value))}]"
+        case str() if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False)
