@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from labctl.analysis.ab import compare_ab
 from labctl.analysis.answer.answer import answer_record
 from labctl.analysis.answer.standing import standings
 from labctl.analysis.answer.words import capital, few, listed
@@ -230,6 +231,7 @@ def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
         added=more,
         spares=spares(run),
         factors=decided.factors,
+        ab=compare_ab(run.plan.ab, design, cells, compared, eligibilities),
         standings=ranked,
     )
     record = answer_record(

@@ -11,6 +11,7 @@ from labctl.analysis.answer.record import AnswerRecord
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Better, Unit
 from labctl.store.records.factor_record import PlannedFactor
+from labctl.store.records.plan_record import AbLabels
 
 # Define the results on a run's factors.
 
@@ -171,6 +172,63 @@ class Comparison:
     fallback: str | None = None
     """Reason why a ratio metric is compared by difference, as the predicate of a sentence ("is 0 or
     less in some block")."""
+
+
+# Define what analysis says of a comparison of A and B, as values.
+
+
+class Outcome(StrEnum):
+    """Name what a comparison says of B against A."""
+
+    BETTER = "better"
+    NOT_WORSE = "not worse"
+    WORSE = "worse"
+    OPEN = "open"
+
+
+class Depends(StrEnum):
+    """Name what the interaction says: whether the change hangs on virtualization."""
+
+    YES = "yes"
+    """Its interval excludes that both sides have the same effect."""
+    NO = "no"
+    """Its interval lies within the threshold, and the run has shown that it can see a loss of about
+    that size."""
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbEffect:
+    """Hold an effect with the interval of one comparison, in the scale of a `Comparison`."""
+
+    kind: EffectKind
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbPlace:
+    """Hold what is known of B against A in one place. `guest`: the comparison that decides;
+    `native`: None where one of the two has no native arm of its own; `interaction`: None without
+    `native`, and where the two sides are not compared on the same scale."""
+
+    guest: Comparison
+    outcome: Outcome
+    native: AbEffect | None
+    interaction: AbEffect | None
+    depends: Depends | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbAnswer:
+    """Hold the answer of a comparison of A and B. `labels`: what they are."""
+
+    labels: AbLabels
+    outcome: Outcome
+    places: tuple[AbPlace, ...]
 
 
 class AnswerCode(StrEnum):
@@ -398,6 +456,8 @@ class Judged:
     """None for a plan without spares."""
     factors: FactorAnalysis | None = None
     """None for a plan without factors."""
+    ab: AbAnswer | None = None
+    """None for a plan that does not compare A and B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

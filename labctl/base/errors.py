@@ -1,7 +1,7 @@
 """Define the errors that a user sees: a sentence, a remedy, an exit code.
 
 Exit codes: 0 done, 1 a check or a host of a fleet failed, 2 wrong usage or file, 3 the host can't
-do it, 4 it broke.
+do it, 4 it broke; of `labctl ab`, 125 it can't tell.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     HOST = 3
     BROKE = 4
+    OPEN = 125
+    """A commit that `git bisect run` skips."""
 
 
 class LabctlError(Exception):

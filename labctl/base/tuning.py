@@ -275,6 +275,8 @@ class Tuning:
     guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""
+    workload: str | None = None
+    """Workload of the study that runs in place of the one that is measured. None: that one."""
 
     @property
     def vcpu_slice_ns(self) -> int:

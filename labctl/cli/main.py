@@ -62,6 +62,7 @@ def _letter(letter: str) -> str:
 _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
+    "ab": ("labctl.cli.ab", "Compare two programs or tunings, A and B."),
     "density": ("labctl.cli.density", "Count how many guests fit on this host."),
     "report": ("labctl.cli.report", "Show the results of a run."),
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
@@ -102,6 +103,7 @@ _OLD_NAMES_END = "0.3"
 
 _READ_THE_LAB = (
     "sweep",
+    "ab",
     "density",
     "workload",
     "condition",
@@ -296,7 +298,7 @@ def main() -> None:
         sys.exit(ExitCode.USAGE)
     except click.ClickException as error:
         _say(*_in_our_words(error))
-        sys.exit(ExitCode.USAGE)
+        sys.exit(ExitCode.OPEN if error.exit_code == ExitCode.OPEN else ExitCode.USAGE)
     except (KeyboardInterrupt, click.Abort) as stopped:
         notes = getattr(stopped.__cause__ or stopped, "__notes__", ())  # click makes it an Abort
         _say("interrupted", "\n".join(notes) or None)

@@ -186,7 +186,9 @@ def _size(study: Study) -> _Size:
     from labctl.study.make_plan import make_plan
     from labctl.study.tunings import load_tunings
 
-    plan = make_plan(study, load_tunings(study.tunings), seed=0, host_digest="").record()
+    plan = make_plan(
+        study, load_tunings(study.tunings, study.defined), seed=0, host_digest=""
+    ).record()
     return {
         "tunings": len(study.tunings),
         "workloads": len(study.workloads),

@@ -277,14 +277,22 @@ def _question(given: Mapping[str, Any], program: OneProgram | None) -> Question 
 
 def request_of(context: click.Context) -> SweepRequest:
     """Return the request that the command's arguments and options make."""
+    given = context.params
+    program = one_program(given)
+    return request_for(context, _question(given, program), program)
+
+
+def request_for(
+    context: click.Context, asked: Question | None, program: OneProgram | None = None
+) -> SweepRequest:
+    """Return the request that a sweep's options make, of this question or program."""
     from labctl.run.planning.planned import SweepRequest
     from labctl.study.load_study import Overrides
 
     given = context.params
-    program = one_program(given)
     request = SweepRequest(
         study=given["study"] or "",
-        question=_question(given, program),
+        question=asked,
         places=state_paths(context),
         results=runs_folder(given["results"]),
         quick=given["quick"],
@@ -466,12 +474,15 @@ def remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judge
 # Carry a sweep out: in front of the user, or detached.
 
 
-def sweep_and_show(request: SweepRequest, *, as_json: bool, quiet: bool) -> None:
-    """Carry the sweep out, print its report, and remember which restores it showed to work."""
+def sweep_and_show(request: SweepRequest, *, as_json: bool, quiet: bool) -> Judgement:
+    """Carry the sweep out, print its report, and remember which restores it showed to work; return
+    what the report says."""
     from labctl.cli.report import show_finished
 
     folder = swept(request, quiet=quiet)
-    remember_restores(request, folder, show_finished(folder, as_json=as_json))
+    judgement = show_finished(folder, as_json=as_json)
+    remember_restores(request, folder, judgement)
+    return judgement
 
 
 def sweep_detached(request: SweepRequest, *, as_json: bool) -> int | None:

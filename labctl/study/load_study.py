@@ -26,7 +26,7 @@ from labctl.study.published_file import read_published
 from labctl.study.question import PLACE, Question
 from labctl.study.study import GuestShape, Limits, Roles, Study, StudyWorkload, study_path
 from labctl.study.studyfile import StudyFile, WorkloadFile
-from labctl.study.tunings import required, tuning_names
+from labctl.study.tunings import Defined, load_tunings, required, tuning_names
 
 # Make a study with factors one that has only the axes that every study has.
 
@@ -118,6 +118,11 @@ def _programs_beside(file: StudyFile, programs: Programs, defined: Mapping[str, 
     return Beside({name: defined[name] for name in own}, programs)
 
 
+def defined_tunings(path: Path, file: StudyFile) -> Defined:
+    """Return the tunings that a study defines itself."""
+    return Defined(path, {name: YamlMapping(one) for name, one in file.define.items()})
+
+
 def read_study_file(path: Path, programs: Programs) -> StudyFile:
     """Return the checked content of a study's file.
 
@@ -145,7 +150,9 @@ class _Checked(Placing):
 
     def check(self, programs: Programs) -> None:
         file = self.file
-        known = tuning_names()
+        defined_here = defined_tunings(self.path, file)
+        known = [*tuning_names(), *file.define]
+        load_tunings(file.define, defined_here)
         for index, name in enumerate(file.tunings):
             with self._placed("tunings", index):
                 known = with_combinations([name], known)
@@ -406,6 +413,8 @@ def load_study(
     defined = defined_programs(path, file, programs)
     conditions = defined_conditions(path, file, programs, defined)
     study = _frozen(name, file, defined)
+    if isinstance(asked, Question):
+        study = replace(study, ab=asked.ab)
     study = replace(
         study, published=_published(path, file), expects=_expects(file), tables=_tables(file)
     )
@@ -517,6 +526,7 @@ def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study
         collect=file.collect,
         spare_blocks=file.spare_blocks,
         declared=file.declared,
+        define=file.define,
         heatmaps=tuple(
             PlannedHeatmap(across=one.across, down=one.down, metric=one.metric)
             for one in file.heatmaps
@@ -587,9 +597,10 @@ def _check_overrides(
     overrides: Overrides, study: Study, conditions: Collection[str], programs: Programs
 ) -> None:
     """Check names and ranges of overrides; what they name may come from outside the study."""
+    tunings = [*tuning_names(), *study.define]
     known = study.workloads if overrides.program else (*study.workloads, *programs)
     named = (
-        ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tuning_names())),
+        ("tuning", overrides.tunings, with_combinations(overrides.tunings or (), tunings)),
         ("workload", map(base_of, overrides.workloads or ()), known),
         ("condition", overrides.conditions, conditions),
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
-from labctl.base.errors import HostError, UsageError
+from labctl.base.errors import HostError, UsageError, nearest
 from labctl.base.tuning import Kind, Tuning
 from labctl.store.records.factor_record import Factorial, base_of
 from labctl.store.records.plan_record import (
@@ -50,6 +50,7 @@ def make_plan(
             )
     _check_roles(study.roles, tunings)
     planned = {name: tunings[name] for name in study.tunings if name not in skipped}
+    _check_stand_ins(study, planned)
     workloads = study.workloads_left(
         {str(tuning.kind) for tuning in planned.values()}, skipped_workloads or {}
     )
@@ -75,6 +76,7 @@ def make_plan(
                 if tuning.kind is Kind.GUEST
                 else None,
                 restored_as=_restored_as(tuning, planned, study.roles.control),
+                workload=tuning.workload,
             )
             for name, tuning in planned.items()
         },
@@ -96,6 +98,8 @@ def make_plan(
         skipped_workloads=skipped_workloads or {},
         factorial=_factorial(study, planned, workloads, conditions),
         heatmaps=study.heatmaps,
+        define=study.define,
+        ab=study.ab,
     )
     return with_spares(extend(plan, study.blocks), study.spare_blocks)
 
@@ -156,7 +160,7 @@ def extend(plan: Plan, blocks: int) -> Plan:
             f"the plan has {plan.blocks} blocks and cannot be reduced to {blocks}",
             hint=f"Give at least {plan.blocks}.",
         )
-    each = len(plan.tunings) * len(plan.workloads) * len(plan.conditions)
+    each = len(plan.tunings) * len(plan.measured) * len(plan.conditions)
     if plan.factorial is not None:
         each = len(plan.factorial.cells)
     if each * blocks > MOST_TRIALS:
@@ -191,7 +195,7 @@ def trials_of(plan: Plan, block: int, *, boot: int, first: int) -> list[PlannedT
         block,
         seed=plan.seed,
         kinds={name: str(tuning.kind) for name, tuning in plan.tunings.items()},
-        workloads=plan.workloads,
+        workloads=plan.measured,
         conditions=plan.conditions,
         skipped=plan.skipped_workloads,
         only=plan.cells,
@@ -220,6 +224,25 @@ def _check_roles(roles: Roles, tunings: Mapping[str, Tuning]) -> None:
                 f"the A/A control '{control.name}' differs from the baseline '{baseline.name}'",
                 hint=f"Write only 'extends: {baseline.name}' in it.",
             )
+
+
+def _check_stand_ins(study: Study, tunings: Mapping[str, Tuning]) -> None:
+    """Raise UsageError for a tuning that runs a workload which the study does not have, or in a
+    study with factors."""
+    for tuning in (one for one in tunings.values() if one.workload is not None):
+        if tuning.workload not in study.workloads:
+            raise UsageError(
+                f"tuning '{tuning.name}' runs the workload '{tuning.workload}', which is not one "
+                "of the study's",
+                hint=nearest(tuning.workload or "", study.workloads),
+            )
+        if study.factorial is not None:
+            raise UsageError(
+                f"tuning '{tuning.name}' runs another workload, but the study varies factors",
+                hint="Remove the key 'workload' of the tuning, or the study's factors.",
+            )
+    if {tuning.workload for tuning in tunings.values()} >= {*study.workloads}:
+        raise UsageError("each workload of the study only runs in place of another")
 
 
 def _restored_as(tuning: Tuning, planned: Mapping[str, Tuning], control: str | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from labctl.base.errors import BrokenError
@@ -14,6 +15,7 @@ from labctl.store.jsonfile import canonical
 from labctl.store.records.as_made import PLAN_SCHEMA
 from labctl.store.records.factor_record import Factorial, Place, PlannedHeatmap
 from labctl.store.records.plan_record import (
+    AbLabels,
     PlannedArm,
     PlannedTrial,
     PlannedWorkload,
@@ -25,7 +27,7 @@ from labctl.store.records.run_record import LookTaken
 from labctl.study.conditions import Condition
 from labctl.study.order import FACTORS, boot_of
 from labctl.study.study import GuestShape, Limits, Roles, StudyWorkload
-from labctl.study.tunings import listed, tuning_digest
+from labctl.study.tunings import Defined, listed, tuning_digest
 
 T = TypeVar("T")
 
@@ -48,6 +50,15 @@ class PlannedTuning:
     """Durability of a write to a guest's disks (`Disk.durability`)."""
     restored_as: str | None = None
     """Tuning of the plan that differs from a booting guest only in being restored (METHOD 8)."""
+    workload: str | None = None
+    """Workload of the plan that runs in place of the one that is measured."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what plan.json holds; older plans knew no other workload."""
+        content: dict[str, Any] = listed(asdict(self))
+        if self.workload is None:
+            del content["workload"]
+        return content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +98,28 @@ class Plan:
     factorial: Factorial | None = None
     """Factors beside the tunings, with the levels of each cell."""
     heatmaps: tuple[PlannedHeatmap, ...] = ()
+    define: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Tunings that the study defines itself."""
+    ab: AbLabels | None = None
+    """Names of A and B, if the study compares two."""
     looks: tuple[LookTaken, ...] = ()
     """Looks of the run that carries the plan out, whose cells are left out; in no plan.json."""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Return the workloads that cells are of, without those that only run in place of
+        others."""
+        stand_ins = {tuning.workload for tuning in self.tunings.values()}
+        return tuple(name for name in self.workloads if name not in stand_ins)
+
+    def workload_of(self, cell: Mapping[str, str]) -> str:
+        """Return the workload that runs in a cell."""
+        return self.tunings[cell["tuning"]].workload or cell["workload"]
+
+    @property
+    def defined(self) -> Defined:
+        """Return the tunings that the study defines itself."""
+        return Defined(Path("plan.json"), self.define)
 
     @property
     def cells(self) -> frozenset[Place] | None:
@@ -155,7 +186,7 @@ class Plan:
             "blocks_per_boot": self.blocks_per_boot,
             "boots": self.boots,
             **asdict(self.roles),
-            "tunings": {name: listed(asdict(tuning)) for name, tuning in self.tunings.items()},
+            "tunings": {name: tuning.to_json() for name, tuning in self.tunings.items()},
             "skipped": dict(self.skipped),
             "workloads": {name: item.to_json() for name, item in self.workloads.items()},
             "conditions": list(self.conditions),
@@ -171,6 +202,8 @@ class Plan:
             **({"collect": str(self.collect)} if self.collect != Level.COUNTERS else {}),
             **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
             **({"heatmaps": [asdict(one) for one in self.heatmaps]} if self.heatmaps else {}),
+            **({"define": listed(self.define)} if self.define else {}),
+            **({"ab": asdict(self.ab)} if self.ab else {}),
         }
 
     def _neighbours_json(self) -> dict[str, Any]:
@@ -249,6 +282,8 @@ class Plan:
             skipped_workloads=record.skipped_workloads,
             factorial=record.factorial,
             heatmaps=record.heatmaps,
+            define=record.define,
+            ab=record.ab,
         )
 
 
@@ -262,6 +297,7 @@ def _planned_tuning(arm: PlannedArm) -> PlannedTuning:
         digest=_there(arm.digest, "digest"),
         durability=arm.durability,
         restored_as=arm.restored_as,
+        workload=arm.workload,
     )
 
 

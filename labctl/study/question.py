@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import YamlMapping
+from labctl.store.records.plan_record import AbLabels
 from labctl.study.studyfile import STANDARD_ROLES
 from labctl.study.tunings import load_tuning
 
@@ -28,10 +29,13 @@ _WORDS = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Hold a study that no file has. `content`: the keys of its file."""
+    """Hold a study that no file has. `content`: the keys of its file; `words`: those of the command
+    line that asks it, without its options."""
 
     name: str
     content: Mapping[str, Any]
+    words: tuple[str, ...] = ("sweep",)
+    ab: AbLabels | None = None
 
     @property
     def mapping(self) -> YamlMapping:
@@ -51,6 +55,99 @@ def as_read(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return YamlMapping({key: as_read(item) for key, item in value.items()})
+
+
+B = "B"
+"""Arm of B, in a comparison of two programs or builds."""
+
+_NATIVE_B = f"native+{B}"
+
+
+def ab_programs(
+    name: str,
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+    labels: AbLabels,
+    *,
+    words: Sequence[str],
+) -> Question:
+    """Return the study that compares two programs, in the guest and natively.
+
+    `a`, `b`: keys of their workloads in a study, of which the cells have the `name`; `words`: the
+    command line that asks it.
+    """
+    other = f"{name}.{B}"
+    content = {
+        "title": f"Is B better than A in {name}?",
+        "tunings": [_NATIVE_B, B],
+        "define": {
+            _NATIVE_B: {
+                "extends": "native",
+                "description": "Program B without a guest.",
+                "workload": other,
+            },
+            B: {
+                "extends": "baseline",
+                "description": "Program B in the guest.",
+                "twin": _NATIVE_B,
+                "workload": other,
+            },
+        },
+        "workloads": {name: dict(a), other: dict(b)},
+        "conditions": ["quiet"],
+        **_rest({B: [name]}),
+    }
+    return Question(
+        name=_study_name(["ab", name]), content=content, words=("ab", *words), ab=labels
+    )
+
+
+def ab_tunings(
+    a: str, b: str, workloads: Mapping[str, Mapping[str, Any]], *, words: Sequence[str]
+) -> Question:
+    """Return the study that compares tuning B with tuning A, which is its baseline. Raises
+    UsageError for unknown ones, and for one compared with itself."""
+    if a == b:
+        raise UsageError(f"A and B are both '{a}'", hint="Name two tunings.")
+    native = STANDARD_ROLES.native
+    twins = dict.fromkeys(load_tuning(one).twin for one in (a, b))
+    content = {
+        "title": f"Is '{b}' better than '{a}' in {' and '.join(workloads)}?",
+        "roles": {
+            "native": native,
+            "baseline": a,
+            "control": _with(a, "control"),
+            "handicap": _with(a, "handicap"),
+        },
+        "tunings": [*(twin for twin in twins if twin not in (None, native)), b],
+        "workloads": {one: dict(keys) for one, keys in workloads.items()},
+        **_rest({b: list(workloads)}),
+    }
+    return Question(
+        name=_study_name(["ab", a, b, *workloads]),
+        content=content,
+        words=("ab", *words),
+        ab=AbLabels(a=a, b=b, arm=b),
+    )
+
+
+def _with(tuning: str, role: str) -> str:
+    """Return the name of a tuning in a role that checks the run."""
+    return role if tuning == STANDARD_ROLES.baseline else f"{tuning}+{role}"
+
+
+def _study_name(words: Iterable[str]) -> str:
+    made = re.sub(r"[^A-Za-z0-9+._-]+", "-", "-".join(words))
+    return made[:_LONGEST_NAME].strip("-+._")
+
+
+def _rest(exercises: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    return {
+        "spare_blocks": _SPARE_BLOCKS,
+        # The question itself says what exercises them.
+        "exercises": {name: list(workloads) for name, workloads in exercises.items()},
+        "quick": dict(_QUICK),
+    }
 
 
 def question(
@@ -82,13 +179,9 @@ def question(
         "workloads": {one: dict(keys) for one, keys in workloads.items()}
         if any(workloads.values())
         else list(workloads),
-        "spare_blocks": _SPARE_BLOCKS,
-        # The question itself says what exercises them.
-        "exercises": {one: list(workloads) for one in asked},
-        "quick": dict(_QUICK),
+        **_rest({one: list(workloads) for one in asked}),
     }
-    made = re.sub(r"[^A-Za-z0-9+._-]+", "-", "-".join([*asked, *workloads]))
-    return Question(name=name or made[:_LONGEST_NAME].rstrip("-+._"), content=content)
+    return Question(name=name or _study_name([*asked, *workloads]), content=content)
 
 
 def _flow(value: Any) -> str:

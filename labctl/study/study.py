@@ -15,10 +15,11 @@ from labctl.base.tuning import Level, Requires, Tuning
 from labctl.base.yaml import load_mapping
 from labctl.store.jsonfile import canonical
 from labctl.store.records.factor_record import Factorial, PlannedHeatmap
-from labctl.store.records.plan_record import PublishedSource, ReportTable
+from labctl.store.records.plan_record import AbLabels, PublishedSource, ReportTable
 from labctl.study.conditions import Condition
 from labctl.study.factors import Declared
 from labctl.study.programs import Parameter
+from labctl.study.tunings import Defined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,15 @@ class Study:
     """Factors as they are declared; `factorial` is what became of them."""
     factorial: Factorial | None = None
     heatmaps: tuple[PlannedHeatmap, ...] = ()
+    define: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Tunings that it defines itself, with the keys of a tuning's file."""
+    ab: AbLabels | None = None
+    """Names of A and B, if it compares two."""
+
+    @property
+    def defined(self) -> Defined:
+        """Return the tunings that it defines itself."""
+        return Defined(Path(f"study '{self.name}'"), self.define)
 
     @property
     def digest(self) -> str:
@@ -137,7 +147,10 @@ class Study:
         content["guest"] = self.guest.to_json()
         content["neighbours"] = {name: one.to_json() for name, one in self.neighbours.items()}
         del content["published"], content["expects"], content["declared"]
-        del content["tables"], content["heatmaps"]
+        del content["tables"], content["heatmaps"], content["ab"]
+        if not self.define:
+            # Studies defined no tunings once.
+            del content["define"]
         if not self.neighbours:
             # Studies said nothing of neighbours once, and their digests are in old runs.
             del content["neighbours"]

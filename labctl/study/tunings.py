@@ -225,6 +225,8 @@ class TuningFile(FileModel):
     ) = None
     guest: GuestSideFile | None = None
     handicap_percent: Annotated[float, Field(ge=0, lt=100), PERCENT] | None = None
+    workload: str | None = None
+    """Workload of the study that runs in place of the one that is measured."""
 
 
 FOLDER = "domains"
@@ -235,8 +237,6 @@ _NATIVE = "native"
 """Prefix of native tunings' names."""
 
 _T = TypeVar("_T")
-_Files = Mapping[str, Path]
-"""Name to file of every tuning."""
 
 _READ = frozenset(
     ("name", "description", "kind", "sources", "needs", "risks", "exercised_by", "requires")
@@ -255,7 +255,8 @@ GUEST_ONLY = (
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Hold a file of an `extends:` chain, for errors that name the place."""
+    """Hold a file of an `extends:` chain, or a tuning that a study defines, for errors that name
+    the place."""
 
     path: Path
     mapping: YamlMapping
@@ -266,6 +267,32 @@ class _Source:
         return UsageError(f"{place}: {text}", hint=hint)
 
 
+_Files = Mapping[str, Path | _Source]
+"""Name to file, or definition, of every tuning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """Hold the tunings that a study defines itself. `path`: of its file."""
+
+    path: Path
+    mappings: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def sources(self) -> dict[str, _Source]:
+        return {
+            name: _Source(self.path, one if isinstance(one, YamlMapping) else YamlMapping(one))
+            for name, one in self.mappings.items()
+        }
+
+
+NOTHING_DEFINED = Defined(Path(), {})
+
+
+def _files(defined: Defined) -> _Files:
+    return {**data_files(FOLDER), **defined.sources}
+
+
 def tuning_names() -> list[str]:
     """Return the names of all tunings, sorted."""
     return list(data_files(FOLDER))
@@ -273,11 +300,12 @@ def tuning_names() -> list[str]:
 
 def tuning_file(name: str) -> Path:
     """Return the file of a tuning; raises UsageError with the nearest name when there is none."""
-    return _file(name, data_files(FOLDER))
+    return _known(name, data_files(FOLDER))
 
 
-def load_tunings(names: Iterable[str]) -> dict[str, Tuning]:
-    files = data_files(FOLDER)
+def load_tunings(names: Iterable[str], defined: Defined = NOTHING_DEFINED) -> dict[str, Tuning]:
+    """Return tunings by name: those of files, and those that a study defines."""
+    files = _files(defined)
     return {name: _named(name, files) for name in names}
 
 
@@ -312,7 +340,10 @@ def tuning_files(name: str) -> list[Path]:
     return [tuning_file(part) for part in parts]
 
 
-def _file(name: str, files: _Files) -> Path:
+_Place = TypeVar("_Place")
+
+
+def _known(name: str, files: Mapping[str, _Place]) -> _Place:
     if name not in files:
         raise UsageError(f"no tuning '{name}'", hint=nearest(name, files))
     return files[name]
@@ -324,12 +355,13 @@ def _loaded(name: str, files: _Files) -> Tuning:
 
 
 def _merged(
-    name: str, files: _Files, below: tuple[Path, ...] = ()
+    name: str, files: _Files, below: tuple[Path | _Source, ...] = ()
 ) -> tuple[_Source, dict[str, Any]]:
     """Return the values of a file over those that it extends. `below`: the files that extend it."""
-    path = _file(name, files)
+    path = _known(name, files)
     if path in below:
-        chain = " extends ".join(str(p) for p in (*below[below.index(path) :], path))
+        circle = (*below[below.index(path) :], path)
+        chain = " extends ".join(str(p.path if isinstance(p, _Source) else p) for p in circle)
         raise UsageError(f"tunings extend each other in a circle: {chain}")
     source, checked = _read(path)
     parent = checked.get("extends")
@@ -354,7 +386,10 @@ def _merged(
     return source, _merge(inherited, checked)
 
 
-def _read(path: Path) -> tuple[_Source, Mapping[str, Any]]:
+def _read(path: Path | _Source) -> tuple[_Source, Mapping[str, Any]]:
+    if isinstance(path, _Source):
+        file = validate(TuningFile, path.mapping, path.path)
+        return path, file.model_dump(exclude_unset=True)
     try:
         status = path.stat()
     except OSError as error:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from labctl.analysis.ab import ab_because, ab_lead
 from labctl.analysis.answer.grade import evidence, fresh_answers, graded
 from labctl.analysis.answer.record import (
     FEWEST_BOOTS,
@@ -171,6 +172,10 @@ def next_steps(
     if run.run.status != "done":
         yield from _go_on(run, name)
         return
+    if run.plan.ab is not None:
+        # A program or a build is not a tuning to roll out.
+        yield from list(_more_of_the_undecided(run, ranked)) or _more_blocks(run, ranked)
+        return
     if run.run.imported:
         # Whoever measured decides; labctl can't measure it again.
         return
@@ -330,7 +335,9 @@ def _again(run: LoadedRun, more: str) -> str | None:
         words = shlex.split(run.run.command or "")
     except ValueError:
         return None
-    if words[:2] != ["labctl", "sweep"] or not all(_SAFE.fullmatch(word) for word in words):
+    if words[:2] not in (["labctl", "sweep"], ["labctl", "ab"]) or not all(
+        _SAFE.fullmatch(word) for word in words
+    ):
         return None
     if any(word in ("--resume", "--extend", "--detach") for word in words):
         return None
@@ -401,6 +408,8 @@ class Sentences:
         factors = self.judgement.factors
         if not self.primaries and factors is not None and factors.contrasts:
             return question(factors, run.plan.title), findings(factors)
+        if (ab := self.judgement.ab) is not None and ab.places:
+            return ab_lead(ab), ab_because(ab)
         if not self.primaries:
             reason = (
                 self.why_not or "No block has a primary metric for both a tuning and the baseline."
@@ -472,6 +481,8 @@ class Sentences:
         asked."""
         best = self._offered
         if best is None or not best.better:
+            return ""
+        if self.view.run.plan.ab is not None and not self.view.run.plan.neighbours:
             return ""
         parts = [*self._neighbour(best.tuning), *self._host(best.tuning)]
         if parts:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 
+from labctl.analysis.ab import as_effect
 from labctl.analysis.answer.record import AnswerRecord
 from labctl.analysis.answer.words import why_inconclusive
-from labctl.analysis.model import CellMean, Comparison, Contrast, EffectKind, FactorAnalysis
+from labctl.analysis.model import (
+    AbAnswer,
+    AbEffect,
+    AbPlace,
+    CellMean,
+    Comparison,
+    Contrast,
+    EffectKind,
+    FactorAnalysis,
+)
 from labctl.base.errors import HostError
 from labctl.base.json import parse_json
 from labctl.store.jsonfile import write_json
@@ -77,6 +87,48 @@ def comparison_json(item: Comparison) -> dict[str, object]:
         "paired": item.paired,
         "fallback": item.fallback,
         "blocks": {str(block): value for block, value in sorted(item.blocks.items())},
+    }
+
+
+# Write a comparison of A and B.
+
+
+def ab_json(answer: AbAnswer) -> dict[str, object]:
+    """Return the answer of A and B as plain JSON values."""
+    return {
+        "a": answer.labels.a,
+        "b": answer.labels.b,
+        "arm": answer.labels.arm,
+        "outcome": str(answer.outcome),
+        "places": [_ab_place(place) for place in answer.places],
+    }
+
+
+def _ab_place(place: AbPlace) -> dict[str, object]:
+    c = place.guest
+    return {
+        "workload": c.workload,
+        "condition": c.condition,
+        "metric": c.metric,
+        "unit": str(c.unit),
+        "better": str(c.better),
+        "outcome": str(place.outcome),
+        "verdict": None if c.verdict is None else str(c.verdict),
+        "guest": _ab_effect(as_effect(c)),
+        "native": place.native and _ab_effect(place.native),
+        "interaction": place.interaction and _ab_effect(place.interaction),
+        "depends_on_virtualization": place.depends and str(place.depends),
+    }
+
+
+def _ab_effect(of: AbEffect) -> dict[str, object]:
+    return {
+        "kind": str(of.kind),
+        "ratio" if of.kind is EffectKind.RATIO else "difference": of.estimate,
+        "low": of.low,
+        "high": of.high,
+        "confidence": of.confidence,
+        "blocks": of.blocks,
     }
 
 

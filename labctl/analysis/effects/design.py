@@ -191,7 +191,8 @@ def _strangers(plan: PlanRecord, known: Sequence[Cell]) -> Iterator[str]:
 
 def _primaries(plan: PlanRecord, problems: list[str]) -> dict[str, Primary]:
     primaries = {}
-    for workload, entry in plan.workloads.items():
+    measured = (item for item in plan.workloads.items() if item[0] not in plan.stand_ins)
+    for workload, entry in measured:
         metric, margin = entry.primary, entry.margin
         if not metric or margin is None or not 0 < margin < math.inf:
             problems.append(

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from labctl.analysis.answer.json import answer_json, comparison_json, factors_json
+from labctl.analysis.answer.json import ab_json, answer_json, comparison_json, factors_json
 from labctl.analysis.answer.view import View
 from labctl.analysis.density import Density, Fitting
 from labctl.analysis.hosts.fleet import (
@@ -136,6 +136,7 @@ def _report(run: LoadedRun, judgement: Judgement) -> dict[str, object]:
         "added": _added(judgement.added),
         "spares": judgement.spares and asdict(judgement.spares),
         "factors": factors_json(judgement.factors),
+        **({} if judgement.ab is None else {"ab": ab_json(judgement.ab)}),
         "unavailable": map(asdict, judgement.unavailable),
         "skipped": run.run.skipped,
         "skipped_workloads": run.plan.skipped_workloads,

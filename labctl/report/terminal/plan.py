@@ -37,7 +37,7 @@ def plan_table(
         f"{plan.study}{quick}: {plan.title}",
         f"{most}{counted(len(plan.trials), 'trial')}: {counted(plan.blocks or 0, 'block')} over "
         f"{counted(plan.boots or 0, 'boot')}, each with {counted(len(plan.tunings), 'arm')}, "
-        f"{counted(len(plan.workloads), 'workload')}, "
+        f"{counted(len(plan.workloads.keys() - plan.stand_ins), 'workload')}, "
         f"{counted(len(plan.conditions), 'condition')} ({', '.join(plan.conditions)})",
         *_spares(plan),
         *_rule(plan),

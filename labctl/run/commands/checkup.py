@@ -24,7 +24,7 @@ from labctl.run.planning.planned import has_peers
 from labctl.run.planning.requirements import Kernels, Offers
 from labctl.study.load_study import Overrides, load_study
 from labctl.study.study import GuestShape, Study
-from labctl.study.tunings import load_tuning, tuning_json, tuning_names
+from labctl.study.tunings import load_tuning, load_tunings, tuning_json, tuning_names
 from labctl.workloads.registry import checkers
 
 # Report which tunings of a study, or of the catalogue, run on this host, and what affects them.
@@ -33,7 +33,7 @@ from labctl.workloads.registry import checkers
 def tunings_of(study: Study | None) -> tuple[dict[str, Tuning], dict[str, str]]:
     """Return the tunings by name; of the catalogue, those that cannot be loaded with the reason."""
     if study is not None:
-        return {name: load_tuning(name) for name in study.tunings}, {}
+        return load_tunings(study.tunings, study.defined), {}
     found: dict[str, Tuning] = {}
     broken: dict[str, str] = {}
     for name in tuning_names():

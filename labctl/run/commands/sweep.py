@@ -328,8 +328,8 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     if request.extend:
         more = str(request.overrides.blocks)
         return ["labctl", "sweep", "--extend", request.extend, "--blocks", more]
-    study = [] if request.question is not None else [request.study]
-    words = ["labctl", *_lab_words(), "sweep", *study, "--seed", str(plan.seed)]
+    asked = ["sweep", request.study] if request.question is None else request.question.words
+    words = ["labctl", *_lab_words(), *asked, "--seed", str(plan.seed)]
     if plan.quick:
         words.append("--quick")
     options = {

@@ -110,7 +110,7 @@ def _planned(
     if own is not None:
         check_room(own.domain, topology)
         check_places(own.domain, topology)
-    tunings = load_tunings(study.tunings)
+    tunings = load_tunings(study.tunings, study.defined)
     recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
     unchecked: tuple[str, ...] = ()
     if own is None:
@@ -274,7 +274,7 @@ def resumed_plan(begun: Begun) -> Planned:
     """Return the plan of a run and of its extensions, for a host that has not changed since."""
     plan, folder = plan_of(begun), begun.folder
     topology = read_topology()
-    tunings = load_tunings(tuple(plan.tunings))
+    tunings = load_tunings(tuple(plan.tunings), plan.defined)
     if plan.guest.vcpus is None:
         raise BrokenError(f"{folder.path / 'plan.json'} has no number of vCPUs")
     pin_plans, unplaced = pin_plans_of(topology, plan.guest.vcpus, tunings.values())

@@ -46,9 +46,9 @@ class TrialRequest:
     neighbours: Callable[[], AbstractContextManager[Neighbours]] = no_neighbours
     """Starts them; they wait."""
     level: Level
-    window_rates: dict[tuple[str, str], float]
-    """Machine's kind and workload to the operations per second that size a warm-up window; the
-    first trial determines them for all."""
+    window_rates: dict[tuple[str, str, str], float]
+    """Machine's kind, workload and program to the operations per second that size a warm-up
+    window; the first trial determines them for all."""
     traces: bool = True
     """True if the disk has room for the recordings of level `trace`."""
     calibration: Calibration = uncalibrated
@@ -58,7 +58,7 @@ class TrialRequest:
     @classmethod
     def of(cls, plan: Plan, trial: PlannedTrial, **given: Any) -> TrialRequest:
         """Return the request for a trial of a plan. `given`: what the plan does not contain."""
-        declared = plan.workloads[trial.cell["workload"]]
+        declared = plan.workloads[plan.workload_of(trial.cell)]
         return cls(
             planned=trial,
             workload=workload_of(declared),

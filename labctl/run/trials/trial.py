@@ -383,12 +383,12 @@ class Attempts:
         self.folder = folder
         self.plan = plan
         self._calibrations = calibrations
-        self._window_rates: dict[tuple[str, str], float] = {}
+        self._window_rates: dict[tuple[str, str, str], float] = {}
 
     def run(self, bench: Bench, trial: PlannedTrial, attempt: int, *, traces: bool) -> Attempted:
         """Run, parse and store an attempt. `traces`: whether there is room for the recordings."""
         folder = self.folder.new_trial(trial.number, attempt)
-        declared = self.plan.workloads[trial.cell["workload"]]
+        declared = self.plan.workloads[self.plan.workload_of(trial.cell)]
         notes: list[str] = []
         request = TrialRequest.of(
             self.plan,

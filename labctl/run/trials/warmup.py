@@ -77,7 +77,8 @@ def warm_up(bench: Bench, workload: Workload, setting: Setting, request: TrialRe
     touches: list[int] = []
     started = time.monotonic()
     cap_s = request.limits.warmup_cap_s
-    size = (str(bench.kind), request.planned.cell["workload"])
+    cell = request.planned.cell
+    size = (str(bench.kind), cell["workload"], workload.name)
     fault_counts = faults_so_far(bench)
 
     def is_warm() -> bool:

@@ -51,6 +51,8 @@ class PlannedArm(Record):
     """Durability of a guest's disks."""
     restored_as: Text | None = None
     """Tuning that differs from a booting guest only in being restored."""
+    workload: Text | None = None
+    """Workload of the plan that runs in place of the one that is measured."""
 
 
 class PlannedWorkload(Record):
@@ -185,6 +187,16 @@ class ReportTable:
     factor: Text | None = None
 
 
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbLabels:
+    """Name what A and B are, in a comparison of two. A is the baseline; `arm`: that of B."""
+
+    a: Text
+    b: Text
+    arm: Text
+
+
 class StoppingRule(Record):
     width: Number | None = None
     most_blocks: Whole | None = None
@@ -265,8 +277,17 @@ class PlanRecord(Record):
     """Factors beside the tunings, with the levels of each cell."""
     heatmaps: tuple[PlannedHeatmap, ...] = ()
     """Pictures of a metric over two of them."""
+    define: dict[str, dict[str, Any]] = {}
+    """Tunings that the study defines itself."""
+    ab: AbLabels | None = None
+    """Names of A and B, if the study compares two."""
     extensions: tuple[AddedBlocks, ...] = ()
     """Blocks that were added to the run; not in a file, `RunFolder.load` adds them here."""
+
+    @property
+    def stand_ins(self) -> frozenset[str]:
+        """Return the workloads that only run in place of others."""
+        return frozenset(arm.workload for arm in self.tunings.values() if arm.workload)
 
     @property
     def is_lost(self) -> bool:

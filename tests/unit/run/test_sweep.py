@@ -271,8 +271,8 @@ def test_a_resume_with_changed_tunings_is_refused_by_name(
     folder = resumable(tmp_path, monkeypatch)
     load = run_plan.load_tunings
 
-    def changed(names: Any) -> Any:
-        tunings = dict(load(names))
+    def changed(names: Any, defined: Any) -> Any:
+        tunings = dict(load(names, defined))
         return {**tunings, "pinned": replace(tunings["pinned"], restore=False)}
 
     monkeypatch.setattr(run_plan, "load_tunings", changed)

@@ -1,0 +1,40 @@
+"""`labctl ab` of two programs, one slower by construction, natively and in a guest."""
+
+from __future__ import annotations
+
+import json
+
+from labctl.base.errors import ExitCode
+from tests.guest.conftest import Sandbox
+
+BLOCKS = 3
+
+
+def counting(to: int) -> str:
+    return f"sh -c 'i=0; while [ $i -lt {to} ]; do i=$((i+1)); done'"
+
+
+def test_the_slower_of_two_programs_is_slower_on_both_sides(sandbox: Sandbox) -> None:
+    done = sandbox.labctl(
+        *("ab", "--command", counting(50_000), "--command", counting(150_000)),
+        *("--once", "--accel=tcg", f"--blocks={BLOCKS}", f"--blocks-per-boot={BLOCKS}"),
+        *("--spare-blocks=0", "--quiet", "--json"),
+        seconds=1200,
+    )
+    assert done.returncode == ExitCode.OPEN, f"fewer than ten blocks decide nothing: {done.stderr}"
+    report = json.loads(done.stdout)
+    trials = BLOCKS * len(("native", "native+B", "baseline", "control", "handicap", "B"))
+    assert report["trials"]["done"] == trials
+    (place,) = report["ab"]["places"]
+    assert (place["metric"], place["better"]) == ("elapsed", "lower")
+    assert place["verdict"] == "demonstration, no verdict"
+    for side in ("guest", "native"):
+        assert 1.5 < place[side]["ratio"] < 4.5, "three times the work"
+        assert place[side]["blocks"] == BLOCKS
+    ratio = place["guest"]["ratio"] / place["native"]["ratio"]
+    assert abs(place["interaction"]["ratio"] / ratio - 1) < 1e-9
+    assert place["depends_on_virtualization"] == "open"
+
+    shown = sandbox.labctl("report", report["run"], seconds=60)
+    assert "B against A" in " ".join(shown.stdout.split())
+    assert sandbox.leftovers() == []
