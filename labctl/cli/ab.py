@@ -24,7 +24,7 @@ _SECTIONS = {
     ),
     "Where and how long": (
         "--quick --condition --duration --blocks --looks --within --until-width --max-blocks "
-        "--blocks-per-boot --spare-blocks --collect --margin"
+        "--blocks-per-boot --spare-blocks --other-cpu --collect --margin"
     ),
     "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
     "This run": "--plan-only --seed --wait-quiet --results --json --quiet --help",

@@ -118,7 +118,7 @@ _SECTIONS = {
     "Selection": "--quick --tuning --workload --condition --factor --collect",
     "Length and number": (
         "--duration --blocks --looks --within --until-width --max-blocks --blocks-per-boot "
-        "--spare-blocks"
+        "--spare-blocks --other-cpu"
     ),
     "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
     "A program of your own": (
@@ -162,6 +162,11 @@ _SECTIONS = {
 )
 @click.option("--blocks-per-boot", type=int, help="Number of blocks that share a boot.")
 @click.option("--spare-blocks", type=int, help="Extra blocks, run if another block lost a value.")
+@click.option(
+    "--other-cpu",
+    type=click.FloatRange(min=0, min_open=True),
+    help="CPUs that others may use of a trial's, in CPU seconds per second (0.1).",
+)
 @click.option("--duration", type=TIME_OPTION, help="Measured time of each trial (10s).")
 @click.option("--vcpus", type=int, help="vCPUs of the guest (default: from the topology).")
 @click.option("--memory", type=MEMORY_OPTION, help="Memory of the guest (2G; a number: MiB).")
@@ -312,6 +317,7 @@ def request_for(
             ),
             blocks_per_boot=given["blocks_per_boot"],
             spare_blocks=given["spare_blocks"],
+            other_cpu=given["other_cpu"],
             vcpus=given["vcpus"],
             memory_mib=given["memory"],
             collect=Level(given["collect"]) if given["collect"] else None,

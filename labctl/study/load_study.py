@@ -378,6 +378,7 @@ class Overrides:
     stopping: Stopping | None = None
     blocks_per_boot: int | None = None
     spare_blocks: int | None = None
+    other_cpu: float | None = None
     vcpus: int | None = None
     memory_mib: int | None = None
     collect: Level | None = None
@@ -658,6 +659,7 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         stopping=stopping,
         blocks_per_boot=_first(overrides.blocks_per_boot, 1 if outgrown else study.blocks_per_boot),
         guest=guest,
+        limits=replace(study.limits, other_cpu=_first(overrides.other_cpu, study.limits.other_cpu)),
         exercises={tuning: names for tuning, names in exercises.items() if names},
         requires={name: need for name, need in study.requires.items() if name in tunings},
         collect=_first(overrides.collect, study.collect),

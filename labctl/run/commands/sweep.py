@@ -337,6 +337,7 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
         **_rule(request.overrides.stopping),
         "--blocks-per-boot": request.overrides.blocks_per_boot,
         "--spare-blocks": request.overrides.spare_blocks,
+        "--other-cpu": request.overrides.other_cpu,
         "--vcpus": request.overrides.vcpus,
         "--memory": request.overrides.memory_mib,
         "--duration": request.overrides.duration_s,

@@ -147,7 +147,12 @@ def test_a_results_folder_that_cannot_be_made_is_the_hosts_refusal(
 
 def test_the_recorded_command_repeats_the_plan(tmp_path: Path) -> None:
     overrides = Overrides(
-        tunings=("pinned",), blocks=12, blocks_per_boot=3, memory_mib=2048, duration_s=3.0
+        tunings=("pinned",),
+        blocks=12,
+        blocks_per_boot=3,
+        memory_mib=2048,
+        duration_s=3.0,
+        other_cpu=0.5,
     )
     asked = request(
         tmp_path, overrides=overrides, connect="qemu:///system", accel="tcg", fresh_boots=True
@@ -160,6 +165,7 @@ def test_the_recorded_command_repeats_the_plan(tmp_path: Path) -> None:
     assert (given["study"], given["seed"], given["quick"]) == ("pinning", 7, True)
     assert (given["blocks"], given["blocks_per_boot"], given["memory"]) == (12, 3, 2048)
     assert (given["duration"], given["tunings"]) == (3.0, ("pinned",))
+    assert given["other_cpu"] == 0.5
     assert (given["connect"], given["accel"]) == ("qemu:///system", "tcg")
     assert given["fresh_boots"]
 
