@@ -275,6 +275,12 @@ class Tuning:
     guest: GuestSide = field(default_factory=GuestSide)
     handicap_percent: float = 0.0
     """Share of the time during which the guest is stopped, in percent."""
+    emulator: str | None = None
+    """QEMU binary that its guest runs in. None: the host's."""
+    kernel: str | None = None
+    """Kernel that its guest boots. None: the image's, or the run's."""
+    initrd: str | None = None
+    """Initrd of that kernel."""
     workload: str | None = None
     """Workload of the study that runs in place of the one that is measured. None: that one."""
 

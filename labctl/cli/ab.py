@@ -1,9 +1,11 @@
-"""Run `labctl ab`: compare two programs or tunings, A and B, and judge B."""
+"""Run `labctl ab`: compare two programs, tunings or builds, A and B, and judge B."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +16,14 @@ from labctl.cli.own_program import one_program
 from labctl.cli.sweep import command as sweep_command
 from labctl.cli.sweep import request_for, sweep_and_show
 from labctl.run.planning.planned import SweepRequest
-from labctl.study.question import Question, ab_programs, ab_tunings
+from labctl.store.records.plan_record import AbLabels
+from labctl.study.question import B, Question, ab_builds, ab_programs, ab_tunings
+
+if TYPE_CHECKING:
+    from labctl.study.load_study import OneProgram
 
 _SECTIONS = {
-    "A and B": "--command --tuning",
+    "A and B": "--command --tuning --qemu --kernel --initrd",
     "The programs": (
         "--metric --unit --better --once --timeout --setup --serve --port --ready --package "
         "--parameter"
@@ -26,11 +32,12 @@ _SECTIONS = {
         "--quick --condition --duration --blocks --looks --within --until-width --max-blocks "
         "--blocks-per-boot --spare-blocks --other-cpu --collect --margin"
     ),
-    "The guest": "--vcpus --memory --accel --connect --fresh-boots --kernel --initrd",
+    "The guest": "--vcpus --memory --accel --connect --fresh-boots",
     "This run": "--plan-only --seed --wait-quiet --results --json --quiet --help",
 }
-_OWN = ("own_command", "tunings")
+_OWN = ("own_command", "tunings", "kernel", "initrd")
 """Options of a sweep that this command has in another form."""
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def _shared() -> list[click.Parameter]:
@@ -82,6 +89,11 @@ class _Bisectable(Sectioned):
     help="A program: A, then B. They run natively and in a guest.",
 )
 @click.option("--tuning", "tunings", multiple=True, help="A tuning: A, then B.")
+@click.option("--qemu", "emulators", multiple=True, type=_FILE, help="A QEMU binary: A, then B.")
+@click.option("--kernel", "kernels", multiple=True, type=_FILE, help="A guest kernel: A, then B.")
+@click.option(
+    "--initrd", "initrds", multiple=True, type=_FILE, help="Its initrd: one, or one for each."
+)
 @click.option("--margin", metavar="PERCENT", help="The smallest change that matters (5%).")
 @click.pass_context
 def command(
@@ -90,21 +102,31 @@ def command(
     workloads: tuple[str, ...],
     commands: tuple[str, ...],
     tunings: tuple[str, ...],
+    emulators: tuple[Path, ...],
+    kernels: tuple[Path, ...],
+    initrds: tuple[Path, ...],
     margin: str | None,
     plan_only: bool,
     as_json: bool,
     quiet: bool,
     **_request: object,
 ) -> int | None:
-    """Compare B with A: two programs (--command twice), or two tunings (--tuning twice) in each
-    WORKLOAD.
+    """Compare B with A: two programs (--command twice); or in each WORKLOAD two tunings (--tuning
+    twice), two QEMU binaries (--qemu twice) or two guest kernels (--kernel twice).
 
     It is a sweep with A as the baseline: the same blocks, A/A control, known loss, verdicts and
-    report. Programs run on a quiet host unless --condition says otherwise. The exit status fits
-    'git bisect run': 0 if B is not worse, 1 if it is worse, 125 if the run can't tell or failed.
+    report. Programs and builds run on a quiet host unless --condition says otherwise. The exit
+    status fits 'git bisect run': 0 if B is not worse, 1 if it is worse, 125 if the run can't tell
+    or failed.
     """
     _fill_in(context)
-    asked = _question(context.params, workloads, commands, tunings, _share(margin))
+    given = _Given(
+        {"--command": commands, "--tuning": tunings, "--qemu": emulators, "--kernel": kernels},
+        initrds,
+        workloads,
+        _share(margin),
+    )
+    asked = _question(context.params, given)
     request = request_for(context, asked)
     if plan_only:
         from labctl.cli.plan_only import show_plan
@@ -124,7 +146,7 @@ def _fill_in(context: click.Context) -> None:
     """Give the options of a sweep that this command lacks the values that they have there when
     nobody gives them."""
     defaults = sweep_command.make_context("sweep", [], parent=context.parent).params
-    ours = {"workloads": None, "own_command": None}
+    ours = {"workloads": None, "own_command": None, "kernel": None, "initrd": None}
     context.params.update({**defaults, **context.params, **ours})
 
 
@@ -140,69 +162,98 @@ def _share(margin: str | None) -> float | None:
     return percent
 
 
-def _question(
-    given: Mapping[str, Any],
-    workloads: Sequence[str],
-    commands: Sequence[str],
-    tunings: Sequence[str],
-    margin: float | None,
-) -> Question:
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Hold the options of this command alone. `kinds`: option to its values; `margin`: in
+    percent."""
+
+    kinds: Mapping[str, Sequence[str | Path]]
+    initrds: Sequence[Path]
+    workloads: Sequence[str]
+    margin: float | None
+
+    @property
+    def limit(self) -> dict[str, float]:
+        return {} if self.margin is None else {"margin_percent": self.margin}
+
+    @property
+    def margin_words(self) -> list[str]:
+        return [] if self.margin is None else ["--margin", f"{self.margin:g}%"]
+
+
+def _question(options: Mapping[str, Any], given: _Given) -> Question:
     """Return the study that the options make. Raises UsageError unless exactly one kind of thing is
     given twice."""
-    kinds = {"--command": commands, "--tuning": tunings}
-    said = [option for option, values in kinds.items() if values]
-    if len(said) != 1 or len(kinds[said[0]]) != 2:
-        got = ", ".join(f"{len(values)} {option}" for option, values in kinds.items())
+    said = [option for option, values in given.kinds.items() if values]
+    if len(said) != 1 or len(given.kinds[said[0]]) != 2:
+        got = ", ".join(f"{len(given.kinds[option])} {option}" for option in said) or "neither"
         raise UsageError(
-            f"expected A and B: one of {' and '.join(kinds)} twice, got {got}",
+            f"expected A and B: one of {', '.join(given.kinds)} twice, got {got}",
             hint="labctl ab --tuning pinned --tuning pinned+fifo redis-get",
         )
-    limit = {} if margin is None else {"margin_percent": margin}
-    if commands:
-        return _of_programs(given, workloads, commands, limit)
-    if not workloads:
+    kind = said[0]
+    if given.initrds and kind != "--kernel":
+        raise UsageError("--initrd needs --kernel twice", hint="Leave --initrd out.")
+    a, b = given.kinds[kind]
+    if kind == "--command":
+        return _of_programs(options, given, str(a), str(b))
+    if not given.workloads:
         raise UsageError(
-            "a workload is missing",
-            hint="Name one: 'labctl workload list' lists them.",
+            "a workload is missing", hint="Name one: 'labctl workload list' lists them."
         )
-    _refuse_program_options(given)
-    keys = {name: {"program": name, **limit} for name in dict.fromkeys(workloads)}
-    return ab_tunings(tunings[0], tunings[1], keys, words=[*_margin_words(margin), *keys])
+    _refuse_program_options(options)
+    workloads = {name: {"program": name, **given.limit} for name in dict.fromkeys(given.workloads)}
+    if kind == "--tuning":
+        return ab_tunings(str(a), str(b), workloads, words=[*given.margin_words, *workloads])
+    return _of_builds(kind, Path(a), Path(b), given, workloads)
+
+
+_KEYS = {"--qemu": "emulator", "--kernel": "kernel"}
+
+
+def _of_builds(
+    kind: str, a: Path, b: Path, given: _Given, workloads: Mapping[str, Mapping[str, Any]]
+) -> Question:
+    initrds = [path.absolute() for path in given.initrds]
+    if len(initrds) > 2:
+        raise UsageError("expected one --initrd, or one for each --kernel")
+    files = [path.absolute() for path in (a, b)]
+    keys = [{_KEYS[kind]: str(path)} for path in files]
+    for number, one in enumerate(keys):
+        if initrds:
+            one["initrd"] = str(initrds[min(number, len(initrds) - 1)])
+    words = [word for path in files for word in (kind, str(path))]
+    words += [word for path in initrds for word in ("--initrd", str(path))]
+    return ab_builds(
+        keys[0],
+        keys[1],
+        workloads,
+        AbLabels(a=str(files[0]), b=str(files[1]), arm=B),
+        words=[*given.margin_words, *words, *workloads],
+    )
 
 
 def _refuse_program_options(given: Mapping[str, Any]) -> None:
     one_program({**given, "own_command": None, "workloads": None})
 
 
-def _of_programs(
-    given: Mapping[str, Any],
-    workloads: Sequence[str],
-    commands: Sequence[str],
-    limit: Mapping[str, float],
-) -> Question:
-    from labctl.store.records.plan_record import AbLabels
-    from labctl.study.question import B
-
-    if workloads:
+def _of_programs(options: Mapping[str, Any], given: _Given, a: str, b: str) -> Question:
+    if given.workloads:
         raise UsageError(
-            f"--command and the workload '{workloads[0]}' exclude each other",
+            f"--command and the workload '{given.workloads[0]}' exclude each other",
             hint="Leave one of them out.",
         )
-    a, b = _declared(given, commands)
-    name = a.name if a.name == b.name else "program"
+    one, other = _declared(options, a), _declared(options, b)
     return ab_programs(
-        name,
-        {"define": dict(a.definition), **limit},
-        {"define": dict(b.definition), **limit},
-        AbLabels(a=commands[0], b=commands[1], arm=B),
-        words=[*_margin_words(limit.get("margin_percent")), *a.words, "--command", commands[1]],
+        one.name if one.name == other.name else "program",
+        {"define": dict(one.definition), **given.limit},
+        {"define": dict(other.definition), **given.limit},
+        AbLabels(a=a, b=b, arm=B),
+        words=[*given.margin_words, *one.words, "--command", b],
     )
 
 
-def _declared(given: Mapping[str, Any], commands: Iterable[str]) -> list[Any]:
-    found = [one_program({**given, "own_command": text, "workloads": None}) for text in commands]
-    return [one for one in found if one is not None]
-
-
-def _margin_words(margin: float | None) -> list[str]:
-    return [] if margin is None else ["--margin", f"{margin:g}%"]
+def _declared(options: Mapping[str, Any], command: str) -> OneProgram:
+    found = one_program({**options, "own_command": command, "workloads": None})
+    assert found is not None, "there is a command"
+    return found

@@ -87,7 +87,7 @@ def advise(
     """Return the advice from a run's verdicts. `folder` is the run's, for the domain XML. If
     `machine` is given, the steps fit it.
 
-    Raises UsageError for a tuning with an invalid name.
+    Raises UsageError for a tuning with an invalid name, and for one that the study defines.
     """
     view = View(run, judgement)
     ranked, decision = judgement.standings, judgement.decision
@@ -149,6 +149,12 @@ def _advised(
 ) -> Advised:
     tuning = of.tuning
     check_name(view.run.name, tuning)
+    if tuning in view.run.plan.define:
+        raise UsageError(
+            f"'{tuning}' of run {view.run.name} has no file that could be rolled out: its study "
+            "defines it",
+            hint=f"See the answer with: labctl report {view.run.name}",
+        )
     there = {scenario_of(item) for item in of.judged}
     found = decision.of(tuning)
     rollout = rollout_steps(view, tuning, folder, machine)

@@ -80,6 +80,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
         yield from _memory(tuning)
         yield from _network(tuning)
         yield from _vhost(tuning)
+        yield from _initrd(tuning)
         if tuning.restore:
             yield from _not_restorable(tuning)
 
@@ -281,6 +282,15 @@ def _vhost(tuning: Tuning) -> Iterator[Contradiction]:
         )
 
 
+def _initrd(tuning: Tuning) -> Iterator[Contradiction]:
+    if tuning.initrd is not None and tuning.kernel is None:
+        yield Contradiction(
+            (("initrd",), ("kernel",)),
+            "'initrd' is given without its 'kernel'.",
+            "Add the kernel that it belongs to.",
+        )
+
+
 def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
     """Return what METHOD says under "What may be restored": what a restore refuses, or takes and
     gets wrong.
@@ -298,7 +308,10 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
         (("memory", "balloon"), not memory.balloon),
         (("memory", "free_page_reporting"), memory.free_page_reporting is not None),
     )
+    saved = "a saved state is restored only by the build that saved it"
     refused: list[tuple[Key, bool, str]] = [
+        (("emulator",), tuning.emulator is not None, saved),
+        (("kernel",), tuning.kernel is not None, saved),
         *((key, acts, "it keeps the CPU that it booted with") for key, acts in cpu),
         *((key, changed, "it keeps the devices that it booted with") for key, changed in devices),
         (("memory", "source"), memory.source is not None, "its memory stays where it was saved"),

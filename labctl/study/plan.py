@@ -16,6 +16,7 @@ from labctl.store.records.as_made import PLAN_SCHEMA
 from labctl.store.records.factor_record import Factorial, Place, PlannedHeatmap
 from labctl.store.records.plan_record import (
     AbLabels,
+    BuildFile,
     PlannedArm,
     PlannedTrial,
     PlannedWorkload,
@@ -100,6 +101,8 @@ class Plan:
     heatmaps: tuple[PlannedHeatmap, ...] = ()
     define: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Tunings that the study defines itself."""
+    builds: Mapping[str, BuildFile] = field(default_factory=dict)
+    """QEMU binaries, kernels and initrds of tunings, by path."""
     ab: AbLabels | None = None
     """Names of A and B, if the study compares two."""
     looks: tuple[LookTaken, ...] = ()
@@ -203,6 +206,11 @@ class Plan:
             **({"factorial": listed(asdict(self.factorial))} if self.factorial else {}),
             **({"heatmaps": [asdict(one) for one in self.heatmaps]} if self.heatmaps else {}),
             **({"define": listed(self.define)} if self.define else {}),
+            **(
+                {"builds": {path: asdict(one) for path, one in self.builds.items()}}
+                if self.builds
+                else {}
+            ),
             **({"ab": asdict(self.ab)} if self.ab else {}),
         }
 
@@ -283,6 +291,7 @@ class Plan:
             factorial=record.factorial,
             heatmaps=record.heatmaps,
             define=record.define,
+            builds=record.builds,
             ab=record.ab,
         )
 

@@ -60,6 +60,7 @@ def as_read(value: Any) -> Any:
 B = "B"
 """Arm of B, in a comparison of two programs or builds."""
 
+_A = "A"
 _NATIVE_B = f"native+{B}"
 
 
@@ -99,6 +100,43 @@ def ab_programs(
     }
     return Question(
         name=_study_name(["ab", name]), content=content, words=("ab", *words), ab=labels
+    )
+
+
+def ab_builds(
+    a: Mapping[str, str],
+    b: Mapping[str, str],
+    workloads: Mapping[str, Mapping[str, Any]],
+    labels: AbLabels,
+    *,
+    words: Sequence[str],
+) -> Question:
+    """Return the study that compares two builds of QEMU or of the guest's kernel. `a`, `b`: keys of
+    a tuning, with the files. Each guest boots for itself, and none runs natively."""
+    content = {
+        "title": f"Is B better than A in {' and '.join(workloads)}?",
+        "roles": {
+            "baseline": _A,
+            "control": _with(_A, "control"),
+            "handicap": _with(_A, "handicap"),
+            "native": None,
+        },
+        "tunings": [B],
+        "define": {
+            name: {
+                "extends": "baseline",
+                "description": f"The guest with build {name}.",
+                "restore": False,
+                **keys,
+            }
+            for name, keys in ((_A, a), (B, b))
+        },
+        "workloads": {one: dict(keys) for one, keys in workloads.items()},
+        "conditions": ["quiet"],
+        **_rest({B: list(workloads)}),
+    }
+    return Question(
+        name=_study_name(["ab", *workloads]), content=content, words=("ab", *words), ab=labels
     )
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError, nearest
@@ -64,6 +64,10 @@ def _knob_value(value: object) -> object:
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     return str(value) if type(value) is int else value
+
+
+_File = Annotated[str, StringConstraints(pattern=r"^/[^\x00-\x1f]{1,1000}$")]
+"""Absolute path."""
 
 
 class PinFile(FileModel):
@@ -225,6 +229,12 @@ class TuningFile(FileModel):
     ) = None
     guest: GuestSideFile | None = None
     handicap_percent: Annotated[float, Field(ge=0, lt=100), PERCENT] | None = None
+    emulator: _File | None = None
+    """QEMU binary of its guest, which only you and root can write to. It needs `restore: false`."""
+    kernel: _File | None = None
+    """Kernel that its guest boots, likewise; its modules are found as those of `--kernel`."""
+    initrd: _File | None = None
+    """Initrd of that kernel."""
     workload: str | None = None
     """Workload of the study that runs in place of the one that is measured."""
 
@@ -248,7 +258,7 @@ stand."""
 
 GUEST_ONLY = (
     *("twin", "emulator_sched", "iothread_sched", "iothreads", "cpu", "kvm", "hyperv", "timers"),
-    *("memory", "disk", "network", "guest", "handicap_percent"),
+    *("memory", "disk", "network", "guest", "handicap_percent", "emulator", "kernel", "initrd"),
 )
 """Keys that mean nothing without a guest."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 from labctl.base.errors import ExitCode
 from tests.guest.conftest import Sandbox
@@ -37,4 +39,37 @@ def test_the_slower_of_two_programs_is_slower_on_both_sides(sandbox: Sandbox) ->
 
     shown = sandbox.labctl("report", report["run"], seconds=60)
     assert "B against A" in " ".join(shown.stdout.split())
+    assert sandbox.leftovers() == []
+
+
+QEMU = "/usr/bin/qemu-system-x86_64"
+
+
+def test_each_guest_runs_in_its_own_qemu_and_boots_for_itself(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy2(QEMU, tmp_path / "qemu-system-x86_64"))
+    done = sandbox.labctl(
+        *("ab", "--qemu", QEMU, "--qemu", str(copy), "sysbench-cpu", "--accel=tcg"),
+        *("--blocks=1", "--spare-blocks=0", "--duration=1", "--other-cpu=1000"),
+        *("--quiet", "--json"),
+        seconds=1800,
+    )
+    assert done.returncode == ExitCode.OPEN, done.stderr
+    (run,) = sandbox.runs()
+    expected = {"A": QEMU, "A+control": QEMU, "A+handicap": QEMU, "B": str(copy)}
+    found = {}
+    for path in run.glob("trials/*/build.json"):
+        trial = json.loads((path.parent / "trial.json").read_text())
+        assert trial["status"] == "done", trial["reasons"]
+        found[trial["cell"]["tuning"]] = json.loads(path.read_text())
+    assert {name: one["emulator"] for name, one in found.items()} == expected
+    plan, recorded = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "run"))
+    assert {*plan["builds"]} == {QEMU, str(copy)}
+    assert recorded["builds"] == plan["builds"]
+    assert {one["emulator_sha256"] for one in found.values()} == {
+        one["sha256"] for one in plan["builds"].values()
+    }
+    place = json.loads(done.stdout)["ab"]["places"][0]
+    assert (place["native"], place["interaction"]) == (None, None)
     assert sandbox.leftovers() == []

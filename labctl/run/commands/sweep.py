@@ -295,6 +295,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
         verifies=request.verifies,
         domain=planned.own and planned.own.record,
         kernel=kernel and KernelUsed.made(kernel.to_json()),
+        builds=dict(plan.builds),
         tunings={
             # Its requests to libvirt's XML are in keys that are not fields.
             name: RecordedTuning.model_validate(tuning_json(tuning))

@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labctl.base.channel import Channel
@@ -368,6 +368,8 @@ class GuestBase:
     image: Image
     accelerator: Accelerator
     source: GuestSource
+    others: Mapping[str, tuple[Image, GuestSource]] = field(default_factory=dict)
+    """Image of guests that boot another kernel, by tuning, and the source of their disks."""
 
 
 def guest_base(
@@ -379,6 +381,11 @@ def guest_base(
         image=image,
         accelerator=accelerator(accel, image.kernel, places),
         source=_source(planned, image),
+        others={
+            name: (other, ImageSource(other))
+            for name, recipe in planned.recipes.items()
+            for other in (built_image(recipe, places, listener),)
+        },
     )
 
 

@@ -45,6 +45,7 @@ from labctl.host.settings import knobs
 from labctl.host.topology import read_topology
 from labctl.run.guests import nic, tuned
 from labctl.run.guests.boots import Boots, PausedGuest
+from labctl.run.guests.build_seen import BuildSeen
 from labctl.run.guests.lab import Lab
 from labctl.run.resources.huge_pages import pages_of
 from labctl.store.jsonfile import write_bytes
@@ -318,7 +319,9 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             ]
 
         problems = [*misplaced(), *_guest_problems(lab, pid, paused.asked_xml, live)]
+        build = BuildSeen.of_emulator(lab, tuning, pid)
         channel = stack.enter_context(paused.answering())
+        build = build.with_kernel(lab, tuning, channel)
         if not restored:
             boots.set_up(channel, tuning)
         data_paths = guest_data_paths(tuning.disk, lab.data.count)
@@ -353,11 +356,12 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
             asked=tuple(expected),
             misplaced=misplaced,
             host_problems=on_host.problems,
-            problems=(*problems, *inside.problems, *card.problems),
+            problems=(*problems, *build.problems, *inside.problems, *card.problems),
             evidence={
                 "live.xml": live,
                 "placement.json": placement(pid),
                 **on_host.evidence,
+                **build.evidence,
                 **inside.evidence,
                 **card.evidence,
             },

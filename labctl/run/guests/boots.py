@@ -136,14 +136,14 @@ class Boots:
     def booted(self, tuning: Tuning) -> Iterator[PausedGuest]:
         """Start a boot of the tuning's own, paused before its first instruction."""
         self.last += 1
-        disks = self._overlays(self._disks, "booted")
-        xml = guest_xml(self._lab, tuning, disks)
-        with self._memory_for(xml), nic.with_guest_nic(self._lab, tuning) as plug:
-            running = self._lab.session.start(xml)
+        lab = self._lab.for_arm(tuning)
+        base = self._disks if lab is self._lab else lab.source.disks(lab, tuning)
+        disks = self._overlays(base, "booted")
+        xml = guest_xml(lab, tuning, disks)
+        with self._memory_for(xml), nic.with_guest_nic(lab, tuning) as plug:
+            running = lab.session.start(xml)
             plug(running)
-            paused = PausedGuest(
-                self._lab, running, xml, self._lab.boot_s, is_booting=True, boot=self.last
-            )
+            paused = PausedGuest(lab, running, xml, lab.boot_s, is_booting=True, boot=self.last)
             yield from self._paused(paused, disks)
 
     def _memory_for(self, xml: str) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -24,6 +24,7 @@ from labctl.host.settings.journal import Journal
 from labctl.host.topology import Topology
 from labctl.run.resources.disks import DataDisks, Disks
 from labctl.run.resources.qemu_user import QemuUser
+from labctl.store.records.plan_record import BuildFile
 
 # Define the source of a run's guests.
 
@@ -101,6 +102,10 @@ class Lab:
     native_network: Path | None
     """Network namespace of native runs; None for the host's."""
     listener: Listener
+    others: Mapping[str, tuple[Image, GuestSource]] = field(default_factory=dict)
+    """Image of guests that boot another kernel, by tuning, and the source of their disks."""
+    builds: Mapping[str, BuildFile] = field(default_factory=dict)
+    """QEMU binaries and kernels of tunings, by path."""
     seat: int = 0
     """Seat of a guest among those that may run at once (`base.paths`). Each has a name, a UUID,
     sockets and a console of its own."""
@@ -108,6 +113,13 @@ class Lab:
     @property
     def domain_name(self) -> str:
         return guest_name(self.seat)
+
+    def for_arm(self, tuning: Tuning) -> Lab:
+        """Return the lab with the image that a tuning's guest boots."""
+        if tuning.name not in self.others:
+            return self
+        image, source = self.others[tuning.name]
+        return replace(self, image=image, source=source)
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
         """Return the CPUs of the threads of a tuning that pins by the plan."""

@@ -47,13 +47,18 @@ def open_lab(
         mounts = stack.enter_context(hugetlbfs_mounted(sizes, places.hugetlbfs, journal))
         stack.enter_context(no_guest_cgroups_left(places))
         user = None
+        images = [base.image, *(image for image, _ in base.others.values())]
         if not connect:
             if account := account_of_qemu():
                 # In any run: a VM of one's own may boot these files, and must be able to read them.
-                open_image(base.image, account.gid)
-            opened = [*_folders_of(base.image), work, places.data, places.libvirt_root]
+                for image in images:
+                    open_image(image, account.gid)
+            opened = [work, places.data, places.libvirt_root]
+            opened += [folder for image in images for folder in _folders_of(image)]
             own = planned.own.domain if planned.own else None
-            files = _files_of(base.image)
+            files = [file for image in images for file in _files_of(image)]
+            # An initrd and a kernel are read by the image's own copies.
+            files += [Path(t.emulator) for t in planned.tunings.values() if t.emulator]
             user = qemu_user(base.accelerator, opened, files, planned.tunings.values(), own)
             listener(Note(text=user.sentence))
         session = stack.enter_context(_session(places, layout, connect, mounts, user))
@@ -71,6 +76,8 @@ def open_lab(
             qemu_user=user,
             image=base.image,
             source=base.source,
+            others=base.others,
+            builds=planned.plan.builds,
             accelerator=base.accelerator,
             session=session,
             journal=journal,
@@ -105,7 +112,8 @@ def open_to_qemu(lab: Lab) -> Iterator[None]:
     tree, with its set-user-ID programs, nor older runs.
     """
     user, group = lab.qemu_ids
-    open_image(lab.image, group)
+    for image in (lab.image, *(other for other, _ in lab.others.values())):
+        open_image(image, group)
     files = lab.data.files
     for folder in (lab.work, lab.data.folder):
         _let_pass(folder, group)

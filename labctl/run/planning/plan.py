@@ -11,6 +11,7 @@ from labctl.base.events import Listener
 from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
+from labctl.run.planning.builds import check_builds, read_builds, recipes_of, with_kernel_of
 from labctl.run.planning.conditions import GuestsHere, unfit_conditions
 from labctl.run.planning.host import (
     check_any_left,
@@ -122,6 +123,8 @@ def _planned(
     else:
         refuse_files(study.workloads, request.domain or "")
         recipe = with_what_neighbours_need(recipe, study)
+    baseline = tunings[study.roles.baseline]
+    recipe = with_kernel_of(recipe, baseline)
     kernels = Kernels.of(recipe, request.places, is_own_domain=own is not None)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
         kernel = kernels.image.kernel if kernels.image else None
@@ -132,7 +135,6 @@ def _planned(
     offers = offers_here(every, study.guest, topology, accelerator)
     vcpus = offers.vcpus
     misfitting: dict[str, str] = {}
-    baseline = tunings[study.roles.baseline]
     if own is not None:
         pin_plans, _ = pin_plans_of(topology, vcpus, tunings.values())
         reasons = misfits(own.domain, tunings, baseline, pin_plans, accelerator or "kvm")
@@ -170,7 +172,13 @@ def _planned(
         durabilities=kept,
     )
     # The study stays as it is, so that its digest is the same on every host.
-    plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus))
+    builds = read_builds(planned.values())
+    if builds and own is not None:
+        raise UsageError(
+            "a tuning with its own 'emulator' or 'kernel' cannot be used with --domain",
+            hint="Leave --domain out, or the tuning.",
+        )
+    plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus), builds=builds)
     waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]
     return Planned(
         plan=plan,
@@ -183,6 +191,7 @@ def _planned(
         hangs_on_image=tuple(tracers_of(study)) if kernels.guests_are_unknown else (),
         unchecked=unchecked,
         own=own,
+        recipes=recipes_of(recipe, baseline, planned),
     )
 
 
@@ -288,9 +297,12 @@ def resumed_plan(begun: Begun) -> Planned:
             f"{', '.join(changed)}: changed since run '{folder.name}' was planned",
             hint="Restore the files in 'domains/', or start a new run.",
         )
+    check_builds(folder.name, plan.builds, read_builds(tunings.values()))
+    recipe = recipe_of_run(plan, folder.name, begun.record.kernel)
     return Planned(
         plan=plan,
-        recipe=recipe_of_run(plan, folder.name, begun.record.kernel),
+        recipe=recipe,
+        recipes=recipes_of(recipe, tunings[plan.roles.baseline], tunings),
         tunings=tunings,
         topology=topology,
         pin_plans=pin_plans,

@@ -189,6 +189,15 @@ class ReportTable:
 
 @with_config(_SLOTS)
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFile:
+    """Describe a file that guests boot with. `version`: of QEMU, or the kernel's release."""
+
+    sha256: Text
+    version: Text | None = None
+
+
+@with_config(_SLOTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AbLabels:
     """Name what A and B are, in a comparison of two. A is the baseline; `arm`: that of B."""
 
@@ -279,6 +288,8 @@ class PlanRecord(Record):
     """Pictures of a metric over two of them."""
     define: dict[str, dict[str, Any]] = {}
     """Tunings that the study defines itself."""
+    builds: dict[str, BuildFile] = {}
+    """QEMU binaries, kernels and initrds of tunings, by path."""
     ab: AbLabels | None = None
     """Names of A and B, if the study compares two."""
     extensions: tuple[AddedBlocks, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from labctl.store.exit_prices import PriceList
-from labctl.store.records.plan_record import PlannedTrial
+from labctl.store.records.plan_record import BuildFile, PlannedTrial
 from labctl.store.records.tolerant import Flag, Number, Record, Text, Whole
 
 _EMULATED_CPU = "QEMU TCG CPU"
@@ -266,6 +266,8 @@ class RunRecord(Record):
     verifies: AdviceVerified | None = None
     domain: DomainUsed | None = None
     kernel: KernelUsed | None = None
+    builds: dict[str, BuildFile] = {}
+    """QEMU binaries, kernels and initrds of tunings, by path."""
     tunings: dict[str, RecordedTuning] = {}
     pin_plan: RecordedPins | None = None
     """Pin plan of the default strategy."""

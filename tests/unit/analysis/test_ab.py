@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from labctl.analysis.answer.json import ab_json
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AbAnswer, Depends, Outcome
 from labctl.analysis.verdicts.decide import decide
-from labctl.base.errors import ExitCode
+from labctl.base.errors import ExitCode, UsageError
+from labctl.rollout.advice import of_tuning
 from labctl.store.records.plan_record import AbLabels
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan
@@ -123,6 +125,12 @@ def test_the_answer_and_json_of_a_run_are_about_a_and_b() -> None:
     content = ab_json(judgement.ab)
     assert (content["a"], content["b"], content["outcome"]) == ("./old", "./new", "better")
     assert judge(synthetic_run()).ab is None
+
+
+def test_an_arm_that_has_no_file_is_not_advised(tmp_path: Path) -> None:
+    run = with_plan(ab_run(1.12, 1.12), define={"pinned": {"extends": "baseline"}})
+    with pytest.raises(UsageError, match="has no file that could be rolled out"):
+        of_tuning(run, judge(run), tmp_path, None, "pinned")
 
 
 RUNS = 300

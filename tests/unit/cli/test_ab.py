@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from labctl.cli import plan_only
 from labctl.cli.ab import command
 from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import command as recorded_command
+from labctl.run.planning import builds
 from labctl.run.planning.plan import plan_sweep
 from labctl.store.run_folder import RunFolder
 from tests.unit.analysis.test_ab import ab_run
@@ -84,10 +86,62 @@ def test_two_tunings_are_baseline_and_arm_with_checks_of_the_first(labctl: Labct
     assert (plan["control"], plan["handicap"]) == ("control", "handicap")
 
 
+@pytest.fixture
+def qemus(tmp_path: Path) -> tuple[str, str]:
+    """Two programs that say that they are QEMU."""
+    for name in ("old", "new"):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\necho 'QEMU emulator version 9.0 ({name})'\n")
+        path.chmod(0o755)
+    return str(tmp_path / "old"), str(tmp_path / "new")
+
+
+@pytest.fixture
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builds, "doubt", lambda path: None)
+
+
+@pytest.mark.usefixtures("trusted")
+def test_two_builds_of_qemu_boot_for_themselves_and_are_hashed(
+    labctl: Labctl, qemus: tuple[str, str]
+) -> None:
+    old, new = qemus
+    plan = planned(labctl, "ab", "--qemu", old, "--qemu", new, "sysbench-cpu")
+    assert [*plan["tunings"]] == ["A", "A+control", "A+handicap", "B"]
+    assert not any(arm["restore"] for arm in plan["tunings"].values())
+    assert plan["native"] is None
+    assert [plan["builds"][path]["version"] for path in (old, new)] == ["9.0 (old)", "9.0 (new)"]
+    digest = hashlib.sha256(Path(new).read_bytes()).hexdigest()
+    assert plan["builds"][new]["sha256"] == digest
+    assert plan["define"]["B"]["emulator"] == new
+    Path(new).write_text(Path(new).read_text() + "# another\n")
+    again = planned(labctl, "ab", "--qemu", old, "--qemu", new, "sysbench-cpu")
+    assert again["digest"] != plan["digest"]
+
+
+@pytest.mark.usefixtures("trusted")
+def test_what_is_not_a_qemu_is_refused(labctl: Labctl, qemus: tuple[str, str]) -> None:
+    said = labctl("ab", "--qemu", qemus[0], "--qemu", "/bin/true", "sysbench-cpu", "--plan-only")
+    assert (said.code, "is not a QEMU binary" in said.err) == (125, True)
+    said = labctl("ab", "--kernel", "/bin/true", "--kernel", qemus[0], "hackbench", "--plan-only")
+    assert (said.code, "is not a Linux kernel" in said.err) == (125, True)
+
+
+def test_a_build_that_others_can_change_is_not_run(
+    labctl: Labctl, qemus: tuple[str, str], tmp_path: Path
+) -> None:
+    Path(qemus[1]).chmod(0o777)
+    said = labctl("ab", "--qemu", qemus[0], "--qemu", qemus[1], "sysbench-cpu", "--plan-only")
+    assert said.code == 125
+    assert "is not trusted" in said.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--command", "true"), "got 1 --command, 0 --tuning"),
+        (("--command", "true"), "got 1 --command"),
+        (("--command", "true", "--tuning", "pinned"), "got 1 --command, 1 --tuning"),
+        (("--qemu", "/none", "--qemu", "/none"), "/none"),
         ((), "expected A and B"),
         (("--tuning", "pinned", "--tuning", "pinned+fifo"), "a workload is missing"),
         (("--tuning", "pinned", "--tuning", "pinned", "redis-get"), "A and B are both 'pinned'"),

@@ -8,7 +8,9 @@ import pytest
 
 from labctl.base.errors import UsageError
 from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import make_plan
 from labctl.study.question import question
+from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
 
 
@@ -66,3 +68,59 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
         question(["pined"], {"redis-get": {}})
     with pytest.raises(UsageError, match="no program 'redis-gat'"):
         load_study(question(["pinned"], {"redis-gat": {}}), programs=checkers())
+
+
+STUDY = """\
+title: Mine?
+tunings: [mine, mine+cache-none]
+define:
+  twice: {extends: mine, description: it again}
+  mine: {extends: pinned, description: mine, nice: 5}
+workloads: [sysbench-cpu]
+"""
+
+
+def test_a_study_defines_tunings_that_extend_and_combine_with_others(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(STUDY)
+    study = load_study(str(file), programs=checkers())
+    found = load_tunings(study.tunings, study.defined)
+    assert found["mine"].nice == 5
+    assert found["mine"].pin.emulator == "plan"
+    assert (found["mine+cache-none"].nice, found["mine+cache-none"].disk.cache) == (5, "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{extends: nobody, description: x}", "'extends' is 'nobody'"),
+        ("{extends: pinned}", "description"),
+        ("{extends: pinned, description: x, colour: red}", "colour"),
+        ("{extends: mine, description: x}", "in a circle"),
+        ("{extends: baseline, description: x, emulator: /bin/qemu}", "restore: false"),
+        ("{extends: baseline, description: x, emulator: qemu, restore: false}", "emulator"),
+        ("{extends: baseline, description: x, initrd: /i, restore: false}", "its 'kernel'"),
+        ("{extends: native, description: x, kernel: /boot/vmlinuz}", "no effect in a native"),
+    ],
+)
+def test_a_wrong_definition_is_refused_with_its_reason(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        f"title: Mine?\ntunings: [mine]\ndefine:\n  mine: {line}\nworkloads: [sysbench-cpu]\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_study(str(file), programs=checkers())
+    assert said in f"{caught.value.message} {caught.value.hint}"
+
+
+def test_an_arm_runs_only_a_workload_of_the_study(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(
+        "title: Mine?\ntunings: [mine]\nworkloads: [sysbench-cpu]\n"
+        "define:\n  mine: {extends: baseline, description: x, workload: hackbench}\n"
+    )
+    study = load_study(str(file), programs=checkers())
+    with pytest.raises(UsageError, match="'hackbench', which is not one of the study's"):
+        make_plan(study, load_tunings(study.tunings, study.defined), seed=1, host_digest="")
