@@ -239,7 +239,7 @@ def judge(run: LoadedRun, fresh: Sequence[LoadedRun] = ()) -> Judgement:
         decided,
         judged,
         fresh=fresh,
-        why_not=next(hindrances(design, cells), None),
+        why_not=next(hindrances(design, cells, attempts), None),
         restored=restore_answer(restored),
     )
     return Judgement.of(judged, record)

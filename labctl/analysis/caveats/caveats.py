@@ -352,7 +352,7 @@ def caveats(
     """Yield the caveats that precede a run's numbers; none for a complete run under KVM with the
     same kernel, a boot per block, and checks that passed."""
     primaries = [c for c in comparisons if c.role is Role.PRIMARY]
-    yield from hindrances(design, cells)
+    yield from hindrances(design, cells, attempts)
     yield from imported(run)
     yield from redacted(run)
     # The setting of the verdicts comes before their certainty.

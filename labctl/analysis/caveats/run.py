@@ -49,6 +49,7 @@ LEVEL = 0.01
 """Level of the test: at most one run in a hundred with equal arms gets the warning."""
 _PERMUTATIONS = 1999
 _NUMBER = re.compile(r"\d[\d.]*")
+_TRIAL_FOLDER = re.compile(r"^/.*?/trials/[\d.]+: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +186,19 @@ def _p_value(hit: Mapping[tuple[int, str, int], bool]) -> float | None:
 _FEW_SKIPPED = 3
 
 
-def hindrances(design: Design, cells: Cells) -> Iterator[str]:
+def hindrances(design: Design, cells: Cells, attempts: Attempts) -> Iterator[str]:
     """Yield why nothing, or nothing under some workload, can be judged."""
     yield from design.problems
     if not cells.series:
-        yield "The run has no valid trial with a measured value."
+        why = ""
+        if attempts.reasons:
+            reason, count = attempts.reasons[0]
+            total = sum(number for _, number in attempts.reasons)
+            reason = _TRIAL_FOLDER.sub("", reason).rstrip(".")
+            why = f" Most frequent failure ({count} of {total}): {reason}."
+            if "metric '" in reason:
+                why += " 'labctl workload try' shows how the program's output is read."
+        yield f"The run has no valid trial with a measured value.{why}"
         return
     for workload, primary in design.primaries.items():
         keys = {

@@ -247,7 +247,20 @@ def test_every_trial_invalid() -> None:
     )
     judgement = judge(replace(run, trials=trials))
     assert "no valid trial" in judgement.answer
+    assert "Most frequent failure (160 of 160): it slept." in judgement.answer
     assert any("160 invalid trials: it slept (160×)" in w for w in judgement.warnings)
+
+
+def test_a_metric_that_no_trial_has_is_named_with_the_command_that_shows_more() -> None:
+    run = synthetic_run()
+    reason = "/runs/a b/trials/0001: stdout.txt: metric 'v': the pattern 'x' matches nothing"
+    trials = tuple(
+        replace(t, record=replace(t.record, status=TrialStatus.INVALID, reasons=(reason,)))
+        for t in run.trials
+    )
+    answer = judge(replace(run, trials=trials)).answer
+    assert "(160 of 160): stdout.txt: metric 'v': the pattern 'x' matches nothing." in answer
+    assert "'labctl workload try' shows how the program's output is read." in answer
 
 
 def _said_of_invalid(reasons: list[str]) -> str:
