@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
@@ -51,9 +53,11 @@ _IGNORED = frozenset({"__pycache__"})
 @dataclass(slots=True)
 class OwnFiles:
     """Collect the files of one command line. `is_automatic`: whether words of commands that are
-    files are brought without --file."""
+    files are brought without --file; `written`: names and globs of files that the program writes,
+    because metrics read them."""
 
     is_automatic: bool
+    written: Sequence[str] = ()
     declared: dict[str, str | dict[str, object]] = field(default_factory=dict)
     """Content by name, as a workload's file declares it."""
     sources: dict[str, Path] = field(default_factory=dict)
@@ -79,6 +83,8 @@ class OwnFiles:
     def words(self, argv: Sequence[str], option: str) -> list[str]:
         """Return a command with `{{ files }}/NAME` in place of each file that is brought. Raises
         UsageError."""
+        if self.is_automatic:
+            check_there(argv, option)
         script = script_of(argv)
         found: list[str] = []
         for number, word in enumerate(argv):
@@ -108,9 +114,12 @@ class OwnFiles:
             return name
         if not self.is_automatic or not ("/" in word or is_script) or _is_of_system(path):
             return None
-        if not _is_file(path):
+        if not _is_file(path) or self._is_written(path):
             return None
         return self._bring(path, path.name, option)
+
+    def _is_written(self, path: Path) -> bool:
+        return any(fnmatchcase(path.name, name) for name in self.written)
 
     def _known(self, path: Path, word: str) -> str | None:
         """Return the name of a file or folder that is brought already."""
@@ -184,6 +193,8 @@ class OwnFiles:
                 is_file, is_folder = _is_file(path), path.is_dir()
             except (OSError, ValueError):
                 continue
+            if self._is_written(path):
+                continue
             is_own = not _is_of_system(path) and str(path) not in _NOT_BROUGHT
             if "/" in part and is_own and (is_folder or (is_file and len(parts) > 1)):
                 note(
@@ -210,8 +221,15 @@ def script_of(argv: Sequence[str]) -> int | None:
 
 
 def check_there(argv: Sequence[str], option: str) -> None:
-    """Raise UsageError for a program that is a folder of this host, or a relative path of none."""
+    """Raise UsageError for a program that is a folder of this host, a relative path of none, or a
+    file here without its './'."""
     first = argv[0]
+    if "/" not in first and os.path.isfile(first) and shutil.which(first) is None:
+        raise UsageError(
+            f"{option}: {first!r} is a file here, but a program without a '/' is looked for in "
+            "PATH",
+            hint=f"Write ./{first}",
+        )
     if "/" not in first or "{{" in first:
         return
     if os.path.isdir(first):

@@ -13,7 +13,7 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.cli.common import TIME_OPTION
-from labctl.cli.own_files import OwnFiles, check_there, note, script_of
+from labctl.cli.own_files import OwnFiles, note, script_of
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping
@@ -143,12 +143,14 @@ def one_program(given: Mapping[str, Any]) -> OneProgram | None:
     from labctl.workloads.registry import checkers
 
     options = _Options(**{name: given[name] for name in _NAMES})
-    # The copy of a VM has its own files, and labctl copies none to it.
-    files = OwnFiles(is_automatic=given.get("domain") is None)
     command = argv_of(options.own_command, "--command")
-    if files.is_automatic:
-        check_there(command, "--command")
-    mapping = _definition(options, command, files)
+    metrics = _metrics(options.metrics, options.units, options.better)
+    files = OwnFiles(
+        # The copy of a VM has its own files, and labctl copies none to it.
+        is_automatic=given.get("domain") is None,
+        written=[str(metric["from"]) for metric in metrics.values() if "from" in metric],
+    )
+    mapping = _definition(options, command, metrics, files)
     name = _name_of(command)
     program = checkers().define(name, _as_read(mapping), _PLACE)
     duration_s = given["duration"] or _DURATION_S
@@ -186,10 +188,14 @@ def _as_read(mapping: Mapping[str, object]) -> YamlMapping:
     return made
 
 
-def _definition(options: _Options, command: Sequence[str], files: OwnFiles) -> dict[str, object]:
+def _definition(
+    options: _Options,
+    command: Sequence[str],
+    metrics: Mapping[str, Mapping[str, object]],
+    files: OwnFiles,
+) -> dict[str, object]:
     """Return the workload as its file would declare it. `files` takes those that it brings. Raises
     UsageError."""
-    metrics = _metrics(options.metrics, options.units, options.better)
     kind = _kind(options, is_measured=bool(metrics))
     trial: dict[str, object] = {"kind": kind}
     if options.timeout is not None:

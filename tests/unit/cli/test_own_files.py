@@ -124,6 +124,26 @@ def test_servers_and_set_up_bring_their_files(labctl: Labctl) -> None:
     assert found["setup"] == [["cat", "{{ files }}/helper.py"]]
 
 
+def test_a_file_that_a_metric_reads_is_the_program_s_to_write(labctl: Labctl, here: Path) -> None:
+    (here / "out.csv").write_text("rps\n1\n")
+    said = labctl(
+        *(
+            "workload",
+            "new",
+            "mine",
+            "--out",
+            "there",
+            "--command",
+            "seq --out=./out.csv ./out.csv",
+        ),
+        *("--metric", "rps=out.csv:csv:rps", "--better", "higher"),
+    )
+    assert (said.code, said.err) == (0, "")
+    assert load_declaration(here / "there/mine.yaml").definition["command"] == [
+        *("seq", "--out=./out.csv", "./out.csv")
+    ]
+
+
 def test_a_folder_comes_with_its_files(labctl: Labctl) -> None:
     words = ("--command", "cat ./data/a.csv ./data", "--file", "data")
     (workload,) = planned(labctl, *words)["workloads"].values()
@@ -161,6 +181,8 @@ def test_a_name_with_braces_is_refused_with_the_remedy(labctl: Labctl, here: Pat
     [
         (("--command", "./absent.py"), "--command: no file './absent.py' in"),
         (("--command", "./data x"), "'./data' is a folder, not a program"),
+        (("--command", "w.py"), "is looked for in PATH Write ./w.py"),
+        (("--command", "seq 1", "--serve", "./absent", "--port", "1"), "--serve: no file"),
         (("--command", "seq 1", "--file", "absent"), "--file: no file or folder 'absent'"),
         (("--command", "seq 1", "--file", "/dev/null"), "it is not a regular file"),
         (
