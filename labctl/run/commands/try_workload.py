@@ -33,10 +33,10 @@ from labctl.run.guests.leftovers import alone
 from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import SweepRequest
 from labctl.run.trials.beside import serving
-from labctl.run.trials.oddities import oddities
 from labctl.run.trials.parse import believable
 from labctl.run.trials.request import SLACK_S, cgroup_of, new_data, setting_of
 from labctl.run.trials.trial import ran_reasons, store_output
+from labctl.run.trials.window_checks import oddities
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
 from labctl.study.load_study import OneProgram, Overrides

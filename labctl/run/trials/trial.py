@@ -38,7 +38,6 @@ from labctl.run.trials.beside import (
     Together,
     serving,
 )
-from labctl.run.trials.oddities import oddities
 from labctl.run.trials.parse import parse_trial
 from labctl.run.trials.quiet import Others, Since
 from labctl.run.trials.request import (
@@ -52,7 +51,7 @@ from labctl.run.trials.request import (
     validity,
 )
 from labctl.run.trials.warmup import warm_up
-from labctl.run.trials.window_checks import clock_reasons, host_reasons, thread_reasons
+from labctl.run.trials.window_checks import clock_reasons, host_reasons, oddities, thread_reasons
 from labctl.store.records.plan_record import PlannedTrial
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder, TrialRecord, TrialStatus

@@ -7,13 +7,13 @@ the workload.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from labctl.base import kernel
 from labctl.base.channel import ClockReading
-from labctl.base.command import Command
+from labctl.base.command import Command, CommandResult
 from labctl.base.errors import BrokenError
 from labctl.base.process import Deadline
 from labctl.collect import runner_counts, snapshots
@@ -209,3 +209,28 @@ def clock_problem(measured: Mapping[str, float]) -> str | None:
         f"the guest's clock runs {measured['ppm']:+.0f} ppm against the host's "
         f"(± {measured['uncertainty_ppm']:.0f}), more than {LIMIT_PPM:.0f}"
     )
+
+
+# Notice a program that probably does something else than its user means. Its trials stay valid.
+
+
+SHORT = 0.5
+"""Share of its duration below which a run has probably ignored it."""
+
+
+def oddities(program: Workload, result: CommandResult, duration_s: float) -> Iterator[str]:
+    """Yield a sentence with the remedy for each; the same ones for every run of the program."""
+    # Servers leave workers, too.
+    if result.left.count and not program.file.serve:
+        such = f", such as {result.left.names[0]}" if result.left.names else ""
+        yield (
+            f"{program.name} left processes running{such}, which labctl ended: keep the program in "
+            "the foreground, or start a server with --serve ('serve' in a file)"
+        )
+    is_short = result.returncode == 0 and result.duration_s < SHORT * duration_s
+    if program.file.trial.kind == "duration" and is_short:
+        yield (
+            f"{program.name} ended in less than half of the {duration_s:g} s that it was told to "
+            "run: check the argument with {{ duration }}; without it labctl repeats the program "
+            "('kind: repeat' in a file)"
+        )
