@@ -120,8 +120,9 @@ class HostFile(FileModel):
     """Name a file of this host that is larger than 1 MiB. labctl writes this in place of its path
     (`./…`)."""
 
-    path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]+$", max_length=4096)]
-    """The file."""
+    # It may not begin with '/': a redacted run has another word there.
+    path: Annotated[str, StringConstraints(pattern=r"^[^\x00]+$", max_length=4096)]
+    """The absolute path of the file."""
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     """Its SHA-256; a file that changed is refused when the image is made."""
     size_bytes: Annotated[int, Field(ge=0, le=MOST_FILE)]

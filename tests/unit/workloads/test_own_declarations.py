@@ -109,6 +109,8 @@ def test_a_large_file_is_named_by_path_and_digest(tmp_path: Path) -> None:
         "sha256": hashlib.sha256(data).hexdigest(),
         "size_bytes": len(data),
     }
+    redacted = json.dumps(mine.definition).replace(str(tmp_path / "bench"), "path-1")
+    assert of_definition("mine", json.loads(redacted)).file.files["bench"] != ""
 
 
 @pytest.mark.parametrize(
