@@ -9,7 +9,7 @@ import pytest
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Pin, Tuning
 from labctl.domain.pinning.pin_picture import layout_json, picture
-from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan, placement
+from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan, placement, vhost_cpus
 from labctl.host.topology import Topology
 
 from . import hosts
@@ -65,6 +65,15 @@ TABLE = [
         3, 1, [1, 2, 3], {4}, [{5}], {0},
     ),
     (
+        "isolated CPUs, too few and first",
+        hosts.topology([[n] for n in range(8)], allowed=[0, *range(3, 8)], isolated=[1, 2]),
+        3, 1, [3, 4, 5], {6}, [{7}], {0},
+    ),
+    (
+        "SMT, adjacent threads, one of them for us",
+        hosts.topology([[0, 1], [2, 3], [4, 5]]), 5, 0, [2, 3, 4, 5, 1], {0}, [], {0},
+    ),
+    (
         "isolated CPUs left over",
         hosts.topology([[n] for n in range(7)], allowed=[0, 5, 6], isolated=[1, 2, 3, 4]),
         2, 2, [1, 2], {5}, [{6}, {3}], {0},
@@ -109,6 +118,9 @@ def test_each_thread_has_its_place(
         (hosts.topology([[0, 2], [1, 3]]), 2),
         (hosts.FOUR_CORES_SMT, 4),
         (hosts.TWO_SOCKETS_SMT, 4),
+        (hosts.topology([[0, 1, 2, 3]]), 3),
+        (hosts.topology([[0, 2], [1, 3]], offline=[3]), 1),
+        (hosts.topology([[n] for n in range(8)], isolated=[6, 7]), 2),
     ],
 )
 def test_the_default_guest_leaves_the_host_a_core(host: Topology, vcpus: int) -> None:
@@ -221,6 +233,17 @@ def test_a_placement_takes_the_plan_where_asked_and_numbers_where_given() -> Non
     assert planned.iothreads == {1: {3}}, "the tuning has one iothread, the plan two"
     own = placement(guest(vcpus={1: frozenset({7})}, emulator=frozenset({6})), plan)
     assert (own.vcpus, own.emulator, own.iothreads) == ({1: {7}}, {6}, {})
+    both = placement(replace(guest(iothreads="plan"), iothreads=2), plan)
+    assert (both.vcpus, both.emulator, both.iothreads) == ({}, None, {1: {3}, 2: {6}})
+
+
+@pytest.mark.parametrize(
+    ("pin", "cpus"), [("plan", {2}), (frozenset({6}), {6}), (None, None)], ids=str
+)
+def test_vhost_workers_are_pinned_beside_the_emulator_or_where_it_is_said(
+    pin: object, cpus: set[int] | None
+) -> None:
+    assert vhost_cpus(guest(vhost=pin), pin_plan(hosts.FOUR_CORES_SMT, 2, 1)) == cpus
 
 
 def test_a_plan_with_too_few_iothreads_is_refused() -> None:

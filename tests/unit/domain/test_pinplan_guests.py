@@ -77,6 +77,29 @@ def test_each_guest_stays_on_a_node_that_has_room_for_its_helper_threads_too(
     assert shares(plans, host) == ()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "strategy", "vcpus", "emulators", "iothreads"),
+    [
+        # CPUs of the other node stay for guests there, even if an iothread gets a vCPU's sibling.
+        ([1, 1], Strategy.COMPACT, [(1,), (2,)], [3, 11], [9, 10]),
+        # The first node has room for the second guest's vCPUs, but not for its helper threads.
+        ([3, 2], Strategy.COMPACT, [(1, 9, 2), (4, 12)], [3, 5], [11, 6]),
+        ([1, 2], Strategy.SPREAD, [(2,), (1, 4)], [3, 11], [9, 5]),
+    ],
+)
+def test_two_guests_on_two_nodes(
+    sizes: list[int],
+    strategy: Strategy,
+    vcpus: list[tuple[int, ...]],
+    emulators: list[int],
+    iothreads: list[int],
+) -> None:
+    plans = pin_plans(hosts.TWO_SOCKETS_SMT, sizes, 1, strategy)
+    assert [plan.vcpus for plan in plans] == vcpus
+    assert [plan.emulator for plan in plans] == [{cpu} for cpu in emulators]
+    assert [plan.iothreads for plan in plans] == [({cpu},) for cpu in iothreads]
+
+
 def test_a_large_guest_chooses_before_small_ones(tmp_path: Path) -> None:
     host = hosts.machine("xeon-e5-2680v2-2s", tmp_path)
     plans = pin_plans(host, [1, 6, 12, 16], 1)
@@ -122,3 +145,14 @@ def test_default_sizes_leave_each_guest_a_cpu_for_its_helper_threads(
         assert all(not plan.emulator & plan.housekeeping for plan in pin_plans(host, sizes, 0))
     else:
         assert sizes == [1] * 40
+
+
+def test_three_guests_of_the_default_size_share_what_housekeeping_leaves() -> None:
+    """14 CPUs beside a core of two, less one for each guest's helper threads."""
+    assert default_sizes(hosts.TWO_SOCKETS_SMT, 3) == [3, 3, 3]
+
+
+def test_guests_without_vcpus_are_refused() -> None:
+    for sizes in ([], [0], [2, 0]):
+        with pytest.raises(UsageError, match="cannot have"):
+            pin_plans(hosts.FOUR_CPUS, sizes, 1)
