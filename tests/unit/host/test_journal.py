@@ -239,6 +239,30 @@ def test_a_value_that_an_earlier_change_of_ours_made_is_not_someone_elses(
     assert setting.read_text() == "60"
 
 
+@pytest.mark.parametrize(("is_kernels", "left"), [(True, "60"), (False, "33")])
+def test_what_someone_else_set_between_two_changes_of_ours_is_left_if_it_is_a_file(
+    journal: Journal, setting: Path, monkeypatch: pytest.MonkeyPatch, is_kernels: bool, left: str
+) -> None:
+    """A file may be edited by hand; a kernel setting has the value that the first change found."""
+    if is_kernels:
+        monkeypatch.setattr(tunables, "_KERNEL_FOLDERS", (str(setting.parent),))
+    second = entry_of_a_dead_owner(setting, id="b", old="33", new="20")
+    done = ({"op": "changed", "id": id_} for id_ in "ab")
+    write_journal(journal, entry_of_a_dead_owner(setting), second, *done)
+    setting.write_text("20")
+    journal.restore_all()
+    assert setting.read_text() == left
+
+
+def test_a_controller_that_another_cgroup_got_since_is_not_a_foreign_value(
+    journal: Journal, setting: Path
+) -> None:
+    setting.write_text("cpu memory pids")
+    entry = entry_of_a_dead_owner(setting, kind="cgroup-controllers", old="cpu", new="cpu memory")
+    write_journal(journal, entry, {"op": "changed", "id": "a"})
+    assert [standing.state for standing in journal.standing()] == [State.IN_FORCE]
+
+
 def test_a_change_on_top_that_was_not_read_back_is_undone_whatever_is_found(
     journal: Journal, setting: Path
 ) -> None:
