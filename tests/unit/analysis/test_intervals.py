@@ -85,11 +85,8 @@ def test_blocks_needed_is_the_first_number_of_blocks_that_shows_the_margin(sd: f
     assert at <= margin < before
 
 
-def test_no_more_blocks_are_needed_where_the_margin_is_visible_already() -> None:
+def test_blocks_are_not_needed_or_too_many_to_be_given() -> None:
     assert blocks_needed(Spread(10, 0.0, 0.001), 0.0125, 0.05) is None
-
-
-def test_a_number_of_blocks_that_nobody_will_run_is_not_given() -> None:
     assert blocks_needed(Spread(10, 0.0, 1000.0), 0.0125, 0.001) is None
 
 

@@ -39,3 +39,9 @@ def own_files(folder: Path) -> None:
     """Write the files of their own that the pages' readers have."""
     (folder / "w.py").write_text("#!/usr/bin/env python3\nimport helper\nprint(helper.text)\n")
     (folder / "helper.py").write_text("text='x'")
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"

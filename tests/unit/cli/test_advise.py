@@ -46,12 +46,6 @@ def stored(results: Path, run: LoadedRun, name: str = "r1") -> RunFolder:
     return folder
 
 
-@pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
-    return tmp_path / "results"
-
-
 def advised(labctl: Labctl, *words: str) -> Any:
     said = labctl("advise", "r1", "--json", *words)
     assert said.code == 0, said.err

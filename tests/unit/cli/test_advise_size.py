@@ -24,12 +24,6 @@ OWN = GOLDEN.parents[1] / "unit/domain/fixtures/virt-install-4.1.0-own-server.xm
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
-    return tmp_path / "results"
-
-
-@pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """This host has eight cores, and is the one that was measured."""
     topology = hosts.topology([[n] for n in range(8)])

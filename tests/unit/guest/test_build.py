@@ -58,15 +58,19 @@ FAKES = {
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The fakes on PATH; each writes its arguments into this folder."""
-    for folder in ("bin", "log"):
-        (tmp_path / folder).mkdir()
-    for name in FAKES:
-        fake(tmp_path, name, FAKES[name])
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("LOG", str(tmp_path / "log"))
+    return log_of(FAKES, tmp_path, monkeypatch)
+
+
+def log_of(scripts: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts fakes on PATH; each writes its arguments into the folder that is returned."""
+    for name in ("bin", "log"):
+        (folder / name).mkdir()
+    for name, script in scripts.items():
+        fake(folder, name, script)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("LOG", str(folder / "log"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    return tmp_path / "log"
+    return folder / "log"
 
 
 def fake(folder: Path, name: str, script: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,17 @@ from labctl.guest.kernels import read_kernel
 from labctl.guest.recipe import Recipe
 
 from .kernels import write_kernel, write_modules
-from .test_build import FAKES, RECIPE, fake
+from .test_build import FAKES, RECIPE, log_of
 
 RELEASE = "6.1.0-1-amd64"
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for folder in ("bin", "log"):
-        (tmp_path / folder).mkdir()
     kernel = write_kernel(tmp_path / "packaged-kernel", "6.1.0-9-cloud-amd64")
     taken = FAKES["mmdebstrap"].replace("echo kernel >", f"cat {kernel} >")
     scripts = FAKES | {"mmdebstrap": taken, "chroot": 'printf "%s\\n" "$@" > "$LOG/chroot"'}
-    for name, script in scripts.items():
-        fake(tmp_path, name, script)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setenv("LOG", str(tmp_path / "log"))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    return tmp_path / "log"
+    return log_of(scripts, tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -48,13 +48,11 @@ def test_a_refusal_has_the_numbers(tmp_path: Path) -> None:
     assert "--memory" in str(problem.hint)
 
 
-def test_what_a_guest_has_touched_is_taken_already(tmp_path: Path) -> None:
-    root = host(tmp_path, 2560, {"labctl-guest": 512})
-    assert memory_problem(4, 512 * MIB, root) is None
-
-
-def test_huge_pages_that_were_set_aside_are_not_taken_again(tmp_path: Path) -> None:
-    root = host(tmp_path, 2560, {"labctl-guest": 60}, huge_mib=100)
+@pytest.mark.parametrize(("touched_mib", "huge_mib"), [(512, 0), (60, 100)])
+def test_what_a_guest_has_touched_or_has_as_huge_pages_is_taken_already(
+    tmp_path: Path, touched_mib: int, huge_mib: int
+) -> None:
+    root = host(tmp_path, 2560, {"labctl-guest": touched_mib}, huge_mib=huge_mib)
     assert memory_problem(4, 512 * MIB, root) is None
 
 

@@ -106,13 +106,9 @@ def test_a_profile_of_the_labs_is_brought_to_tuned_before_it_is_chosen(
     assert command.endswith("tuned-adm profile ours")
 
 
-def test_a_profile_that_tuned_brings_is_only_chosen() -> None:
-    [switch] = host(tuned="virtual-host")
-    assert switch.file is None
-
-
-def test_a_profiles_name_leads_out_of_no_folder() -> None:
-    [switch] = host(tuned="../../../../etc/passwd")
+@pytest.mark.parametrize("profile", ["virtual-host", "../../../../etc/passwd"])
+def test_a_profile_that_tuned_has_or_that_leads_elsewhere_is_only_chosen(profile: str) -> None:
+    [switch] = host(tuned=profile)
     assert switch.file is None
 
 

@@ -16,57 +16,38 @@ from labctl.run.trials.warmup import (
 )
 
 
-@pytest.mark.parametrize("count", range(WINDOWS))
-def test_fewer_than_three_windows_settle_nothing(count: int) -> None:
-    assert not is_settled([100.0] * count)
-
-
-def test_three_equal_windows_are_settled() -> None:
-    assert is_settled([100.0, 100.0, 100.0])
+@pytest.mark.parametrize(
+    ("rates", "settled"),
+    [
+        *(([100.0] * count, False) for count in range(WINDOWS)),
+        ([100.0] * WINDOWS, True),
+        # A steady fall, and climbs below and above the limit.
+        ([100 * 0.95**number for number in range(10)], False),
+        ([100 * (1 + 0.9 * SLOPE_LIMIT) ** number for number in range(5)], True),
+        ([100 * (1 + 1.1 * SLOPE_LIMIT) ** number for number in range(5)], False),
+        # A window in which nothing was done has no rate, and is no trend.
+        ([0.0, 100.0, 100.0, 100.0], True),
+        ([100.0, 100.0, 100.0, 0.0], False),
+        ([100.0, 100.0, 0.0, 100.0, 100.0], False),
+        ([100.0, 0.0, 100.0, 100.0], False),
+        ([100.0, -1.0, 100.0, 100.0], False),
+        # What a neighbour does to single windows: tens of percent, in no direction.
+        ([100.0, 70.0, 105.0, 75.0], True),
+        # A trend that stands out of its scatter.
+        ([50.0, 61.0, 69.0, 80.5, 89.0, 100.0], False),
+        # A slow start is forgotten once the last windows are flat; flat ones excuse no later climb.
+        ([20.0, 40.0, 80.0], False),
+        ([20.0, 40.0, 80.0, 100.0, 100.0, 100.0], True),
+        ([100.0, 100.0, 100.0, 130.0, 170.0, 220.0], False),
+    ],
+)
+def test_windows_without_a_trend_are_settled(rates: list[float], settled: bool) -> None:
+    assert is_settled(rates) is settled
 
 
 def test_a_steady_climb_is_not_settled_however_long_it_goes_on() -> None:
     rates = [100 * 1.05**number for number in range(30)]
     assert not any(is_settled(rates[:count]) for count in range(len(rates) + 1))
-
-
-def test_a_steady_fall_is_not_settled_either() -> None:
-    assert not is_settled([100 * 0.95**number for number in range(10)])
-
-
-def test_a_climb_below_the_limit_is_settled() -> None:
-    assert is_settled([100 * (1 + 0.9 * SLOPE_LIMIT) ** number for number in range(5)])
-    assert not is_settled([100 * (1 + 1.1 * SLOPE_LIMIT) ** number for number in range(5)])
-
-
-def test_a_window_in_which_nothing_was_done_is_no_trend() -> None:
-    assert is_settled([0.0, 100.0, 100.0, 100.0])
-    assert not is_settled([100.0, 100.0, 100.0, 0.0])
-    assert not is_settled([100.0, 100.0, 0.0, 100.0, 100.0])
-
-
-def test_scatter_without_a_trend_is_settled() -> None:
-    # What a neighbour does to single windows: tens of percent, in no direction.
-    assert is_settled([100.0, 70.0, 105.0, 75.0])
-
-
-def test_a_trend_that_stands_out_of_its_scatter_is_not_settled() -> None:
-    assert not is_settled([50.0, 61.0, 69.0, 80.5, 89.0, 100.0])
-
-
-def test_a_slow_start_is_forgotten_once_the_last_windows_are_flat() -> None:
-    climbing = [20.0, 40.0, 80.0]
-    assert not is_settled(climbing)
-    assert is_settled([*climbing, 100.0, 100.0, 100.0])
-
-
-def test_flat_windows_in_the_past_do_not_excuse_a_climb_now() -> None:
-    assert not is_settled([100.0, 100.0, 100.0, 130.0, 170.0, 220.0])
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0])
-def test_a_window_without_a_rate_is_not_settled(rate: float) -> None:
-    assert not is_settled([100.0, rate, 100.0, 100.0])
 
 
 def test_the_slope_is_the_relative_change_per_window() -> None:

@@ -76,16 +76,10 @@ def test_an_order_is_the_same_on_every_machine_and_version() -> None:
     assert order == ("d", "c", "a", "b")
 
 
-def test_doubled_items_are_refused() -> None:
-    with pytest.raises(ValueError, match="duplicate"):
-        block_order(["a", "a"], seed=1, block=1, what="tunings")
-
-
-def test_there_is_no_block_0() -> None:
-    with pytest.raises(ValueError, match="from 1"):
-        block_order(["a"], seed=1, block=0, what="tunings")
-
-
-def test_no_items_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        block_order([], seed=1, block=1, what="tunings")
+@pytest.mark.parametrize(
+    ("items", "block", "said"),
+    [(["a", "a"], 1, "duplicate"), (["a"], 0, "from 1"), ([], 1, "at least one")],
+)
+def test_an_order_that_cannot_be_is_refused(items: list[str], block: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        block_order(items, seed=1, block=block, what="tunings")
