@@ -126,7 +126,7 @@ def test_an_optional_one_that_is_refused_is_left_and_told(journal: Journal, knob
     refusing = KnobChange(tunable=Refusing(str(knobs / "b")), value="20", optional=True)
     gone = KnobChange(tunable=FileValue(str(knobs / "z")), value="20", optional=True)
     with journal.changing() as changes:
-        refused = changes.make([wanted(knobs)[0], refusing, gone])
+        refused = changes.make([gone, wanted(knobs)[0], refusing])
         assert [text.rpartition("knobs/")[2] for text in refused] == [
             "z is left as it is: No such file or directory",
             "b is left as it is: Operation not permitted",
@@ -178,6 +178,14 @@ def test_what_is_kept_stays_until_it_is_asked_back(journal: Journal, knobs: Path
     assert {r.outcome for r in journal.restore_all(kept=True)} == {UndoOutcome.RESTORED}
     assert all_values(knobs) == BEFORE
     assert journal.path.read_text() == ""
+
+
+def test_what_is_spared_stays_when_the_rest_is_asked_back(journal: Journal, knobs: Path) -> None:
+    tune(journal, knobs)
+    spared = journal.pending()[1].id
+    journal.restore_all(kept=True, spared=[spared])
+    assert all_values(knobs) == {**BEFORE, "b": AFTER["b"]}
+    assert [entry.id for entry in journal.pending()] == [spared]
 
 
 def test_a_run_on_top_of_what_is_kept_puts_back_only_its_own(journal: Journal, knobs: Path) -> None:

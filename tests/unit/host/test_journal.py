@@ -167,6 +167,7 @@ with (
 def test_changes_of_a_living_owner_are_left_alone(journal: Journal, setting: Path) -> None:
     with journal.changed(FileValue(str(setting)), "10"):
         assert journal.restore_all() == []
+        assert journal.restore_all(kept=True) == [], "a run's own changes are not kept ones"
         assert setting.read_text() == "10"
 
 
