@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from labctl.analysis.model import Comparison, Judgement, Role
+from labctl.analysis.verdicts.looks import Judged
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.samples import Reading, Sample
 from tests.unit.records import plan_of, run_of
@@ -68,5 +69,5 @@ def only(judgement: Judgement, tuning: str, against: str, metric: str) -> Compar
     return found
 
 
-def primaries(judgement: Judgement) -> list[Comparison]:
+def primaries(judgement: Judged) -> list[Comparison]:
     return [c for c in judgement.comparisons if c.role is Role.PRIMARY]

@@ -28,7 +28,7 @@ from labctl.base.errors import UsageError
 from labctl.base.stopping import Looks, UntilWidth, looks, stopping_of, until_width
 from labctl.store.records.run_record import LookTaken
 from labctl.store.run_folder import LoadedRun
-from tests.unit.analysis.alter import scaled
+from tests.unit.analysis.alter import primaries, scaled
 from tests.unit.synthetic import synthetic_run
 
 SMALL: dict[str, Any] = {
@@ -282,9 +282,28 @@ def test_a_verdict_stays_as_it_fell_whatever_comes_later() -> None:
             assert (one.comparison.look, len(one.comparison.blocks)) == (10, 10)
 
 
+def test_a_verdict_that_falls_at_the_last_look_names_it() -> None:
+    """`one` swings by a factor of 1.65 from block to block, too much for ten of them."""
+    run = synthetic_run(
+        blocks=20,
+        tunings=["baseline", "control", "handicap", "one"],
+        effects={"handicap": 0.95, "one": 1.6},
+        noise=0.01,
+        stopping=looks((10, 20)),
+    )
+    run = scaled(
+        run, lambda t: 1.65 ** (-1) ** t.record.block if t.record.cell["tuning"] == "one" else 1.0
+    )
+    assert {c.verdict for c in primaries(decide(until(run, 10)))} == {Verdict.INCONCLUSIVE}
+    for c in primaries(decide(run)):
+        assert (c.verdict, c.look, len(c.blocks)) == (Verdict.IMPROVES, 20, 20)
+
+
 def test_older_plans_with_looks_drop_nothing() -> None:
     rule = stopping_of({"stopping": {"looks": [10, 20]}})
     assert isinstance(rule, Looks)
     assert not rule.drops
     assert rule.to_json() == {"looks": [10, 20]}
     assert stopping_of({"stopping": looks((10, 20)).to_json()}) == looks((10, 20))
+    run = synthetic_run(blocks=20, effects={"pinned": 1.6}, stopping=rule)
+    assert {(c.look, len(c.blocks)) for c in primaries(decide(run))} == {(None, 20)}
