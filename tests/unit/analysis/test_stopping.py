@@ -282,6 +282,22 @@ def test_a_verdict_stays_as_it_fell_whatever_comes_later() -> None:
             assert (one.comparison.look, len(one.comparison.blocks)) == (10, 10)
 
 
+def test_a_control_that_fails_later_suspends_what_fell_before() -> None:
+    run = synthetic_run(
+        blocks=20,
+        tunings=["baseline", "control", "handicap", "one"],
+        effects={"handicap": 0.95, "one": 1.6},
+        noise=0.01,
+        stopping=looks((10, 20)),
+    )
+    assert {c.verdict for c in primaries(decide(until(run, 10)))} == {Verdict.IMPROVES}
+    run = scaled(
+        run,
+        lambda t: 1.5 if t.record.cell["tuning"] == "control" and t.record.block > 10 else 1.0,
+    )
+    assert {c.verdict for c in primaries(decide(run))} == {Verdict.SUSPENDED}
+
+
 def test_a_verdict_that_falls_at_the_last_look_names_it() -> None:
     """`one` swings by a factor of 1.65 from block to block, too much for ten of them."""
     run = synthetic_run(
