@@ -83,7 +83,7 @@ def _short(value: Any) -> str:
 
 
 class Undecided(StrEnum):
-    """Name the result of a rule that the run can't decide."""
+    """Name what a rule counts as where the run can't decide it."""
 
     FAIL = "fail"
     PASS = "pass"  # noqa: S105 - a verdict, not a password
@@ -139,11 +139,11 @@ def _listed(value: object) -> object:
 class Rule(FileModel):
     """Hold one demand. Patterns are those of a shell (fnmatch(3)).
 
-    A rule has exactly one limit. With `against` (an arm of the run, or "twin") or `like` (another
-    run) it is a share or, for metrics compared by difference, a number in the metric's unit;
-    `below` and `above` limit the value itself. A number may have a unit: '3 ms'. Or the rule has
-    `facts` with `like`: facts of hosts, guests and runs that must be the same in the other run. Or
-    `grade`: the least grade of the run's answer on a tuning.
+    Exactly one of the limits: with `against` (an arm of the run, or "twin") or `like` (another
+    run) a share or, for what is compared by difference, a number in the metric's unit; `below`
+    and `above` are of the value itself. A number may have a unit: '3 ms'. Or `facts`
+    with `like`: what of hosts, guests and runs must be the same there. Or `grade`: what the
+    run's answer must say of a tuning at least.
     """
 
     name: str | None = None
@@ -278,8 +278,8 @@ LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
 
 
 class Policy(FileModel):
-    """Hold a policy. `undecided` applies to rules without a setting. It has no default: a gate must
-    not pass or fail by accident."""
+    """Hold a policy. `undecided` holds for the rules that don't say otherwise. It has no default: a
+    gate must not pass or fail by accident."""
 
     undecided: Undecided = Field(strict=False)
     rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]
