@@ -135,7 +135,7 @@ def _cut(why: str) -> str:
 
 
 def head_words(record: DensityRecord, name: str) -> str:
-    """Return what was counted, where and how, in a line."""
+    """Return the workload, limit, run, guests and blocks of a density run, in a line."""
     size = f"{counted(record.vcpus, 'vCPU')}, {record.memory_mib} MiB"
     return (
         f"Number of guests that run {record.workload} at once while the worst one keeps "

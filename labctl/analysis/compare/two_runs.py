@@ -43,7 +43,7 @@ from labctl.store.run_folder import LoadedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactDifference:
-    """Hold a fact that the runs recorded differently; None where one recorded nothing."""
+    """Hold a fact that the runs recorded differently; None for a run that did not record it."""
 
     name: str
     a: str | None

@@ -1,4 +1,4 @@
-"""Read what the plan declared: arms, twins, primary metrics, and the family of tests."""
+"""Read the plan's declarations: arms, twins, primary metrics, and the family of tests."""
 
 from __future__ import annotations
 

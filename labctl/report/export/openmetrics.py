@@ -124,7 +124,7 @@ class _Families:
             )
 
     def _effects(self) -> Iterator[Metric]:
-        """Estimates and both ends of their intervals, each in a family of its own."""
+        """Write estimates and both ends of their intervals, each as a separate family."""
         found: dict[tuple[str, str], _Values] = {}
         for item in self._judgement.comparisons:
             labels = tuple(_pair(item).items())

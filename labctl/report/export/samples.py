@@ -44,7 +44,7 @@ def levels_of(run: LoadedRun) -> Mapping[Place, Mapping[str, str]]:
 
 
 def packed(run: LoadedRun) -> Iterator[tuple[LoadedTrial, Readings]]:
-    """Yield every attempt with its readings, invalid ones too (`status` tells)."""
+    """Yield every attempt with its readings, including invalid ones (see `status`)."""
     kinds = Kinds()
     for trial in run.trials:
         yield trial, kinds.pack(trial.readings)
@@ -112,8 +112,9 @@ def samples_csv(run: LoadedRun) -> Iterator[str]:
 
 
 def _harmless(values: tuple[object, ...]) -> list[object]:
-    """Texts of a run folder may come from anywhere: a spreadsheet computes what begins with one of
-    these (OWASP, "CSV injection"), and a terminal obeys control characters."""
+    """Return the values with harmless texts. A run folder's texts may come from anywhere: a
+    spreadsheet computes those that begin like a formula (OWASP, "CSV injection"), and a terminal
+    obeys control characters."""
     return [_as_text(value) if isinstance(value, str) else value for value in values]
 
 

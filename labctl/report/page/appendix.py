@@ -181,7 +181,8 @@ def _with_reach(reasons: list[str]) -> str:
 
 
 def _size(number: str) -> tuple[int, str]:
-    """Whole numbers in their order, of any length: a guest may print what int() refuses."""
+    """Return the sort key of whole numbers of any length: a guest may print some that int()
+    refuses."""
     return len(number.lstrip("0")), number.lstrip("0")
 
 

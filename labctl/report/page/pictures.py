@@ -211,7 +211,7 @@ def _cell(moment: Moment) -> str:
 
 
 _MOST_PARTS = 6
-"""Parts with a colour of their own; more are joined as "other"."""
+"""Most parts that have a colour each; more are joined as "other"."""
 _LETTER, _LETTERS_AROUND = 2.5, 1
 """Percent of a narrow screen's width for a letter of a part's name, and for the space around the
 name."""

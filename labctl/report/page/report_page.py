@@ -69,7 +69,7 @@ class EffectTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorPart:
     factors: tuple[tuple[str, str, str], ...]
-    """Each factor's name, its levels, and of what it gives one value each."""
+    """Name and levels of each factor, and the unit that gives one value: block or boot."""
     tables: tuple[EffectTable, ...]
     interaction: Interaction | None
     heatmap: Heatmap | None

@@ -97,7 +97,7 @@ def _levels(
 ) -> tuple[list[str], list[str]]:
     """Return a panel's columns and rows, in the plan's order."""
     factorial = view.run.plan.factorial
-    assert factorial is not None  # else there are no cells
+    assert factorial is not None  # without factors there would be no cells
     columns, rows = (
         [level for level in factorial.factors[name].levels if level in {at[n] for at in cells}]
         for n, name in enumerate((one.across, one.down))
