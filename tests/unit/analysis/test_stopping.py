@@ -264,6 +264,35 @@ def test_a_run_whose_arms_are_all_decided_at_the_first_look_ends_there() -> None
     assert look_at(run, 10) == Stop(10, "at look 1 of 3 every primary comparison had a verdict")
 
 
+CLEAR = {"handicap": 0.95, "one": 1.3, "other": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("rule", "other", "ends"),
+    [
+        (Looks(at=(10, 20), drops=False), 0.7, True),
+        (Looks(at=(10, 20), drops=False), 1.05, False),
+        (UntilWidth(width=0.5, most_blocks=40), 0.7, True),
+        (UntilWidth(width=0.001, most_blocks=40), 0.7, False),
+    ],
+)
+def test_rules_that_drop_nothing_end_a_run_or_leave_it_as_it_is(
+    rule: Looks | UntilWidth, other: float, ends: bool
+) -> None:
+    effects = {**CLEAR, "other": other}
+    run = synthetic_run(**{**SMALL, "noise": 0.05, "effects": effects, "stopping": rule})
+    stop = look_at(run, 10)
+    assert isinstance(stop, Stop) if ends else stop is None
+
+
+def test_looks_that_drop_act_at_looks_before_the_last_and_on_something_to_judge() -> None:
+    shape = {**SMALL, "blocks": 20, "effects": CLEAR, "stopping": looks((10, 20))}
+    run = synthetic_run(**shape)
+    assert [n for n in (10, 12, 20) if look_at(run, n)] == [10]
+    nothing = synthetic_run(**{**shape, "tunings": ["baseline", "control", "handicap"]})
+    assert look_at(nothing, 10) is None
+
+
 def test_a_verdict_stays_as_it_fell_whatever_comes_later() -> None:
     """`one` gains 60 % in ten blocks, and nothing in the blocks after them, which nobody measures
     in a real run."""
