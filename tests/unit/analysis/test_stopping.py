@@ -237,19 +237,35 @@ def test_a_look_drops_what_is_decided_and_keeps_what_the_rest_needs() -> None:
 
 
 def test_native_arms_go_on_in_every_second_block_until_they_are_narrow() -> None:
-    wide = synthetic_run(
-        blocks=20,
-        tunings=["native", "baseline", "control", "handicap", "one"],
-        effects={"native": 2.0, "handicap": 0.95, "one": 1.05},
-        noise=0.1,
-        stopping=looks((10, 20), native_width=0.01),
-    )
+    shape: dict[str, Any] = {
+        "blocks": 20,
+        "tunings": ["native", "baseline", "control", "handicap", "one"],
+        "effects": {"native": 2.0, "handicap": 0.95, "one": 1.05},
+        "noise": 0.1,
+    }
+    narrow = synthetic_run(**shape, stopping=looks((10, 20), native_width=0.9))
+    assert ("native", "sysbench-cpu") in cells(looked(narrow, 10), every=0)
+    wide = synthetic_run(**shape, stopping=looks((10, 20), native_width=0.01))
     taken = looked(wide, 10)
     assert ("native", "sysbench-cpu") in cells(taken, every=2)
     blocks = {
         t.record.block for t in without(wide, [taken]).trials if t.record.cell["tuning"] == "native"
     }
     assert blocks == {*range(1, 11), 12, 14, 16, 18, 20}
+
+
+@pytest.mark.parametrize(("noise", "is_dropped"), [(0.02, True), (0.1, False)])
+def test_the_known_loss_is_measured_until_it_is_detected(noise: float, is_dropped: bool) -> None:
+    run = synthetic_run(
+        blocks=20,
+        tunings=["baseline", "control", "handicap", "one"],
+        effects={"handicap": 0.95, "one": 1.035},
+        noise=noise,
+        stopping=looks((10, 20)),
+    )
+    taken = looked(run, 10)
+    assert ("baseline", "sysbench-cpu") not in cells(taken)
+    assert (("handicap", "sysbench-cpu") in cells(taken)) is is_dropped
 
 
 def test_a_run_whose_arms_are_all_decided_at_the_first_look_ends_there() -> None:
