@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -307,6 +309,20 @@ def test_looks_that_drop_act_at_looks_before_the_last_and_on_something_to_judge(
     assert [n for n in (10, 12, 20) if look_at(run, n)] == [10]
     nothing = synthetic_run(**{**shape, "tunings": ["baseline", "control", "handicap"]})
     assert look_at(nothing, 10) is None
+
+
+def test_a_tuning_that_the_plan_leaves_out_of_a_place_keeps_it_not_open() -> None:
+    run = synthetic_run(**{**SMALL, "effects": CLEAR, "stopping": looks((10, 20))})
+
+    def is_there(cell: Mapping[str, str]) -> bool:
+        return (cell["tuning"], cell["workload"]) != ("other", "fio-randread")
+
+    run = replace(
+        run,
+        plan=run.plan.but(trials=tuple(t for t in run.plan.trials if is_there(t.cell))),
+        trials=tuple(t for t in run.trials if is_there(t.record.cell)),
+    )
+    assert isinstance(look_at(run, 10), Stop)
 
 
 def test_a_verdict_stays_as_it_fell_whatever_comes_later() -> None:
