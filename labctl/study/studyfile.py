@@ -247,9 +247,9 @@ class StudyFile(FileModel):
     ]
     """The arms by name (`a+b` combines two), or `all`: each that has a file."""
     define: Annotated[dict[_Name, dict[str, Any]], Field(max_length=_MOST)] = {}
-    """Tunings that no file has, by name, with the keys of one (docs/tunings.md); `tunings` and
-    `roles` name them. The key `workload` names a workload of the study that the tuning runs in
-    place of the others."""
+    """Tunings that no file has, by name, with the keys of one (docs/tunings.md) but `host`;
+    `tunings` and `roles` name them. The key `workload` names a workload of the study that the
+    tuning runs in place of the others."""
     workloads: Annotated[
         dict[_Name, WorkloadFile], Field(min_length=1, max_length=_MOST), BeforeValidator(_by_name)
     ]

@@ -398,8 +398,15 @@ def _merged(
 
 def _read(path: Path | _Source) -> tuple[_Source, Mapping[str, Any]]:
     if isinstance(path, _Source):
-        file = validate(TuningFile, path.mapping, path.path)
-        return path, file.model_dump(exclude_unset=True)
+        checked = validate(TuningFile, path.mapping, path.path).model_dump(exclude_unset=True)
+        if checked.get("host"):
+            # Root carries it out, and a study or a plan may come from anywhere.
+            raise path.error(
+                ("host",),
+                "'host' is given in a tuning that a study defines.",
+                "Write the tuning to a file in domains/ of your lab folder, and extend that.",
+            )
+        return path, checked
     try:
         status = path.stat()
     except OSError as error:

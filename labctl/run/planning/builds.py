@@ -22,7 +22,7 @@ _VERSION_S = 30
 def read_builds(tunings: Iterable[Tuning]) -> dict[str, BuildFile]:
     """Return the QEMU binaries, kernels and initrds of tunings by path, with their SHA-256. Raises
     UsageError for a file that cannot be read or run, and for one that others than the caller and
-    root can change: root runs it."""
+    root can change: root starts it."""
     found: dict[str, BuildFile] = {}
     for tuning in tunings:
         for key in ("emulator", "kernel", "initrd"):
@@ -52,7 +52,8 @@ def _read(path: Path, key: str, tuning: str) -> BuildFile:
 def _version(path: Path, where: str) -> str:
     """Return the first line that a QEMU binary says of itself. Raises UsageError if it is none."""
     said = ""
-    if os.access(path, os.X_OK):
+    # A study may come from anywhere: no other program is run to see what it is.
+    if path.name.startswith("qemu") and os.access(path, os.X_OK):
         try:
             deadline = Deadline.after(_VERSION_S, f"{path} --version")
             said = process.run((str(path), "--version"), deadline=deadline, check=False).stdout
@@ -62,7 +63,7 @@ def _version(path: Path, where: str) -> str:
     if not first.startswith("QEMU emulator version"):
         raise UsageError(
             f"{where}: {path} is not a QEMU binary that runs here",
-            hint="Name one such as /usr/bin/qemu-system-x86_64.",
+            hint="Name one such as /usr/bin/qemu-system-x86_64; its file's name begins with qemu.",
         )
     return first.removeprefix("QEMU emulator version ")[:200]
 

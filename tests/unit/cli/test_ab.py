@@ -90,10 +90,10 @@ def test_two_tunings_are_baseline_and_arm_with_checks_of_the_first(labctl: Labct
 def qemus(tmp_path: Path) -> tuple[str, str]:
     """Two programs that say that they are QEMU."""
     for name in ("old", "new"):
-        path = tmp_path / name
+        path = tmp_path / f"qemu-{name}"
         path.write_text(f"#!/bin/sh\necho 'QEMU emulator version 9.0 ({name})'\n")
         path.chmod(0o755)
-    return str(tmp_path / "old"), str(tmp_path / "new")
+    return str(tmp_path / "qemu-old"), str(tmp_path / "qemu-new")
 
 
 @pytest.fixture

@@ -41,7 +41,12 @@ def test_qemus_group_reaches_what_guests_are_made_of_and_others_nothing(
     session = SimpleNamespace(is_embedded=is_embedded)
     work = tmp_path / "running"
     found = SimpleNamespace(
-        image=image, session=session, data=disk, work=work, qemu_ids=(65534, 65534)
+        image=image,
+        others={},
+        session=session,
+        data=disk,
+        work=work,
+        qemu_ids=(65534, 65534),
     )
     with open_to_qemu(cast(Lab, found)):
         for file in files:

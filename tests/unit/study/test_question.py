@@ -99,6 +99,7 @@ def test_a_study_defines_tunings_that_extend_and_combine_with_others(tmp_path: P
         ("{extends: mine, description: x}", "in a circle"),
         ("{extends: baseline, description: x, emulator: /bin/qemu}", "restore: false"),
         ("{extends: baseline, description: x, emulator: qemu, restore: false}", "emulator"),
+        ("{extends: baseline, description: x, host: {thp: never}}", "'host' is given"),
         ("{extends: baseline, description: x, initrd: /i, restore: false}", "its 'kernel'"),
         ("{extends: native, description: x, kernel: /boot/vmlinuz}", "no effect in a native"),
     ],
