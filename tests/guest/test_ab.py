@@ -70,7 +70,8 @@ def test_each_guest_runs_in_its_own_qemu_and_boots_for_itself(
         trial = json.loads((path.parent / "trial.json").read_text())
         assert trial["status"] == "done", trial["reasons"]
         found[trial["cell"]["tuning"]] = json.loads(path.read_text())
-    assert {name: one["emulator"] for name, one in found.items()} == expected
+    assert {"A", "B"} <= found.keys()
+    assert all(one["emulator"] == expected[name] for name, one in found.items())
     plan, recorded = (json.loads((run / f"{name}.json").read_text()) for name in ("plan", "run"))
     assert {*plan["builds"]} == {QEMU, str(copy)}
     assert recorded["builds"] == plan["builds"]
@@ -108,7 +109,7 @@ def test_each_guest_boots_its_own_kernel(sandbox: Sandbox, image: Image, tmp_pat
         assert trial["status"] == "done", trial["reasons"]
         assert json.loads(path.read_text()) == {"kernel_release": release}
         arms.append(trial["cell"]["tuning"])
-    assert sorted(arms) == ["A", "A+control", "A+handicap", "B"]
+    assert {"A", "B"} <= {*arms}
     made = [one for one in list_images(StatePaths(sandbox.state)) if one.given_kernel]
     assert {one.given_kernel["file"] for one in made if one.given_kernel} == {str(old), str(new)}
     assert all([*one.prepared_dir.iterdir()] for one in made)
