@@ -117,7 +117,8 @@ class Plan:
 
     def workload_of(self, cell: Mapping[str, str]) -> str:
         """Return the workload that runs in a cell."""
-        return self.tunings[cell["tuning"]].workload or cell["workload"]
+        arm = self.tunings.get(cell["tuning"])
+        return (arm and arm.workload) or cell["workload"]
 
     @property
     def defined(self) -> Defined:
