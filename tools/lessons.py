@@ -13,8 +13,8 @@ import click
 from markdown_it import MarkdownIt
 
 from labctl.analysis.judge import judge
+from labctl.base.paths import RUN_ARCHIVE
 from labctl.report.page.report_page import write_page
-from labctl.store.archive import SUFFIX
 from labctl.store.run_folder import PAGE, RunFolder
 from labctl.store.run_places import all_runs
 
@@ -63,7 +63,7 @@ def files() -> Iterator[tuple[str, bytes]]:
     for path in sorted((LESSONS / "exercises").glob("*.yaml")):
         yield f"exercises/{path.name}", path.read_bytes()
     for folder in runs():
-        yield f"runs/{folder.name}{SUFFIX}", folder.path.read_bytes()
+        yield f"runs/{folder.name}{RUN_ARCHIVE}", folder.path.read_bytes()
         run = folder.load()
         with folder.unpacked("xml") as unpacked:
             written = write_page(run, judge(run), unpacked.path, unpacked.path / PAGE)

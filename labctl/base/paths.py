@@ -27,6 +27,12 @@ DATA_FOLDERS = ("domains", "templates", "guest-images", "benchmarks")
 MARKER = ".labctl-lab"
 """The file that makes a folder a lab folder; `labctl init` writes it."""
 
+RUN_ARCHIVE = ".tar.xz"
+"""Suffix of a run's archive."""
+
+LATEST = "latest"
+"""Name of the newest run, which every command accepts."""
+
 OWN_TEMPLATES = ("report", "advice")
 """Folders of templates/ that no lab folder shadows: they become a page, or a script for root."""
 
@@ -45,9 +51,15 @@ def shipped_data() -> Path:
 
 def recorded_runs() -> dict[str, Path]:
     """Return the archives of the recorded runs that labctl brings, by the runs' names."""
-    suffix = ".tar.xz"
-    found = (shipped_data() / "results").glob(f"example*{suffix}")
-    return dict(sorted((path.name.removesuffix(suffix), path) for path in found))
+    found = (shipped_data() / "results").glob(f"example*{RUN_ARCHIVE}")
+    return dict(sorted((path.name.removesuffix(RUN_ARCHIVE), path) for path in found))
+
+
+def run_names(results: Path) -> list[str]:
+    """Return the names of the runs in a folder, sorted, without reading them."""
+    folders = (path.parent.name for path in results.glob("*/run.json"))
+    archives = (path.name.removesuffix(RUN_ARCHIVE) for path in results.glob(f"*{RUN_ARCHIVE}"))
+    return sorted({*folders, *archives})
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.paths import RUN_ARCHIVE
 from labctl.base.trust import open_regular
 from labctl.base.wording import printable
 from labctl.store.digests import RECORD, SAMPLES
 from labctl.store.jsonfile import json_and_digest
 
-SUFFIX: Final = ".tar.xz"
 MAGIC: Final = b"\xfd7zXZ\0"
 """First bytes of every xz file."""
 
@@ -110,7 +110,7 @@ class RunArchive:
     @property
     def name(self) -> str:
         """Return the run's name: the file's, without its ending."""
-        return self.path.name.removesuffix(SUFFIX)
+        return self.path.name.removesuffix(RUN_ARCHIVE)
 
     @cached_property
     def read_by_reports(self) -> Mapping[str, bytes]:

@@ -10,13 +10,10 @@ from pathlib import Path
 
 from labctl.base.errors import LabctlError, UsageError, nearest
 from labctl.base.json import check_size
-from labctl.base.paths import recorded_runs
+from labctl.base.paths import LATEST, RUN_ARCHIVE, recorded_runs
 from labctl.base.trust import open_regular
-from labctl.store.archive import SUFFIX
 from labctl.store.run_folder import LoadedRun, RunFolder
 
-LATEST = "latest"
-"""Name of the newest run, which every command accepts."""
 DENSITY = "density.json"
 """Record of a density run (`store.density_record`)."""
 
@@ -30,7 +27,7 @@ def find_run(results: Path, name: str) -> RunFolder:
         if (candidate / "run.json").is_file():
             return RunFolder(candidate.resolve())
         for archive in (candidate, _archive_of(candidate)):
-            if archive.name.endswith(SUFFIX) and archive.is_file():
+            if archive.name.endswith(RUN_ARCHIVE) and archive.is_file():
                 return RunFolder.in_archive(archive.resolve())
     for candidate in places:
         _refuse_no_run(candidate)
@@ -58,7 +55,7 @@ def all_runs(results: Path) -> list[RunFolder]:
     """Return every run in `results`, sorted by name (names begin with the time of the start). An
     archive beside the folder of its run is not listed."""
     found = {path.name: RunFolder(path) for path in _run_folders(results)}
-    for path in results.glob(f"*{SUFFIX}"):
+    for path in results.glob(f"*{RUN_ARCHIVE}"):
         if path.is_file():
             packed = RunFolder.in_archive(path)
             found.setdefault(packed.name, packed)
@@ -101,7 +98,7 @@ def _candidates(results: Path, name: str) -> list[Path]:
 
 def _archive_of(path: Path) -> Path:
     """Return the path of the archive of a run whose folder would be at `path`."""
-    return Path(f"{path}{SUFFIX}")
+    return Path(f"{path}{RUN_ARCHIVE}")
 
 
 def _run_folders(results: Path) -> list[Path]:
@@ -139,10 +136,10 @@ def _not_found(
             "There are no runs yet; 'labctl sweep pinning --quick' makes one. Recorded runs: "
             f"{', '.join(recorded) or 'none'}."
         )
-    if (Path(name) / "run.json").is_file() or (name.endswith(SUFFIX) and Path(name).is_file()):
+    if (Path(name) / "run.json").is_file() or (name.endswith(RUN_ARCHIVE) and Path(name).is_file()):
         hint = f"The run in the current folder is './{name}'."
     elif Path(name).is_file():
-        hint = f"A run is a folder, or an archive with the suffix {SUFFIX}."
+        hint = f"A run is a folder, or an archive with the suffix {RUN_ARCHIVE}."
     return UsageError(f"no run named '{name}' in {results}", hint=hint)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from labctl import __version__
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.base.json import parse_json
-from labctl.base.paths import StatePaths, lab, shipped_data
+from labctl.base.paths import RUN_ARCHIVE, StatePaths, lab, shipped_data
 from labctl.base.trust import open_regular
 from labctl.host.facts import (
     GROUP,
@@ -40,7 +40,7 @@ from labctl.run.commands.scrub import (
     is_json,
     other_macs,
 )
-from labctl.store.archive import SUFFIX, pack
+from labctl.store.archive import pack
 from labctl.store.digests import RECORD, SAMPLES, Digests
 from labctl.store.jsonfile import canonical, output_file, write_bytes, write_json
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
@@ -470,9 +470,9 @@ def export(
 
     Raises UsageError, HostError, and BrokenError if a redacted copy would not be one.
     """
-    is_packed = target.name.endswith(SUFFIX)
+    is_packed = target.name.endswith(RUN_ARCHIVE)
     if not is_packed and target.suffix in _OTHER_ARCHIVES:
-        raise UsageError(f"{target}: the name of a run's archive must end in {SUFFIX}")
+        raise UsageError(f"{target}: the name of a run's archive must end in {RUN_ARCHIVE}")
     if not is_packed and os.path.lexists(target):
         raise UsageError(f"{target} already exists", hint="Choose another --out.")
     beside = target.absolute().parent
