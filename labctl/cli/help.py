@@ -28,14 +28,14 @@ class Sectioned(click.Command):
         super().__init__(*args, **kwargs)
         self.sections = sections or {}
 
-    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        lines: dict[str, tuple[str, str]] = {}
+    def headed(self, context: click.Context) -> dict[str, list[click.Parameter]]:
+        """Return the options of --help by heading, without empty headings."""
+        options: dict[str, click.Parameter] = {}
         long_names: dict[str, str] = {}
         for parameter in self.get_params(context):
-            record = parameter.get_help_record(context)
-            if record is None or not isinstance(parameter, click.Option):
+            if not isinstance(parameter, click.Option) or not parameter.get_help_record(context):
                 continue
-            lines[str(parameter.name)] = record
+            options[str(parameter.name)] = parameter
             for word in (*parameter.opts, *parameter.secondary_opts):
                 long_names[word] = str(parameter.name)
         placed = {
@@ -43,16 +43,24 @@ class Sectioned(click.Command):
             for heading, words in self.sections.items()
         }
         taken = {name for names in placed.values() for name in names}
-        placed[_REST] = [name for name in lines if name not in taken]
-        width = min(_WIDEST, max(len(record[0]) for record in lines.values()))
-        for heading, names in placed.items():
-            if names:
-                with formatter.section(heading):
-                    # One column of texts on the whole page, as without headings.
-                    rows = [lines[name] for name in names]
-                    formatter.write_dl(
-                        [(f"{first:<{width}}" if text else first, text) for first, text in rows]
-                    )
+        placed[_REST] = [name for name in options if name not in taken]
+        return {
+            heading: [options[name] for name in names] for heading, names in placed.items() if names
+        }
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            heading: [parameter.get_help_record(context) or ("", "") for parameter in parameters]
+            for heading, parameters in self.headed(context).items()
+        }
+        longest = max(len(first) for rows in records.values() for first, _ in rows)
+        width = min(_WIDEST, longest)
+        for heading, rows in records.items():
+            with formatter.section(heading):
+                # One column of texts on the whole page, as without headings.
+                formatter.write_dl(
+                    [(f"{first:<{width}}" if text else first, text) for first, text in rows]
+                )
 
 
 @click.command("help")

@@ -13,6 +13,7 @@ import pytest
 from labctl.base import process
 from labctl.base.paths import DATA_FOLDERS
 from labctl.base.process import Deadline
+from tools import man_pages
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -67,7 +68,21 @@ def test_the_wheel_carries_every_file_of_the_package(installed: Path) -> None:
 
 def test_the_wheel_carries_nothing_else(installed: Path) -> None:
     folders = {path.parts[0] for path in relative_files(installed)}
-    assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"labctl"}
+    beside = (".dist-info", ".data")
+    assert {folder for folder in folders if not folder.endswith(beside)} == {"labctl"}
+
+
+def test_the_wheel_carries_the_recorded_runs(installed: Path) -> None:
+    carried = {path.name for path in (installed / "labctl" / "data" / "results").iterdir()}
+    assert carried == {path.name for path in (CHECKOUT / "results").glob("*.tar.xz")}
+    assert len(carried) == 3
+
+
+def test_the_wheel_carries_the_man_pages(installed: Path) -> None:
+    (pages,) = installed.glob("*.data/data/share/man/man1")
+    assert {path.name for path in pages.iterdir()} == {name for name, _ in man_pages.pages()}
+    beside = [path for path in relative_files(installed) if path.parts[0].endswith(".data")]
+    assert {path.parent.name for path in beside} == {"man1"}
 
 
 def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> None:
