@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from labctl.analysis.hosts.fleet import FleetJudgement
     from labctl.fleet.host_news import HostNews
-    from labctl.fleet.rollout import HostStand, RolloutFolder
+    from labctl.fleet.rollout import HostStand, RolloutFolder, Rounds
     from labctl.fleet.sweep_hosts import StateRecord, SweepFolder
 
 
@@ -191,7 +191,8 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
 
 @click.command("rollout")
 @click.argument("name", metavar="FLEET")
-@click.option("--tuning", metavar="NAME", required=True, help="Tuning to roll out.")
+@click.option("--tuning", metavar="NAME", help="Tuning to roll out.")
+@click.option("--resume", is_flag=True, help="Continue the fleet's last roll-out.")
 @click.option(
     "--inventory", "-i", multiple=True, metavar="FILE", help="The hosts (default: the sweep's)."
 )
@@ -199,7 +200,12 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
 @click.option(
     "--forks", type=click.IntRange(1), default=20, help="Hosts contacted in parallel (20)."
 )
-@click.option("--serial", metavar="N|N%,...", default="1,10%", help="Size of the batches (1,10%).")
+@click.option("--serial", metavar="N|N%,...", help="Size of the batches (1,10%).")
+@click.option(
+    "--max-fail",
+    metavar="N%",
+    help="Set aside up to this share of each batch but the first (10%); more stop the roll-out.",
+)
 @click.option(
     "--policy",
     metavar="FILE",
@@ -209,7 +215,6 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
 @click.option(
     "--restore-after",
     metavar="TIME",
-    default="30m",
     help="A host without confirmation restores its settings after this time (30m).",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of the new runs (default: random).")
@@ -225,13 +230,15 @@ def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None
 @results_option
 def rollout(
     name: str,
-    tuning: str,
+    tuning: str | None,
+    resume: bool,
     inventory: tuple[str, ...],
     limit: str | None,
     forks: int,
-    serial: str,
+    serial: str | None,
+    max_fail: str | None,
     policy: Path | None,
-    restore_after: str,
+    restore_after: str | None,
     seed: int | None,
     variables: tuple[str, ...],
     check: bool,
@@ -240,60 +247,119 @@ def rollout(
 ) -> int | None:
     """Roll out a tuning to the hosts of FLEET that may take it, with the steps of the advice.
 
-    Each batch is measured again (as with 'labctl advise --verify') and gated. If every host of a
-    batch confirms the tuning, it is applied and kept, and the next batch begins; otherwise the
-    batch stays unchanged. Exits with 1 unless every host keeps it.
+    Each batch is measured again (as with 'labctl advise --verify') and gated. Hosts that confirm
+    the tuning get and keep it; a host that is lost or does not confirm it is set aside. If more are
+    set aside than --max-fail allows, the batch stays unchanged and the roll-out stops. Exits with 1
+    unless every host keeps it.
     """
     need_pyarrow("labctl fleet rollout")
     from labctl.analysis.gate.policy import load_policy
     from labctl.cli.sweep import seconds_of
-    from labctl.fleet.ansible import in_full
-    from labctl.fleet.fleet_folder import FleetFolder
-    from labctl.fleet.rollout import AskedFor, RolloutFolder, foreseen, planned_rollout, roll_out
+    from labctl.fleet.ansible import in_full, inventory_hosts
+    from labctl.fleet.fleet_folder import FleetFolder, fleet_locked
+    from labctl.fleet.rollout import (
+        MAX_FAIL,
+        AskedFor,
+        RolloutFolder,
+        end_killed,
+        foreseen,
+        last_rollout,
+        planned_rollout,
+        roll_out,
+        rounds_left,
+    )
     from labctl.fleet.sweep_hosts import HowToReach
 
-    seconds_of(restore_after, "--restore-after")
+    fixed = {
+        "--tuning": tuning,
+        "--serial": serial,
+        "--policy": policy,
+        "--restore-after": restore_after,
+        "--seed": seed,
+        "--check": check or None,
+    }
+    if resume and (given := [option for option, value in fixed.items() if value is not None]):
+        raise UsageError(
+            "--resume continues the original request", hint=f"Leave out {', '.join(given)}."
+        )
+    if not resume and tuning is None:
+        raise UsageError(
+            "missing option --tuning",
+            hint=f"'labctl fleet advise {shlex.quote(name)}' shows the allowed tunings.",
+        )
+    if restore_after is not None:
+        seconds_of(restore_after, "--restore-after")
     if policy is not None:
         load_policy(policy)
+    share = None if max_fail is None else _percent(max_fail)
     fleet = FleetFolder.find(runs_folder(results), name)
-    how = HowToReach(
-        inventory=tuple(map(in_full, inventory)) or fleet.record.inventory,
-        forks=forks,
-        variables={**fleet.record.variables, **named_variables(variables)},
-    )
-    asked = AskedFor(
-        tuning=tuning,
-        limit=limit,
-        serial=serial,
-        policy=policy,
-        restore_after=restore_after,
-        seed=seed,
-        command=("labctl", *sys.argv[1:]),
-    )
-    record = planned_rollout(fleet, how.inventory, asked)
-    place = fleet.path.resolve() / "rollouts"
-    now = datetime.now(UTC)
-    folder = RolloutFolder.create(
-        place / f"{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}", record
-    )
-    on_hosts = how.variables.get("labctl_sweep_folder", "/var/lib/labctl/fleet")
-    runs = f"{on_hosts}/{fleet.name}/results"
-    click.echo(
-        f"{folder.path}: '{tuning}' on {counted(len(record.hosts), 'host')}, seed {record.seed}; "
-        f"batches of {', '.join(str(len(batch)) for batch in record.batches)}",
-        err=True,
-    )
-    if check:
-        return _show_foreseen(foreseen(folder, how, runs), folder, as_json=as_json)
-    try:
-        roll_out(folder, how, runs, _watch)
-    except KeyboardInterrupt as stopped:
-        stopped.add_note(
-            f"Hosts restore changes that are not kept after {restore_after}. Their state: "
-            f"{folder.path}"
+    with fleet_locked(fleet.path, _what("rollout", fleet.name)):
+        end_killed(fleet)
+        before = last_rollout(fleet) if resume else None
+        of = fleet.record if before is None else before.record
+        how = HowToReach(
+            inventory=tuple(map(in_full, inventory)) or of.inventory or fleet.record.inventory,
+            forks=forks,
+            variables={**of.variables, **named_variables(variables)},
         )
-        raise
-    return _show(folder, as_json=as_json)
+        if before is None:
+            asked = AskedFor(
+                tuning=tuning or "",
+                limit=limit,
+                serial=serial or "1,10%",
+                policy=policy,
+                restore_after=restore_after or "30m",
+                seed=seed,
+                command=("labctl", *sys.argv[1:]),
+                max_fail=MAX_FAIL if share is None else share,
+            )
+            place, now = fleet.path.resolve() / "rollouts", datetime.now(UTC)
+            folder = RolloutFolder.create(
+                place / f"{now.strftime('%Y%m%dT%H%M%SZ')}-{secrets.token_hex(2)}",
+                planned_rollout(fleet, how, asked),
+            )
+            rounds: Rounds = [folder.record.batches]
+        else:
+            folder = before
+            if share is not None:
+                folder.record = folder.record.model_copy(update={"max_fail": share})
+            rounds = rounds_left(folder, inventory_hosts(how.inventory, limit))
+        record = folder.record
+        batches = [batch for batches in rounds for batch in batches]
+        on_hosts = how.variables.get("labctl_sweep_folder", "/var/lib/labctl/fleet")
+        runs = f"{on_hosts}/{fleet.name}/results"
+        click.echo(
+            f"{folder.path}: '{record.tuning}' on {counted(sum(map(len, batches)), 'host')}, seed "
+            f"{record.seed}; batches of {', '.join(str(len(batch)) for batch in batches) or '0'}",
+            err=True,
+        )
+        if check:
+            return _show_foreseen(foreseen(folder, how, runs), folder, as_json=as_json)
+        try:
+            roll_out(folder, how, runs, _watch, rounds)
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(
+                f"Hosts restore changes that are not kept after {record.restore_after}. Their "
+                f"state: {folder.path}. Continue with: labctl fleet rollout "
+                f"{shlex.quote(name)} --resume"
+            )
+            raise
+        return _show(folder, name, as_json=as_json)
+
+
+def _percent(text: str) -> int:
+    """Return a share of a batch in per cent. Raises UsageError."""
+    digits = text.removesuffix("%")
+    if not (digits.isascii() and digits.isdigit() and int(digits[:4]) <= 100):
+        raise UsageError(
+            f"--max-fail: expected a share from 0% to 100%, got '{text}'",
+            hint="Write it as '10%'.",
+        )
+    return int(digits)
+
+
+def _what(command: str, fleet: str) -> str:
+    return f"labctl fleet {command} {fleet}"
 
 
 _HEARD: dict[str, str] = {}
@@ -308,7 +374,7 @@ def _watch(host: str, stand: HostStand, news: HostNews) -> None:
         click.echo(printable(f"{host}: {text}"), err=True)
 
 
-def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
+def _show(folder: RolloutFolder, name: str, *, as_json: bool) -> int | None:
     """Print how each host stands; returns the exit status."""
     from labctl.fleet.rollout import Stand
 
@@ -336,6 +402,8 @@ def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
     click.echo(
         f"\n{counted(len(kept), 'host')} of {len(stands)} keep '{printable(record.tuning)}'."
     )
+    if aside := [host for host, one in stands.items() if one.aside]:
+        click.echo(printable(f"Set aside: {', '.join(aside)}."))
     fine = (Stand.KEPT, Stand.NOT_CHANGED, Stand.UNDONE, Stand.NOT_TOUCHED)
     open_ = [host for host, one in stands.items() if one.stand not in fine]
     if open_:
@@ -347,6 +415,8 @@ def _show(folder: RolloutFolder, *, as_json: bool) -> int | None:
         )
     if len(kept) + len(open_) < len(stands):
         click.echo("Hosts marked not changed, undone or not touched have no changes.")
+    if len(kept) < len(stands):
+        click.echo(f"Continue with: labctl fleet rollout {shlex.quote(name)} --resume")
     if kept:
         click.echo("To undo it: the playbook labctl.lab.undo, or 'labctl host restore' on a host.")
     return None if len(kept) == len(stands) else ExitCode.FOUND
@@ -442,6 +512,7 @@ def sweep(
     # Only the report needs it, but hours later.
     need_pyarrow("labctl fleet sweep")
     from labctl.fleet.ansible import in_full
+    from labctl.fleet.fleet_folder import fleet_locked
     from labctl.fleet.sweep_hosts import HowToReach, SweepFolder, sweep_hosts
 
     given = named_variables(variables)
@@ -470,7 +541,8 @@ def sweep(
         err=True,
     )
     try:
-        sweep_hosts(fleet, how, study, _watch_sweep)
+        with fleet_locked(fleet.path, _what("sweep", fleet.path.name)):
+            sweep_hosts(fleet, how, study, _watch_sweep)
     except KeyboardInterrupt as stopped:
         stopped.add_note(
             "Running sweeps continue. Continue with: labctl fleet sweep --resume "

@@ -1,15 +1,25 @@
-"""Read a fleet's folder to pool its runs: the plan, and each host's progress."""
+"""Read a fleet's folder to pool its runs: the plan, and each host's progress; lock it."""
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import hashlib
+import json
+import os
+import platform
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from labctl.analysis.hosts.fleet import HostState
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, BusyError, HostError
+from labctl.base.json import parse_json
 from labctl.base.trust import open_regular
+from labctl.base.wording import printable
 from labctl.fleet.sweep_hosts import (
     RUN,
     STATE,
@@ -103,3 +113,61 @@ class FleetFolder:
 def _is_plain(host: str) -> bool:
     """Return whether a host's name is a plain folder name, which leads nowhere else."""
     return host not in ("", ".", "..") and "/" not in host and "\0" not in host
+
+
+# Lock a fleet's folder: two control nodes would measure and change the same hosts.
+
+
+_LOCK: Final = ".lock"
+
+
+@contextmanager
+def fleet_locked(fleet: Path, what: str) -> Iterator[None]:
+    """Hold a fleet's folder for a block. The kernel releases it however the holder ends. Raises
+    BusyError with its holder if another has it, HostError if the lock cannot be opened."""
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(fleet / _LOCK, flags, 0o600)
+    except OSError as error:
+        raise HostError(f"cannot open the lock {fleet / _LOCK}: {error.strerror}") from error
+    with os.fdopen(descriptor, "r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"the fleet {fleet.name} is in use by {_holder(file.read(_MOST_SAID))}",
+                hint="Wait until it is done, or end it there.",
+            ) from None
+        file.truncate()
+        file.write(json.dumps({"what": what, "since": _now(), **_self()}) + "\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
+
+
+_MOST_SAID: Final = 2000
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _self() -> dict[str, object]:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name
+        user = str(os.getuid())
+    return {"pid": os.getpid(), "user": user, "node": platform.node()}
+
+
+def _holder(text: str) -> str:
+    try:
+        said = parse_json(text)
+        return printable(
+            f"{said['user']} on {said['node']}: '{said['what']}' (process {said['pid']}), since "
+            f"{said['since']}"
+        )
+    except (ValueError, KeyError, TypeError):
+        return "another labctl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,26 +16,41 @@ MOST_SAID: Final = 600
 
 
 class What(StrEnum):
+    """News of a host. The roles and playbooks of the collection write all but the first four
+    themselves, in facts."""
+
     BEGUN = "begun"
     PROGRESS = "progress"
-    FETCHED = "fetched"
-    PASSED = "passed"
-    """Its run kept the policy's rules."""
     FAILED = "failed"
     UNREACHABLE = "unreachable"
-    STOPPED = "stopped"
+    STARTED = "started"
+    """No guard stopped its batch."""
+    STOPPED = "not touched"
     """The guard stopped its batch before anything was changed on it."""
+    FETCHED = "fetched"
+    """Its run was fetched and verified."""
+    PASSED = "passed"
+    """Its run kept the policy's rules, and confirmed the advice."""
+    NOT_PASSED = "not passed"
+    FORESEEN = "foreseen"
+    """It reported what would change on it."""
+    CHANGING = "changing"
+    """From now on something may be changed on it, and a timer will undo that."""
     CHANGED = "changed"
-    """Its settings or virtual machines were changed, and a timer will undo that."""
+    """All of its settings and virtual machines were changed, and a timer will undo that."""
+    NOT_CHANGED = "not changed"
+    KEEPING = "keeping"
+    """It is about to be told to keep the changes."""
     KEPT = "kept"
-    """It was told to keep the changes."""
     UNDONE = "undone"
+    NOT_UNDONE = "not undone"
+    """It could not restore its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNews:
     """Hold news of one host. `run`, `done`, `planned`, `digest`: from its progress.json, if the
-    task read it."""
+    task read it; `more`: further values of a role's own news."""
 
     host: str
     what: What
@@ -45,6 +60,7 @@ class HostNews:
     done: int | None = None
     planned: int | None = None
     digest: str = ""
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 _KINDS = {
@@ -60,19 +76,13 @@ RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
 """Name of a host's run: it becomes a path, and a variable for Ansible, which treats braces as a
 template."""
 
-_GUARD = "Stop where an earlier batch did not pass"
-GATE: Final = "Stop where a rule is not kept"
 _SWEEP: Final = "labctl_sweep"
-_TUNE: Final = "labctl_host_tune"
-CHANGE: Final = "Turn them, with a timer that puts them back"
-_LAST = {
-    (_SWEEP, "Verify"): What.FETCHED,
-    ("labctl_gate", GATE): What.PASSED,
-    (_TUNE, CHANGE): What.CHANGED,
-    ("", "Keep it"): What.KEPT,
-    ("", "Put back what is not kept"): What.UNDONE,
-}
-"""Tasks of roles, by the role's name, and of playbooks, and what their success means."""
+_FACTS: Final = tuple(f"labctl_{name}_news" for name in ("sweep", "gate", "host_tune", "rollout"))
+"""Facts in which roles and playbooks write a host's news. They count only as results of set_fact,
+which runs on the control node: any other task returns what the host prints."""
+_SET_FACT: Final = ("set_fact", "ansible.builtin.set_fact")
+_ANSIBLES: Final = (What.BEGUN, What.PROGRESS, What.FAILED, What.UNREACHABLE)
+_WRITTEN: Final = {str(what): what for what in What if what not in _ANSIBLES}
 
 _LACKING = {
     "needs_reboot": "in force after a reboot of the host",
@@ -95,27 +105,40 @@ def news_of(event: Mapping[str, object]) -> HostNews | None:
     result = result if isinstance(result, Mapping) else {}
     match kind:
         case What.BEGUN:
-            return None if task == _GUARD else HostNews(host=host, what=kind, task=task)
+            return HostNews(host=host, what=kind, task=task)
         case What.FAILED if data.get("ignore_errors"):
             return None
-        case What.FAILED if task == _GUARD:
-            return HostNews(host=host, what=What.STOPPED, task=task, reason=_reason(result))
         case What.FAILED | What.UNREACHABLE:
             return HostNews(host=host, what=kind, task=task, reason=_reason(result))
+        case _ if str(data.get("task_action")) in _SET_FACT:
+            return _written(host, task, result.get("ansible_facts"))
         case _:
             role = str(data.get("role", "")).rpartition(".")[2]
-            last = _LAST.get((role, task)) if event.get("event") == "runner_on_ok" else None
-            if last is What.UNDONE and result.get("rc"):
-                return HostNews(host=host, what=What.FAILED, task=task, reason=_reason(result))
-            if last is not None:
-                lacking = _lacking(result) if last is What.CHANGED else ""
-                return HostNews(host=host, what=last, task=task, reason=lacking)
             return _progress(host, task, result) if role == _SWEEP else None
 
 
-def _lacking(result: Mapping[str, object]) -> str:
-    """Return the applied settings that are not in force; "" if all are."""
-    said = printed_json(result)
+def _written(host: str, task: str, facts: object) -> HostNews | None:
+    """Return the news that a role or a playbook wrote into a fact; None if the task set others."""
+    if not isinstance(facts, Mapping):
+        return None
+    said = next((facts[name] for name in _FACTS if name in facts), None)
+    what = _WRITTEN.get(str(said.get("what"))) if isinstance(said, Mapping) else None
+    if what is None or not isinstance(said, Mapping):
+        return None
+    reason = said.get("reason")
+    return HostNews(
+        host=host,
+        what=what,
+        task=task,
+        reason=_short(reason) if isinstance(reason, str) else "",
+        more={key: value for key, value in said.items() if key not in ("what", "reason")},
+    )
+
+
+def lacking(printed: object) -> str:
+    """Return the applied settings that are not in force, from the output of the command that
+    applied them; "" if all are."""
+    said = printed if isinstance(printed, Mapping) else _object_in(str(printed))
     found = [
         f"{words}: {', '.join(map(str, names))}"
         for key, words in _LACKING.items()
@@ -124,9 +147,8 @@ def _lacking(result: Mapping[str, object]) -> str:
     return _short("; ".join(found))
 
 
-def printed_json(result: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the JSON object that a task's command printed; an empty one if it printed none."""
-    text = str(result.get("stdout", ""))
+def _object_in(text: str) -> Mapping[str, object]:
+    """Return the JSON object that a command printed; an empty one if it printed none."""
     try:
         said = parse_json(text[text.find("{") : text.rfind("}") + 1])
     except ValueError:
@@ -136,7 +158,7 @@ def printed_json(result: Mapping[str, object]) -> Mapping[str, object]:
 
 def _progress(host: str, task: str, result: Mapping[str, object]) -> HostNews | None:
     """Return the content of the host's progress.json, if the task printed it."""
-    said = printed_json(result)
+    said = _object_in(str(result.get("stdout", "")))
     run = said.get("run")
     if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
         return None

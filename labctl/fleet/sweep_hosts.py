@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.fleet.ansible import play
-from labctl.fleet.host_news import GATE, HostNews, What, news_of
+from labctl.fleet.host_news import HostNews, What, news_of
 from labctl.store.jsonfile import newer, read_json, write_json
 from labctl.store.records.as_made import whole
 from labctl.store.records.tolerant import Record, Text, Whole
@@ -101,21 +101,25 @@ def read_fleet(path: Path) -> FleetSweep:
             f"{path} is not the folder of a fleet: it has no {FLEET}",
             hint="Name the folder that 'labctl fleet sweep' made, results/fleet-….",
         )
-    return _read(FleetSweep, path / FLEET, "There is no other copy: measure as a new fleet.")
+    return read_record(
+        FleetSweep, path / FLEET, SCHEMA, "There is no other copy: measure as a new fleet."
+    )
 
 
 def read_state(path: Path) -> StateRecord:
     """Return a host's state.json. Raises BrokenError if it is damaged."""
-    return _read(StateRecord, path, "Remove it, and its host is checked again.")
+    return read_record(StateRecord, path, SCHEMA, "Remove it, and its host is checked again.")
 
 
-def _read(kind: type[R], path: Path, hint: str) -> R:
+def read_record(kind: type[R], path: Path, known: int, hint: str) -> R:
+    """Return a file of a fleet's folder. `known`: its schema here. Raises UsageError if a newer
+    labctl wrote it, BrokenError with the hint if it is damaged."""
     data = read_json(path)
     if not isinstance(data, dict):
         raise BrokenError(f"{path} is not a JSON object", hint=hint)
     schema = data.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise newer(path, schema, SCHEMA)
+    if isinstance(schema, int) and schema > known:
+        raise newer(path, schema, known)
     return whole(kind, {key: of for key, of in data.items() if key != "schema"}, path, hint)
 
 
@@ -287,6 +291,8 @@ class _Heard:
         self._hosts = frozenset(fleet.record.hosts)
         self._is_gated = fleet.record.policy is not None
         self._fetched: set[str] = set()
+        self._decided: set[str] = set()
+        """Hosts whose gate or guard wrote why it fails, before it does."""
         self.begun: set[str] = set()
         self.stopped = ""
 
@@ -304,9 +310,7 @@ class _Heard:
     def _changes(self, news: HostNews) -> dict[str, object]:
         host = news.host
         match news.what:
-            case What.BEGUN if host in self._fetched:
-                return {}
-            case What.BEGUN:
+            case What.STARTED:
                 return {"status": Status.RUNNING, "reason": ""}
             case What.PROGRESS:
                 changes: dict[str, object] = {"status": Status.RUNNING, "run": news.run}
@@ -316,13 +320,15 @@ class _Heard:
                 return {} if self._is_gated else {"status": Status.DONE, "reason": ""}
             case What.PASSED:
                 return {"status": Status.DONE} if host in self._fetched else {}
-            case What.FAILED if news.task == GATE and host in self._fetched:
+            case What.NOT_PASSED if host in self._fetched:
+                self._decided.add(host)
                 return {"status": Status.DONE, "reason": news.reason}
-            case What.FAILED:
+            case What.STOPPED:
+                self._decided.add(host)
+                return {"status": Status.NOT_TOUCHED, "reason": news.reason}
+            case What.FAILED if host not in self._decided:
                 return {"status": Status.FAILED, "reason": f"{news.task}: {news.reason}"}
             case What.UNREACHABLE:
                 return {"status": Status.UNREACHABLE, "reason": news.reason}
-            case What.STOPPED:
-                return {"status": Status.NOT_TOUCHED, "reason": news.reason}
-            case What.CHANGED | What.KEPT | What.UNDONE:
-                return {}  # of a roll-out
+            case _:
+                return {}

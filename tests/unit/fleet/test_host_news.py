@@ -48,16 +48,55 @@ def test_what_other_roles_print_is_no_progress() -> None:
         assert news_of(said) is None
 
 
-def test_what_is_verified_is_fetched() -> None:
-    said = news_of(event("runner_on_ok", "labctl.lab.labctl_sweep : Verify", {"stdout": ""}))
-    assert said is not None
-    assert said.what is What.FETCHED
+def written(role: str, /, host: str = "h1", **news: Any) -> dict[str, Any]:
+    """A role's own news of a host, as set_fact returns it."""
+    facts = {"ansible_facts": {f"labctl_{role}_news": news}}
+    return event(
+        "runner_on_ok", "Write it", facts, task_action="ansible.builtin.set_fact", host=host
+    )
 
 
-def test_the_gates_last_task_lets_a_host_pass() -> None:
-    said = news_of(event("runner_on_ok", "Stop where a rule is not kept", {}, role="labctl_gate"))
-    assert said is not None
-    assert said.what is What.PASSED
+def test_a_role_writes_its_news_itself() -> None:
+    said = news_of(written("gate", what="not passed", reason="a rule\n is broken", aside=True))
+    assert said == HostNews(
+        host="h1",
+        what=What.NOT_PASSED,
+        task="Write it",
+        reason="a rule is broken",
+        more={"aside": True},
+    )
+
+
+@pytest.mark.parametrize("what", ["begun", "unreachable", "progress", "none", 7, None, ["kept"]])
+def test_a_role_can_write_no_other_news(what: Any) -> None:
+    assert news_of(written("sweep", what=what)) is None
+
+
+def test_a_fact_that_a_host_returns_is_not_its_news() -> None:
+    """A module runs on the host, which may return any facts; set_fact runs here."""
+    lie = written("rollout", what="kept")
+    lie["event_data"]["task_action"] = "ansible.builtin.command"
+    lie["event_data"]["role"] = "labctl_host_tune"
+    assert news_of(lie) is None
+
+
+NEWS = re.compile(r"labctl_\w+_news:\s*(?:\{\s*)?what: *(\"[^\"]*\"|[a-z ]+)")
+
+
+def test_the_collection_writes_only_news_that_are_known() -> None:
+    collection = ROLE.parents[1]
+    files = [*collection.glob("roles/*/tasks/*.yml"), *collection.glob("playbooks/*.yml")]
+    found = {
+        word
+        for path in files
+        for said in NEWS.findall(path.read_text())
+        for word in (re.findall(r"'([^']*)'", said) or [said.strip()])
+    }
+    assert found == {
+        str(what)
+        for what in What
+        if what not in (What.BEGUN, What.PROGRESS, What.FAILED, What.UNREACHABLE)
+    }
 
 
 def test_a_failure_has_the_words_of_the_command() -> None:
@@ -80,15 +119,6 @@ def test_a_wrong_key_is_named_as_such() -> None:
     assert said is not None
     assert said.what is What.UNREACHABLE
     assert said.reason == "ssh rejects its host key, which differs from known_hosts"
-
-
-def test_the_guard_leaves_a_host_untouched() -> None:
-    guard = "labctl.lab.labctl_gate : Stop where an earlier batch did not pass"
-    res = {"msg": "not touched: the gate failed on h1"}
-    assert news_of(event("runner_on_start", guard)) is None
-    said = news_of(event("runner_on_failed", guard, res))
-    assert said is not None
-    assert (said.what, said.reason) == (What.STOPPED, "not touched: the gate failed on h1")
 
 
 def test_what_a_host_prints_can_neither_flood_nor_paint_the_terminal() -> None:

@@ -9,44 +9,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from labctl.base.errors import BrokenError, UsageError
-from labctl.base.paths import shipped_data
 from labctl.fleet import rollout as rolling
 from labctl.fleet.ansible import Ended
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.host_news import RUN_NAME, news_of
 from labctl.fleet.rollout import (
+    KILLED,
     AskedFor,
     Rollout,
     RolloutFolder,
     Stand,
+    end_killed,
     foreseen,
+    last_rollout,
     planned_rollout,
     roll_out,
+    rounds_left,
 )
 from labctl.fleet.sweep_hosts import HowToReach
 from tests.unit.fleet.fleets import hosts, make_fleet
-from tests.unit.fleet.test_host_news import event
+from tests.unit.fleet.test_host_news import event, written
+from tests.unit.fleet.test_sweep_folder import RECORD
 
-COLLECTION = shipped_data() / "ansible/ansible_collections/labctl/lab"
+RESULTS = "/var/lib/labctl/fleet/fleet-1/results"
 HOW = HowToReach(inventory=("/hosts.yml",), forks=1, variables={"labctl_host_tune_domain": "web1"})
-TUNE = {"role": "labctl_host_tune"}
 TURN = "Turn them, with a timer that puts them back"
-MEASURED = event("runner_on_start", "Start")
-TURNING = event("runner_on_start", TURN, **TUNE)
-CHANGED = event("runner_on_ok", TURN, **TUNE)
-PARTLY = event(
-    "runner_on_ok", TURN, {"stdout": json.dumps({"in_guest": ["Set the elevator"]})}, **TUNE
-)
-KEPT = event("runner_on_ok", "Keep it", role="")
-BACK = event("runner_on_ok", "Put back what is not kept", {"rc": 0}, role="")
-NOT_BACK = event(
-    "runner_on_ok", "Put back what is not kept", {"rc": 4, "stderr": "the disk is full"}, role=""
-)
-GUARD = "Stop where an earlier batch did not pass"
+STARTED = written("rollout", what="started")
+CHANGING = written("host_tune", what="changing")
+CHANGED = written("host_tune", what="changed", said="{}")
+PARTLY = written("host_tune", what="changed", said=json.dumps({"in_guest": ["Set the elevator"]}))
+KEEPING = written("rollout", what="keeping")
+KEPT = written("rollout", what="kept")
 ENDED = "Ansible ended with status 2 before it was done with it"
+
+
+def left(what: str, why: str, *, aside: bool = False) -> dict[str, Any]:
+    return written("rollout", what=what, reason=why, aside=aside)
 
 
 def failed(task: str, why: str, kind: str = "runner_on_failed") -> dict[str, Any]:
@@ -78,64 +78,89 @@ def rolled(
     def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
         given.update(more["variables"])
         for one in events:
-            handler({**one, "event_data": {**one["event_data"], "host": "h1"}})
+            handler(one)
         return Ended(2, "it is broken")
 
     monkeypatch.setattr(rolling, "play", play)
-    roll_out(folder, HOW, "/var/lib/labctl/fleet/fleet-1/results", lambda host, stand, news: None)
+    roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
     return given
 
 
 @pytest.mark.parametrize(
-    ("events", "stand", "why"),
+    ("events", "stand", "why", "aside"),
     [
-        ([], Stand.NOT_CHANGED, ENDED),
-        ([TURNING], Stand.UNKNOWN, ENDED),
-        ([TURNING, CHANGED], Stand.CHANGED, ENDED),
-        ([TURNING, CHANGED, KEPT], Stand.KEPT, ""),
-        ([TURNING, PARTLY, KEPT], Stand.KEPT, "left to do inside the guest: Set the elevator"),
-        ([KEPT], Stand.KEPT, "it was already set"),
+        ([], Stand.NOT_CHANGED, ENDED, False),
+        ([failed("Look", "it took too long")], Stand.NOT_CHANGED, "Look: it took too long", True),
+        ([CHANGING], Stand.UNKNOWN, ENDED, False),
+        ([CHANGING, CHANGED], Stand.CHANGED, ENDED, False),
+        ([CHANGING, CHANGED, KEEPING, KEPT], Stand.KEPT, "", False),
         (
-            [failed("Stop the batch where one did not pass", "not changed: no gain")],
+            [CHANGING, PARTLY, KEEPING, KEPT],
+            Stand.KEPT,
+            "left to do inside the guest: Set the elevator",
+            False,
+        ),
+        ([KEEPING, KEPT], Stand.KEPT, "it was already set", False),
+        (
+            [left("not changed", "no gain", aside=True), failed("Stop", "not changed: no gain")],
             Stand.NOT_CHANGED,
             "no gain",
+            True,
         ),
-        ([failed(GUARD, "not touched: h0 did not get it")], Stand.NOT_TOUCHED, "h0 did not get it"),
         (
-            [TURNING, CHANGED, BACK, failed("Stop", "undone on this host: another host failed")],
+            [left("not changed", "its batch was stopped: h0 did not pass"), failed("Stop", "…")],
+            Stand.NOT_CHANGED,
+            "its batch was stopped: h0 did not pass",
+            False,
+        ),
+        (
+            [left("not touched", "not touched: h0 did not get it"), failed("Stop", "…")],
+            Stand.NOT_TOUCHED,
+            "h0 did not get it",
+            False,
+        ),
+        (
+            [CHANGING, CHANGED, left("undone", "another host failed"), failed("Stop", "…")],
             Stand.UNDONE,
             "another host failed",
+            False,
         ),
         (
-            [TURNING, failed(TURN, "a step failed"), BACK, failed("Stop", "undone: a step failed")],
+            [CHANGING, failed(TURN, "a step failed"), left("undone", "a step failed", aside=True)],
             Stand.UNDONE,
-            "undone: a step failed",
+            "a step failed",
+            True,
         ),
-        ([BACK, failed("Stop", "undone on this host: lost")], Stand.NOT_CHANGED, "lost"),
+        ([left("undone", "lost"), failed("Stop", "…")], Stand.NOT_CHANGED, "lost", False),
         (
-            [TURNING, CHANGED, NOT_BACK, failed("Stop", "it could not be put back: the disk")],
+            [CHANGING, CHANGED, left("not undone", "the disk is full", aside=True)],
             Stand.CHANGED,
-            "it could not be put back: the disk",
+            "the disk is full",
+            True,
         ),
         (
-            [TURNING, CHANGED, failed("Keep it", "nothing to keep")],
+            [CHANGING, PARTLY, KEEPING, failed("Keep it", "nothing to keep")],
             Stand.CHANGED,
             "Keep it: nothing to keep",
+            True,
         ),
         (
             [failed("Wait", "no route", "runner_on_unreachable")],
             Stand.UNKNOWN,
             "no route; nothing had been changed on it by then",
+            True,
         ),
         (
-            [TURNING, failed(TURN, "no route", "runner_on_unreachable")],
+            [CHANGING, failed(TURN, "no route", "runner_on_unreachable")],
             Stand.UNKNOWN,
             "no route; it undoes the change itself 30m after it",
+            True,
         ),
         (
-            [TURNING, CHANGED, failed("Wait", "no route", "runner_on_unreachable")],
+            [CHANGING, CHANGED, KEEPING, failed("Keep it", "no route", "runner_on_unreachable")],
             Stand.UNKNOWN,
-            "no route; it undoes the change itself 30m after it",
+            "no route; it keeps the change, or undoes it itself 30m after it",
+            True,
         ),
     ],
 )
@@ -143,37 +168,151 @@ def test_a_host_stands_as_it_was_told(
     events: list[Mapping[str, Any]],
     stand: Stand,
     why: str,
+    aside: bool,
     folder: RolloutFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rolled(folder, monkeypatch, MEASURED, *events)
+    rolled(folder, monkeypatch, STARTED, *events)
     assert (folder.stands["h1"].stand, folder.stands["h1"].reason) == (stand, why)
     why_not = ENDED if stand is Stand.KEPT else "a batch before it was stopped"
     assert (folder.stands["h2"].stand, folder.stands["h2"].reason) == (Stand.NOT_TOUCHED, why_not)
     written = json.loads((folder.path / "hosts/h1/state.json").read_text())
-    assert written == {"schema": 1, "stand": str(stand), "reason": why, "batch": 1}
+    assert written == {
+        "schema": 1,
+        "stand": str(stand),
+        "reason": why,
+        "aside": aside,
+        "batch": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("events", "stand", "why"),
+    [
+        ([STARTED], Stand.NOT_CHANGED, KILLED),
+        ([STARTED, CHANGING], Stand.UNKNOWN, f"{KILLED}; it undoes the change itself 30m after it"),
+        (
+            [STARTED, CHANGING, CHANGED, KEEPING],
+            Stand.UNKNOWN,
+            f"{KILLED}; it keeps the change, or undoes it itself 30m after it",
+        ),
+        ([STARTED, CHANGING, CHANGED, KEEPING, KEPT], Stand.KEPT, ""),
+        ([STARTED, left("not changed", "no gain", aside=True)], Stand.NOT_CHANGED, "no gain"),
+    ],
+)
+def test_a_killed_roll_out_says_so(
+    events: list[Mapping[str, Any]], stand: Stand, why: str, folder: RolloutFolder, tmp_path: Path
+) -> None:
+    heard = rolling._Heard(folder, lambda host, stand, news: None)
+    for one in events:
+        heard.event(one)
+    fleet = FleetFolder(tmp_path / "fleet-1", RECORD)
+    end_killed(fleet)
+    found = last_rollout(fleet)
+    assert (found.stands["h1"].stand, found.stands["h1"].reason) == (stand, why)
+    assert (found.stands["h2"].stand, found.stands["h2"].reason) == (Stand.NOT_TOUCHED, KILLED)
+
+
+def test_an_interrupted_roll_out_says_so(
+    folder: RolloutFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
+        handler(STARTED)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rolling, "play", play)
+    with pytest.raises(KeyboardInterrupt):
+        roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
+    assert folder.stands["h1"].stand is Stand.NOT_CHANGED
+    assert "labctl was interrupted" in folder.stands["h1"].reason
+
+
+def many(tmp_path: Path, *batches: tuple[str, ...], max_fail: int = 10) -> RolloutFolder:
+    hosts = [host for batch in batches for host in batch]
+    record = Rollout(
+        fleet="fleet-1", tuning="pinned", seed=7, labctl="0.1.0", started="", command=(),
+        restore_after="30m", runs=dict.fromkeys(hosts, "run-a"), batches=batches, max_fail=max_fail,
+    )  # fmt: skip
+    return RolloutFolder.create(tmp_path / "fleet-1/rollouts/r1", record)
+
+
+def test_a_resume_takes_set_aside_hosts_last(tmp_path: Path) -> None:
+    folder = many(tmp_path, ("h1",), ("h2", "h3", "h4"), ("h5", "h6"))
+    present = ("h6", "h5", "h4", "h3", "h2", "h1")
+    for host in ("h1", "h2"):
+        folder.change(host, stand=Stand.KEPT)
+    folder.change("h3", stand=Stand.UNKNOWN, aside=True)
+    folder.change("h4", stand=Stand.NOT_CHANGED)
+    assert rounds_left(folder, present) == [[["h6"], ["h5", "h4"]], [["h3"]]]
+    assert rounds_left(folder, ("h3",)) == [[["h3"]]]
+
+
+def test_a_resume_has_a_canary_again_if_the_first_did_not_pass(tmp_path: Path) -> None:
+    folder = many(tmp_path, ("h1",), ("h2", "h3", "h4"))
+    folder.change("h1", stand=Stand.UNKNOWN, aside=True)
+    assert rounds_left(folder, folder.record.hosts) == [[["h2"], ["h3", "h4"]], [["h1"]]]
+
+
+def test_a_round_follows_only_if_no_batch_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = many(tmp_path, ("h1",), ("h2",))
+    played: list[Any] = []
+
+    def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
+        played.append((more["limit"], more["variables"]["labctl_rollout_canary_passed"]))
+        [host] = more["limit"]
+        handler(written("rollout", what="started", host=host))
+        handler(written("rollout", what="kept" if host == "h1" else "not changed", host=host))
+        return Ended(0, "")
+
+    monkeypatch.setattr(rolling, "play", play)
+    rounds = [[["h1"]], [["h2"]], [["h1"]]]
+    roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, rounds)
+    assert played == [(["h1"], False), (["h2"], True)]
+
+
+def test_a_lost_batch_ends_no_roll_out_that_may_lose_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible ends a play after it."""
+    folder = many(tmp_path, ("h1",), ("h2",), ("h3",), max_fail=100)
+    played: list[Any] = []
+
+    def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
+        played.append(more["limit"])
+        for host in more["limit"]:
+            handler(written("rollout", what="started", host=host))
+            if host == "h2":
+                lost = event("runner_on_unreachable", "Look", {"msg": "no route"}, host=host)
+                handler(lost)
+                break
+            handler(written("rollout", what="kept", host=host))
+        return Ended(4, "")
+
+    monkeypatch.setattr(rolling, "play", play)
+    roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
+    assert played == [["h1", "h2", "h3"], ["h3"]]
+    assert [one.stand for one in folder.stands.values()] == ["kept", "unknown", "kept"]
 
 
 def test_the_playbook_gets_each_hosts_own_run_and_where_it_was_fetched(
     folder: RolloutFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = rolled(folder, monkeypatch, MEASURED)
-    results = "/var/lib/labctl/fleet/fleet-1/results"
-    assert given["labctl_rollout_runs"] == {"h1": f"{results}/run-a", "h2": f"{results}/run-b"}
+    given = rolled(folder, monkeypatch, STARTED)
+    assert given["labctl_rollout_runs"] == {"h1": f"{RESULTS}/run-a", "h2": f"{RESULTS}/run-b"}
     assert given["labctl_rollout_first_from"] == str(folder.path.parents[1] / "hosts")
     assert given["labctl_serial"] == [1, 1]
+    assert given["labctl_rollout_max_fail"] == 10
     assert given["labctl_host_tune_domain"] == "web1"
     assert "labctl_gate_policy" not in given
 
 
 CHECKED: list[tuple[list[Mapping[str, Any]], dict[str, str], str]] = [
     ([], {}, "Ansible ended with status 2: it is broken"),
-    ([event("runner_on_ok", "Ask what would change", {"stdout": '{"would_change": []}'})],
-     {"h1": ""}, ""),
-    ([event("runner_on_ok", "Ask what would change", {"stdout": '{"would_change": [{}]}'})],
-     {}, "Ansible ended with status 2: it is broken"),
-    ([event("runner_on_ok", "Show the settings as they will be",
-            {"diff": [{"before": "ksm: 0\n", "after": "ksm: 1\n"}]})],
+    ([written("host_tune", what="foreseen", changes=[])], {"h1": ""}, ""),
+    ([written("host_tune", what="foreseen",
+              changes=[{"name": "ksm", "before": "0", "after": "1"}])],
      {"h1": "-ksm: 0\n+ksm: 1"}, ""),
     ([failed("Ask what would change", "no such knob")], {}, "no such knob"),
 ]  # fmt: skip
@@ -190,7 +329,7 @@ def test_what_would_change_is_only_said_of_hosts_that_could_say(
     def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
         assert more["check"]
         for one in events:
-            handler({**one, "event_data": {**one["event_data"], "host": "h1"}})
+            handler(one)
         return Ended(2, "it is broken")
 
     monkeypatch.setattr(rolling, "play", play)
@@ -203,25 +342,6 @@ def test_a_playbook_that_came_to_no_host_is_a_fault(
 ) -> None:
     with pytest.raises(BrokenError, match="it is broken"):
         rolled(folder, monkeypatch)
-
-
-def test_the_tasks_that_are_listened_for_are_there() -> None:
-    tasks: set[str] = set()
-
-    def collect(value: Any) -> None:
-        if isinstance(value, dict):
-            tasks.add(str(value.get("name", "")))
-            value = list(value.values())
-        if isinstance(value, list):
-            for one in value:
-                collect(one)
-
-    for path in (COLLECTION / "playbooks/rollout.yml", *COLLECTION.glob("roles/*/*/*.yml")):
-        collect(yaml.safe_load(path.read_text()))
-    assert {
-        TURN, "Keep it", "Put back what is not kept", "Stop", "Ask what would change", GUARD,
-        "Stop the batch where one did not pass", "Show the settings as they will be",
-    } <= tasks  # fmt: skip
 
 
 def test_a_host_can_not_name_its_run_as_a_template(tmp_path: Path) -> None:
@@ -238,20 +358,22 @@ def test_a_host_can_not_name_its_run_as_a_template(tmp_path: Path) -> None:
     )  # fmt: skip
     inventory = tmp_path / "hosts.ini"
     inventory.write_text("h1\nh2\nh3\nh4\n")
+    how = replace(HOW, inventory=(str(inventory),))
     with pytest.raises(UsageError, match="h1 reported the run .*, which is not a run's name"):
-        planned_rollout(FleetFolder.open(fleet), [str(inventory)], asked)
+        planned_rollout(FleetFolder.open(fleet), how, asked)
     with pytest.raises(UsageError, match="is not a valid name for a tuning"):
-        planned_rollout(FleetFolder.open(fleet), [str(inventory)], replace(asked, tuning=hostile))
+        planned_rollout(FleetFolder.open(fleet), how, replace(asked, tuning=hostile))
 
 
 def test_batches_are_in_the_order_of_the_inventory(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path / "fleet-1", hosts(4), effects={"pinned": 1.5}, noise=0.01)
     inventory = tmp_path / "hosts.ini"
     inventory.write_text("h3\nh1\nh9\nh2\n")
+    how = replace(HOW, inventory=(str(inventory),))
     asked = AskedFor(
         tuning="pinned", limit=None, serial="1,2", policy=None, restore_after="30m", seed=1,
         command=(),
     )  # fmt: skip
-    plan = planned_rollout(FleetFolder.open(fleet), [str(inventory)], asked)
+    plan = planned_rollout(FleetFolder.open(fleet), how, asked)
     assert plan.batches == (("h3",), ("h1", "h2"))
     assert plan.left_out == {"h4": "not in the inventory"}

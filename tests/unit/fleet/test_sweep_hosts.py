@@ -13,7 +13,7 @@ from labctl.base.paths import shipped_data
 from labctl.fleet import sweep_hosts as sweeping
 from labctl.fleet.ansible import Ended
 from labctl.fleet.sweep_hosts import HowToReach, Status, SweepFolder, sweep_hosts
-from tests.unit.fleet.test_host_news import event
+from tests.unit.fleet.test_host_news import event, written
 from tests.unit.fleet.test_sweep_folder import RECORD
 
 ROLE = shipped_data() / "ansible/ansible_collections/labctl/lab/roles/labctl_sweep"
@@ -51,7 +51,7 @@ def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
         "rc": 4,
         "stderr": "labctl: run-1 measured another study: expected digest 0…, got 1…",
     }
-    start, failed = event("runner_on_start", "Verify"), event("runner_on_failed", "Verify", refused)
+    start, failed = written("sweep", what="started"), event("runner_on_failed", "Verify", refused)
     [variables] = swept(fleet, monkeypatch, start, failed)
     assert variables["labctl_sweep_study_digest"] == fleet.record.study_digest
     assert variables["labctl_sweep_seed"] == fleet.record.seed
@@ -68,15 +68,42 @@ def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
 def test_a_run_that_was_verified_and_passed_is_done(
     fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = {"role": "labctl_gate"}
     news = [
-        event("runner_on_ok", "Verify"),
-        event("runner_on_start", "Hold the run against the policy", **gate),
-        event("runner_on_ok", "Stop where a rule is not kept", **gate),
+        written("sweep", what="fetched"),
+        event("runner_on_start", "Hold the run against the policy", role="labctl_gate"),
+        written("gate", what="passed"),
     ]
     told = [_of(one, host) for host in ("h1", "h2") for one in news]
     swept(fleet, monkeypatch, *told)
     assert [fleet.state(host).status for host in ("h1", "h2")] == [Status.DONE, Status.DONE]
+
+
+def test_a_run_that_breaks_a_rule_is_done_and_says_so(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "a rule of the policy is violated"
+    swept(
+        fleet, monkeypatch, written("sweep", what="fetched"),
+        written("gate", what="not passed", reason=why),
+        event("runner_on_failed", "Stop where a rule is not kept", {"msg": "other words"}),
+    )  # fmt: skip
+    assert fleet.state("h1").status is Status.DONE
+    assert fleet.state("h1").reason == why
+    assert fleet.state("h2").reason == "not touched: the gate failed on h1"
+
+
+def test_a_host_that_the_guard_stops_is_not_touched(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "not touched: the gate failed on h0"
+    swept(
+        fleet, monkeypatch, event("runner_on_start", "Look"),
+        written("gate", what="not touched", reason=why),
+        event("runner_on_failed", "Stop", {"msg": "other words"}),
+    )  # fmt: skip
+    for host in ("h1", "h2"):
+        assert fleet.state(host).status is Status.NOT_TOUCHED
+        assert fleet.state(host).reason == why
 
 
 def _of(one: Mapping[str, Any], host: str) -> dict[str, Any]:
