@@ -179,6 +179,8 @@ def _count(value: Any) -> int | None:
 
 def _reason(result: Mapping[str, object]) -> str:
     """Return why a task failed: the error that it printed, else Ansible's message."""
+    if isinstance(late := result.get("timedout"), Mapping):
+        return f"no answer within {_short(str(late.get('period')))} s"
     # With status 1 labctl prints its findings on standard output.
     keys = ["stderr", "msg", "module_stderr", "stdout"]
     said = [result.get(key) for key in (reversed(keys) if result.get("rc") == 1 else keys)]

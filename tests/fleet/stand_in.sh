@@ -1,7 +1,8 @@
 #!/bin/sh
 # A labctl that measures nothing: its run is one that was recorded before. What a host does is in
-# STAND/HOST.do: "seconds N", "fail" (the run fails), "refuse" (it doesn't start) or "other" (its
-# run is not what its digest says). Every call is a line of STAND/HOST.calls.
+# STAND/HOST.do: "seconds N", "fail" (the run fails), "refuse" (it doesn't start), "other" (its run
+# is not what its digest says) or "block" (its progress.json can't be read). Every call is a line of
+# STAND/HOST.calls.
 stand=@STAND@
 host=$(hostname)
 echo "$*" >> "$stand/$host.calls"
@@ -40,6 +41,7 @@ case "$1 $2" in
       exec "$1" --go-on "$0" "$2" "$3"' "$run" "$0" "$deed" "${seconds:-1}" \
       > /dev/null 2>&1 < /dev/null &
     tell running $! 0
+    [ "$deed" != block ] || { rm "$run/progress.json"; mkfifo "$run/progress.json"; }
     echo $! > "$run/pid"
     printf '{"schema": 1, "run": "run-1", "path": "%s", "pid": %s}\n' "$run" $!
     ;;

@@ -165,3 +165,12 @@ def test_a_host_whose_power_is_cut_does_not_hold_the_others(rig: Rig, tmp_path: 
         out, _ = process.communicate(timeout=80)
     assert process.returncode == ExitCode.FOUND, out
     assert status(tmp_path, "h1") == "unreachable"
+
+
+@pytest.mark.hosts(3)
+def test_a_host_whose_disk_blocks_holds_no_other(rig: Rig, tmp_path: Path) -> None:
+    """h2's progress.json is a pipe that nobody writes to."""
+    rig.do("h2", "block")
+    swept = rig.sweep(tmp_path, "--set", "labctl_sweep_look_limit_s=15", seconds=300)
+    assert swept.statuses == {"h1": "done", "h2": "failed", "h3": "unreachable"}
+    assert "no answer within 15 s" in swept.reason("h2")

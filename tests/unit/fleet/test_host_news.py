@@ -113,6 +113,13 @@ def test_a_finding_is_on_standard_output() -> None:
     assert said.reason == "2 files differ"
 
 
+def test_a_host_that_does_not_answer_in_time_is_named_as_such() -> None:
+    res = {"msg": "Task failed: Timed out after 60 second(s).", "timedout": {"period": 60}}
+    said = news_of(event("runner_on_failed", "Wait", res))
+    assert said is not None
+    assert (said.what, said.reason) == (What.FAILED, "no answer within 60 s")
+
+
 def test_a_wrong_key_is_named_as_such() -> None:
     res = {"unreachable": True, "msg": "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@"}
     said = news_of(event("runner_on_unreachable", "Ask for the version", res))
@@ -193,3 +200,23 @@ JSON = st.recursive(
 @given(res=JSON, task=st.text(), kind=st.sampled_from(["runner_on_ok", "runner_on_failed"]))
 def test_nothing_that_a_host_sends_breaks_the_reader(res: Any, task: str, kind: str) -> None:
     news_of(event(kind, task, res))
+
+
+def test_the_roles_time_all_that_runs_on_a_host() -> None:
+    """In a play of the user's own too; the collection's plays limit each task besides."""
+    untimed = []
+    remote = ("command", "raw", "file", "copy", "fetch")
+    for name in ("labctl_sweep", "labctl_host_tune"):
+        for path in (ROLE.parent / name).glob("*s/*.yml"):
+            for task in flat(yaml.safe_load(path.read_text()) or []):
+                runs = any(f"ansible.builtin.{module}" in task for module in remote)
+                if runs and "timeout" not in task and task.get("delegate_to") != "localhost":
+                    untimed.append(task["name"])
+    assert untimed == []
+
+
+def flat(tasks: Any) -> list[dict[str, Any]]:
+    found = []
+    for task in tasks if isinstance(tasks, list) else []:
+        found += [task, *flat(task.get("block", [])), *flat(task.get("rescue", []))]
+    return found
