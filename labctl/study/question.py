@@ -19,7 +19,7 @@ PLACE = Path("the command line")
 """Stands for a file in errors about a question."""
 
 _SPARE_BLOCKS = 3
-_QUICK: Mapping[str, Any] = {"duration_s": 2, "looks": [10, 20, 30]}
+_QUICK: Mapping[str, object] = {"duration_s": 2, "looks": [10, 20, 30]}
 """Length and rule of benchmarks/pinning.yaml, which ends at the look that decides."""
 
 _LONGEST_NAME = 60
@@ -33,7 +33,7 @@ class Question:
     line that asks it, without its options."""
 
     name: str
-    content: Mapping[str, Any]
+    content: Mapping[str, object]
     words: tuple[str, ...] = ("sweep",)
     ab: AbLabels | None = None
 
@@ -66,8 +66,8 @@ _NATIVE_B = f"native+{B}"
 
 def ab_programs(
     name: str,
-    a: Mapping[str, Any],
-    b: Mapping[str, Any],
+    a: Mapping[str, object],
+    b: Mapping[str, object],
     labels: AbLabels,
     *,
     words: Sequence[str],
@@ -106,7 +106,7 @@ def ab_programs(
 def ab_builds(
     a: Mapping[str, str],
     b: Mapping[str, str],
-    workloads: Mapping[str, Mapping[str, Any]],
+    workloads: Mapping[str, Mapping[str, object]],
     labels: AbLabels,
     *,
     words: Sequence[str],
@@ -141,7 +141,7 @@ def ab_builds(
 
 
 def ab_tunings(
-    a: str, b: str, workloads: Mapping[str, Mapping[str, Any]], *, words: Sequence[str]
+    a: str, b: str, workloads: Mapping[str, Mapping[str, object]], *, words: Sequence[str]
 ) -> Question:
     """Return the study that compares tuning B with tuning A, which is its baseline. Raises
     UsageError for unknown ones, and for one compared with itself."""
@@ -179,7 +179,7 @@ def _study_name(words: Iterable[str]) -> str:
     return made[:_LONGEST_NAME].strip("-+._")
 
 
-def _rest(exercises: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _rest(exercises: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {
         "spare_blocks": _SPARE_BLOCKS,
         # The question itself says what exercises them.
@@ -190,7 +190,7 @@ def _rest(exercises: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 def question(
     tunings: Sequence[str],
-    workloads: Mapping[str, Mapping[str, Any]],
+    workloads: Mapping[str, Mapping[str, object]],
     *,
     name: str | None = None,
 ) -> Question:
