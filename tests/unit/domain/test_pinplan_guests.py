@@ -147,9 +147,19 @@ def test_default_sizes_leave_each_guest_a_cpu_for_its_helper_threads(
         assert sizes == [1] * 40
 
 
-def test_three_guests_of_the_default_size_share_what_housekeeping_leaves() -> None:
-    """14 CPUs beside a core of two, less one for each guest's helper threads."""
-    assert default_sizes(hosts.TWO_SOCKETS_SMT, 3) == [3, 3, 3]
+@pytest.mark.parametrize(
+    ("host", "sizes"),
+    [
+        # Beside the first core, each guest has a CPU for its helper threads.
+        (hosts.TWO_SOCKETS_SMT, [3, 3, 3]),
+        (hosts.topology([[0, 1, 2, 3], [4, 5, 6, 7]]), [1, 1]),
+        (hosts.topology([[0], [1, 2, 3, 4, 5, 6, 7, 8]]), [3, 3]),
+    ],
+)
+def test_guests_of_the_default_size_share_what_housekeeping_leaves(
+    host: Topology, sizes: list[int]
+) -> None:
+    assert default_sizes(host, len(sizes)) == sizes
 
 
 def test_guests_without_vcpus_are_refused() -> None:
