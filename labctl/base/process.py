@@ -163,7 +163,7 @@ def running(
         )
     except FileNotFoundError as error:
         raise HostError(
-            f"'{arguments[0]}' is not installed", hint="Run 'make setup', which installs it."
+            f"'{arguments[0]}' is not installed", hint="Run 'labctl setup', which installs it."
         ) from error
     except PermissionError as error:
         raise HostError(

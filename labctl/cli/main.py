@@ -82,6 +82,7 @@ _COMMANDS = {
     "schema": ("labctl.cli.lint:schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "exits": ("labctl.cli.host:exits", "Measure the cost of VM exits on this host."),
+    "setup": ("labctl.cli.setup", "Install the system packages that labctl needs."),
     "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),
     "collectors": ("labctl.cli.collectors", "List what trials collect, and its cost on this host."),
     "selftest": (

@@ -173,7 +173,7 @@ def _write_pictures(run: LoadedRun, judgement: Judgement, folder: Path) -> None:
         click.echo("Nothing was compared in this run, so there are no pictures.", err=True)
     if why_no_png:
         click.echo(f"labctl: SVG only, no PNG: {why_no_png}", err=True)
-        click.echo("        On Debian: apt install librsvg2-bin", err=True)
+        click.echo("        'labctl setup' installs it.", err=True)
 
 
 def print_answer(

@@ -21,7 +21,7 @@ def schema_path() -> Path:
             return path
     raise HostError(
         f"libvirt's schema domain.rng is in none of {', '.join(map(str, SCHEMA_FOLDERS))}",
-        hint="Run 'make setup', which installs libvirt (on Debian: apt install libvirt0).",
+        hint="Run 'labctl setup', which installs libvirt.",
     )
 
 

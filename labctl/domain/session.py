@@ -431,7 +431,7 @@ def is_embedded(uri: str) -> bool:
 
 def _hint_to_open(uri: str, refusal: str) -> str:
     if is_embedded(uri):
-        return "Run 'make setup' as root, or name another connection with --connect."
+        return "Run 'labctl setup' as root, or name another connection with --connect."
     if "Permission denied" in refusal or "authentication" in refusal:
         return "Run labctl as root."
     return (

@@ -160,7 +160,7 @@ def _cache(places: StatePaths) -> Path:
 def _qemu() -> Path:
     found = shutil.which(QEMU)
     if found is None:
-        raise HostError(f"'{QEMU}' is not installed", hint="Run 'make setup', which installs it.")
+        raise HostError(f"'{QEMU}' is not installed", hint="Run 'labctl setup', which installs it.")
     return Path(found)
 
 

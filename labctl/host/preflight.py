@@ -87,7 +87,7 @@ def _root_problem(needs_root: Sequence[str]) -> HostError | None:
 def _tool_problem(tool: str) -> HostError | None:
     if shutil.which(tool):
         return None
-    return HostError(f"'{tool}' is not installed", hint="Run 'make setup', which installs it.")
+    return HostError(f"'{tool}' is not installed", hint="Run 'labctl setup', which installs it.")
 
 
 def _cpu_problem(vcpus: int, cpus: int) -> HostError | None:

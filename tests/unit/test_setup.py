@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self.checkout = folder / "checkout"
-        (self.checkout / "tools").mkdir(parents=True)
-        for name in ("setup.sh", "packages.txt"):
-            shutil.copy(CHECKOUT / "tools" / name, self.checkout / "tools" / name)
+        for name in ("tools/setup.sh", "labctl/host/install.sh", "labctl/host/packages.txt"):
+            (self.checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, self.checkout / name)
         self.bin = folder / "bin"
         self.bin.mkdir()
         for name in ("awk", "bash", "cat", "dirname", "env", "grep", "ln", "mkdir", "touch"):
@@ -174,6 +175,63 @@ def test_a_user_with_sudo_installs_through_it(host: Host) -> None:
     assert host.setup("packages").returncode == 0
     assert len(host.apt_calls) == 1
     assert (host.bin / "sudo.calls").exists()
+
+
+class Installed(Host):
+    """A host on which a wheel is installed."""
+
+    def setup(self, *words: str) -> process.Completed:
+        return process.run(
+            [sys.executable, "-m", "labctl.cli.main", "setup", *words],
+            env={
+                "PATH": str(self.bin),
+                "PYTHONPATH": str(CHECKOUT),
+                "LABCTL_OS_RELEASE": str(self.release),
+            },
+            deadline=Deadline.after(60, "labctl setup"),
+            check=False,
+        )
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Installed:
+    host = Installed(tmp_path)
+    record_accounts(host)
+    return host
+
+
+def test_labctl_installs_the_packages_that_it_runs_with(installed: Installed) -> None:
+    done = installed.setup()
+    assert done.returncode == 0, done.stderr
+    (call,) = installed.apt_calls
+    assert call.endswith("install e2fsprogs")  # shellcheck is for tests
+    assert accounts(installed)
+
+
+def test_labctl_only_lists_what_is_missing(installed: Installed) -> None:
+    assert "setup: these packages are missing: e2fsprogs\n" in installed.setup("--list").stdout
+    installed.mark("dpkg-query.all")
+    assert "setup: no package is missing\n" in installed.setup("--list").stdout
+    assert (installed.apt_calls, accounts(installed)) == ([], [])
+
+
+def test_labctl_names_itself_where_it_can_install_nothing(installed: Installed) -> None:
+    installed.user(1000)
+    done = installed.setup()
+    assert done.returncode == ExitCode.HOST
+    assert "e2fsprogs. Run 'labctl setup' once as root." in done.stderr
+    installed.distribution("Fedora Linux 43", **FEDORA)
+    done = installed.setup()
+    assert done.returncode == ExitCode.HOST
+    assert re.search("'labctl setup' again:\n\n    dnf install .* qemu-img", done.stderr)
+    assert "ShellCheck" not in done.stderr
+
+
+def test_each_package_has_a_use() -> None:
+    lines = (CHECKOUT / "labctl" / "host" / "packages.txt").read_text().splitlines()
+    rows = [line.split() for line in lines if line and not line.startswith("#")]
+    assert {len(row) for row in rows} == {4}
+    assert {row[3] for row in rows} == {"run", "build", "test"}
 
 
 def record_accounts(host: Host) -> None:

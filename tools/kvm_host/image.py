@@ -20,9 +20,9 @@ from labctl.run.guests.base_guest import prepared_disk, prepared_path
 from tools.bench.benchmark import IMAGE, Benchmark
 
 RECIPE = Path(__file__).parent / "guest-images" / "kvm-host.yaml"
-PACKAGES = Path(__file__).parents[1] / "packages.txt"
+PACKAGES = Path(__file__).parents[2] / "labctl" / "host" / "packages.txt"
 
-LEFT_OUT = frozenset({"chromium", "librsvg2-bin", "shellcheck", "strace", "virtinst"})
+LEFT_OUT = frozenset({"chromium", "librsvg2-bin", "mandoc", "shellcheck", "strace", "virtinst"})
 """Packages of packages.txt that check the checkout, or that no test in the machine needs."""
 
 MAKE_VENV = Path(__file__).with_name("make_venv.sh")

@@ -48,9 +48,7 @@ def namespaces(reader: Reader, scope: Scope) -> Result:
             False,
         )
     if missing := [name for name in _PROGRAMS if reader.program(name) is None]:
-        return warn(
-            f"not installed: {', '.join(missing)}", "apt install iproute2 util-linux", False
-        )
+        return warn(f"not installed: {', '.join(missing)}", "labctl setup", False)
     if lacking := [n for n, bit in _CAPABILITIES.items() if not reader.has_capability(bit)]:
         return warn(
             f"no permission to create them: {' and '.join(lacking)} missing",

@@ -49,7 +49,7 @@ def kernel(reader: Reader, scope: Scope) -> Result:
 def qemu(reader: Reader, scope: Scope) -> Result:
     said = reader.run([QEMU, "--version"])
     if said is None:
-        return block(f"{QEMU} is not installed", "make setup", None)
+        return block(f"{QEMU} is not installed", "labctl setup", None)
     found = re.search(r"version (\d+(?:\.\d+)+)", said.text)
     if found is None:
         return unknown(f"'{QEMU} --version' printed no version")
@@ -100,11 +100,11 @@ def driver(reader: Reader, scope: Scope) -> Result:
     )
     debian = "debian" in (reader.text("/etc/os-release") or "").lower()
     if not found:
-        return block("libvirt's QEMU driver is not installed", "make setup", False)
+        return block("libvirt's QEMU driver is not installed", "labctl setup", False)
     if debian and not user:
         return block(
             "the account 'libvirt-qemu' is missing; Debian's driver does not open without it",
-            "make setup",
+            "labctl setup",
             False,
         )
     return fine("the embedded driver (qemu:///embed) can be loaded: no daemon is needed", True)
@@ -141,7 +141,7 @@ def osinfo(reader: Reader, scope: Scope) -> Result:
 def programs(reader: Reader, scope: Scope) -> Result:
     missing = [name for name in TOOLS if reader.program(name) is None]
     if missing:
-        return block(f"not installed: {some(missing)}", "make setup", missing)
+        return block(f"not installed: {some(missing)}", "labctl setup", missing)
     absent = [name for name in _OPTIONAL if reader.program(name) is None]
     if not absent:
         return fine("all installed", [])

@@ -15,7 +15,7 @@ def pmu(reader: Reader, scope: Scope) -> Result:
     argv = ["perf", "stat", "-x,", "-e", "instructions", "true"]
     done = reader.run(argv)
     if done is None:
-        return warn("perf is not installed", "apt-get install linux-perf")
+        return warn("perf is not installed", "labctl setup")
     # "value,unit,event,…" (perf-stat(1), "CSV FORMAT").
     lines = [line.split(",") for line in done.text.splitlines()]
     counts = [fields[0] for fields in lines if len(fields) > 2 and "instructions" in fields[2]]
@@ -102,7 +102,7 @@ def bpf(reader: Reader, scope: Scope) -> Result:
     argv = ["bpftrace", "-e", "BEGIN { exit(); }"]
     done = reader.run(argv)
     if done is None:
-        return warn("bpftrace is not installed", "apt-get install bpftrace")
+        return warn("bpftrace is not installed", "labctl setup")
     if done.returncode == 0:
         return fine("a BPF program can be loaded", True)
     return warn(

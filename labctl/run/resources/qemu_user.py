@@ -73,7 +73,7 @@ def qemu_user(
     """
     account = account_of_qemu()
     if account is None:
-        named = f"'{ACCOUNTS[0]}' ('make setup' makes it)"
+        named = f"'{ACCOUNTS[0]}' ('labctl setup' creates it)"
         return root(f"no account {named}")
     if why := _why_nobody_becomes(account):
         return root(why)

