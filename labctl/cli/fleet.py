@@ -49,8 +49,9 @@ _fleet = click.argument("name", metavar="FLEET")
 def report(name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
     """Report which groups of hosts may take a tuning, and which hosts are outliers.
 
-    FLEET is a name in the folder of runs, or the path of a fleet's folder. New runs are read first
-    and kept as Parquet in its folder 'data'.
+    FLEET is a name in the folder of runs, or the path of a fleet's folder or of a folder of
+    archives (HOST/run.tar.xz or HOST.tar.xz). New runs are read first and kept as Parquet in its
+    folder 'data'.
     """
     need_pyarrow("labctl fleet report")
     from labctl.analysis.hosts.judge import judge_fleet
@@ -105,6 +106,51 @@ def tell_reading(host: str) -> None:
         click.echo(f"\r\033[Kreading the run of {printable(host)}\r", nl=False, err=True)
 
 
+@click.command("add")
+@_fleet
+@click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+)
+@click.option("--host", metavar="NAME", help="Name of the host, if there is one FILE.")
+@click.option("--replace", is_flag=True, help="Replace the runs of hosts that have one.")
+@results_option
+def add(
+    name: str, files: tuple[Path, ...], host: str | None, replace: bool, results: Path | None
+) -> None:
+    """Add archives of runs to FLEET, which is made if there is none.
+
+    The host of HOST/run.tar.xz or HOST.tar.xz is HOST. All runs must have measured one study.
+    """
+    from labctl.fleet.fleet_folder import add_runs, fleet_locked, host_of
+    from labctl.fleet.sweep_hosts import fleet_path
+    from labctl.store.archive import SUFFIX
+
+    if host is not None and len(files) > 1:
+        raise UsageError("--host names one host", hint="Add the files one by one.")
+    archives: dict[str, Path] = {}
+    for file in files:
+        if not file.name.endswith(SUFFIX):
+            raise UsageError(
+                f"{file} is not an archive of a run",
+                hint="Pack a run with: labctl run export RUN --out HOST.tar.xz",
+            )
+        of = host or host_of(file)
+        if of in archives:
+            raise UsageError(f"{file} and {archives[of]} are both of the host {of}")
+        archives[of] = file
+    path = fleet_path(runs_folder(results), name)
+    if path.is_dir():
+        with fleet_locked(path, _what("add", name)):
+            add_runs(path, archives, replace=replace)
+    else:
+        add_runs(path, archives, replace=replace)
+    click.echo(f"{path}: {counted(len(archives), 'run')} added")
+
+
 # Run `labctl fleet advise`: say what a fleet advises to roll out, on which hosts and how.
 
 
@@ -151,7 +197,8 @@ def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -
             print_nothing(console(), judged, tuning)
         return ExitCode.FOUND
     advice = advise_fleet(fleet, judged, chosen, tell_reading)
-    command = _next(name, chosen, fleet.record.inventory, results)
+    inventory = fleet.record.inventory
+    command = _next(name, chosen, inventory, results) if fleet.is_swept else None
     if as_json:
         said = headline(judged, advice)
         print_json({**about, **fleet_advice_json(judged, chosen, advised, said, advice, command)})
@@ -733,5 +780,6 @@ def wheelhouse(out: Path) -> None:
 command.add_command(sweep)
 command.add_command(rollout)
 command.add_command(report)
+command.add_command(add)
 command.add_command(advise)
 command.add_command(compact)

@@ -193,9 +193,10 @@ _MOST_STEPS = 3
 
 
 def print_fleet_advice(
-    console: Console, judged: FleetJudgement, advice: FleetAdvice, next_command: str
+    console: Console, judged: FleetJudgement, advice: FleetAdvice, next_command: str | None
 ) -> None:
-    """Print the tuning to roll out and its hosts; `next_command`: the command that does it."""
+    """Print the tuning to roll out and its hosts; `next_command`: the command that does it, if
+    there is one."""
     taken = advice.taken
     console.print(text(headline(judged, advice), style="bold"))
     for part in (
@@ -216,6 +217,10 @@ def print_fleet_advice(
         console.print(
             text(f"\n{len(more)} more lists of steps, for {counted(number, 'host')}: --json.")
         )
+    if next_command is None:
+        playbook = "with the playbook labctl.lab.rollout"
+        console.print(text(f"\nRoll it out in batches, each measured again, {playbook}."))
+        return
     console.print(text("\nRoll it out in batches, each measured again:"))
     console.print(Text("  ").append_text(text(next_command)), soft_wrap=True)
 

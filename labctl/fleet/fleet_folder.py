@@ -8,41 +8,54 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from labctl import __version__
 from labctl.analysis.hosts.fleet import HostState
-from labctl.base.errors import BrokenError, BusyError, HostError
+from labctl.base.errors import BrokenError, BusyError, HostError, LabctlError, UsageError
 from labctl.base.json import parse_json
 from labctl.base.trust import open_regular
-from labctl.base.wording import printable
+from labctl.base.wording import counted, printable
 from labctl.fleet.sweep_hosts import (
+    FLEET,
     RUN,
     STATE,
     FleetSweep,
+    StateRecord,
     Status,
+    SweepFolder,
+    check_names,
     fleet_path,
     read_fleet,
     read_state,
 )
+from labctl.store.archive import SUFFIX, RunArchive, archive_digest
+from labctl.store.jsonfile import replacing
 from labctl.store.run_folder import RunFolder
 from labctl.store.run_places import find_run
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFolder:
-    """Read a fleet's folder. Only `data` is written."""
+    """Read a fleet's folder, or a folder of archives that a playbook fetched. Only `data` is
+    written."""
 
     path: Path
     record: FleetSweep
+    archives: Mapping[str, Path] | None = None
+    """Archives by host, in a folder without fleet.json."""
 
     @classmethod
     def open(cls, path: Path) -> FleetFolder:
         """Return the fleet at a path. Raises UsageError if there is none."""
+        if not (path / FLEET).is_file() and (found := _archives_in(path)):
+            return cls(path, _record_of(found), found)
         return cls(path, read_fleet(path))
 
     @classmethod
@@ -59,10 +72,18 @@ class FleetFolder:
     def data(self) -> Path:
         return self.path / "data"
 
+    @property
+    def is_swept(self) -> bool:
+        """Return whether `labctl fleet sweep` measured it, so that its hosts can be reached and
+        have their runs."""
+        return bool(self.record.inventory)
+
     def hosts(self) -> Iterator[str]:
         """Yield the hosts of the batches, then those that only have a folder, by name."""
         planned = dict.fromkeys(self.record.hosts)
         yield from (host for host in planned if _is_plain(host))
+        if self.archives is not None:
+            return
         try:
             found = sorted(path.name for path in (self.path / "hosts").iterdir() if path.is_dir())
         except FileNotFoundError:
@@ -71,6 +92,8 @@ class FleetFolder:
 
     def state(self, host: str) -> HostState:
         """Return a host's progress; an unreadable state is a failure with that reason."""
+        if self.archives is not None:
+            return HostState(host=host, status=str(Status.DONE), reason="", run="")
         path = self._state(host)
         if not path.is_file():
             why = "no news"
@@ -84,7 +107,7 @@ class FleetFolder:
     def digest(self, host: str) -> str:
         """Return the digest of a finished host's run: the one verified when it was fetched, else
         the SHA-256 of its archive."""
-        if known := read_state(self._state(host)).digest:
+        if self.archives is None and (known := read_state(self._state(host)).digest):
             return known
         try:
             with open(open_regular(self._archive(host)), "rb") as file:
@@ -104,10 +127,96 @@ class FleetFolder:
         return find_run(self.path, str(self._archive(host)))
 
     def _archive(self, host: str) -> Path:
+        if self.archives is not None:
+            return self.archives[host]
         return self.path / "hosts" / host / RUN
 
     def _state(self, host: str) -> Path:
         return self.path / "hosts" / host / STATE
+
+
+def _archives_in(folder: Path) -> dict[str, Path]:
+    """Return archives of runs by host, sorted: HOST/run.tar.xz, or HOST.tar.xz."""
+    found = {path.name.removesuffix(SUFFIX): path for path in folder.glob(f"*{SUFFIX}")}
+    found |= {path.parent.name: path for path in folder.glob(f"*/{RUN}")}
+    return {host: found[host] for host in sorted(found) if found[host].is_file()}
+
+
+def _record_of(archives: Mapping[str, Path]) -> FleetSweep:
+    """Return what fleet.json would say: the study is that of the first readable run. Raises
+    BrokenError if there is none."""
+    broken: LabctlError | None = None
+    for path in archives.values():
+        try:
+            return _measured(RunFolder.in_archive(path), tuple(archives))
+        except LabctlError as error:
+            broken = broken or error
+    raise BrokenError(
+        f"none of {counted(len(archives), 'archive')} can be read"
+        + (f": {broken.message}" if broken else "")
+    )
+
+
+def _measured(run: RunFolder, hosts: tuple[str, ...]) -> FleetSweep:
+    plan, record = run.read_plan(), run.read_run()
+    return FleetSweep(
+        study=plan.study or "",
+        study_digest=plan.study_digest or "",
+        seed=plan.seed or 0,
+        labctl=__version__,
+        started=record.started_at or "",
+        command=(),
+        inventory=(),
+        serial="100%",
+        batches=(hosts,),
+    )
+
+
+# Add archives of runs to a fleet, or make one of them.
+
+
+def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None:
+    """Copy runs' archives by host into a fleet, which is made if there is none. Raises UsageError
+    for a host that has a run already, unless `replace`; for a run of another study; or for a folder
+    without fleet.json."""
+    check_names(tuple(archives))
+    runs = {host: RunFolder.in_archive(archive) for host, archive in archives.items()}
+    if not (path / FLEET).is_file():
+        if path.exists() and any(path.iterdir()):
+            raise UsageError(f"{path} is not empty, and has no {FLEET}", hint="Name a new folder.")
+        record = _measured(next(iter(runs.values())), tuple(archives))
+    else:
+        record = read_fleet(path)
+    digests = {}
+    for host, run in runs.items():
+        if (found := run.read_plan().study_digest) != record.study_digest:
+            raise UsageError(
+                f"{run.path} measured another study ({found or 'none'}) than the fleet",
+                hint="A fleet has one study: make another one.",
+            )
+        if not replace and (path / "hosts" / host / RUN).exists():
+            raise UsageError(
+                f"{host} has a run in {path.name} already",
+                hint="Replace it with --replace, or name the host with --host.",
+            )
+        digests[host] = archive_digest(RunArchive(run.path))
+    if (path / FLEET).is_file():
+        fleet = SweepFolder(path, record)
+    else:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fleet = SweepFolder.write(path, record)
+    for host, run in runs.items():
+        with replacing(fleet.host(host) / RUN, below=path) as file, run.path.open("rb") as source:
+            shutil.copyfileobj(source, file)
+        state = StateRecord(status=Status.DONE, digest=digests[host], batch=1)
+        fleet.write_state(host, state)
+
+
+def host_of(archive: Path) -> str:
+    """Return the host of an archive by its path: HOST/run.tar.xz, or HOST.tar.xz."""
+    if archive.name == RUN:
+        return archive.absolute().parent.name
+    return archive.name.removesuffix(SUFFIX)
 
 
 def _is_plain(host: str) -> bool:

@@ -16,7 +16,7 @@ MOST_SAID: Final = 600
 
 
 class What(StrEnum):
-    """News of a host. The roles and playbooks of the collection write all but the first four
+    """Name the kinds of news. Roles and playbooks of the collection write all but the first four
     themselves, in facts."""
 
     BEGUN = "begun"
@@ -35,7 +35,7 @@ class What(StrEnum):
     FORESEEN = "foreseen"
     """It reported what would change on it."""
     CHANGING = "changing"
-    """From now on something may be changed on it, and a timer will undo that."""
+    """Something may be changed on it from now on, and a timer will undo that."""
     CHANGED = "changed"
     """All of its settings and virtual machines were changed, and a timer will undo that."""
     NOT_CHANGED = "not changed"

@@ -211,6 +211,11 @@ class AskedFor:
 def planned_rollout(fleet: FleetFolder, how: HowToReach, asked: AskedFor) -> Rollout:
     """Return the plan for the hosts that may take the tuning. Raises UsageError if there is none,
     HostError if Ansible is missing."""
+    if not fleet.is_swept:
+        raise UsageError(
+            f"'labctl fleet sweep' did not measure {fleet.name}, so its hosts have no runs to use",
+            hint="Roll out with the playbook labctl.lab.rollout, or measure with 'fleet sweep'.",
+        )
     check_name(fleet.name, asked.tuning)
     found = taken(fleet)
     may = hosts_that_may(judge_fleet(found.rows, found.states), asked.tuning)
@@ -449,7 +454,7 @@ class _Heard:
         self._keeping: set[str] = set()
         """Hosts that may have been told to keep it."""
         self._failed: dict[str, str] = {}
-        """Why hosts failed whose end the playbook did not write."""
+        """Reasons of hosts whose end the playbook did not write."""
         self.begun: set[str] = set()
 
     def event(self, event: Mapping[str, object]) -> None:

@@ -99,7 +99,8 @@ def read_fleet(path: Path) -> FleetSweep:
     if not (path / FLEET).is_file():
         raise UsageError(
             f"{path} is not the folder of a fleet: it has no {FLEET}",
-            hint="Name the folder that 'labctl fleet sweep' made, results/fleet-….",
+            hint="Name the folder that 'labctl fleet sweep' made, results/fleet-…, or one with "
+            f"archives of hosts, HOST/{RUN}.",
         )
     return read_record(
         FleetSweep, path / FLEET, SCHEMA, "There is no other copy: measure as a new fleet."
@@ -141,6 +142,11 @@ class SweepFolder:
                 f"cannot make the fleet's folder {path}: {error.strerror}",
                 hint="Name a writable folder with --results.",
             ) from error
+        return cls.write(path, record)
+
+    @classmethod
+    def write(cls, path: Path, record: FleetSweep) -> SweepFolder:
+        """Return a present folder as a new fleet's, with every host waiting."""
         made = cls(path, record)
         write_json(path / FLEET, {"schema": SCHEMA, **record.to_json()}, below=path)
         for number, batch in enumerate(record.batches, start=1):
