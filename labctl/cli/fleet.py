@@ -125,15 +125,15 @@ def add(
 
     The host of HOST/run.tar.xz or HOST.tar.xz is HOST. All runs must have measured one study.
     """
+    from labctl.base.paths import RUN_ARCHIVE
     from labctl.fleet.fleet_folder import add_runs, fleet_locked, host_of
     from labctl.fleet.sweep_hosts import fleet_path
-    from labctl.store.archive import SUFFIX
 
     if host is not None and len(files) > 1:
         raise UsageError("--host names one host", hint="Add the files one by one.")
     archives: dict[str, Path] = {}
     for file in files:
-        if not file.name.endswith(SUFFIX):
+        if not file.name.endswith(RUN_ARCHIVE):
             raise UsageError(
                 f"{file} is not an archive of a run",
                 hint="Pack a run with: labctl run export RUN --out HOST.tar.xz",

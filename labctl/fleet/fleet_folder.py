@@ -20,6 +20,7 @@ from labctl import __version__
 from labctl.analysis.hosts.fleet import HostState
 from labctl.base.errors import BrokenError, BusyError, HostError, LabctlError, UsageError
 from labctl.base.json import parse_json
+from labctl.base.paths import RUN_ARCHIVE
 from labctl.base.trust import open_regular
 from labctl.base.wording import counted, printable
 from labctl.fleet.sweep_hosts import (
@@ -35,7 +36,7 @@ from labctl.fleet.sweep_hosts import (
     read_fleet,
     read_state,
 )
-from labctl.store.archive import SUFFIX, RunArchive, archive_digest
+from labctl.store.archive import RunArchive, archive_digest
 from labctl.store.jsonfile import replacing
 from labctl.store.run_folder import RunFolder
 from labctl.store.run_places import find_run
@@ -137,7 +138,7 @@ class FleetFolder:
 
 def _archives_in(folder: Path) -> dict[str, Path]:
     """Return archives of runs by host, sorted: HOST/run.tar.xz, or HOST.tar.xz."""
-    found = {path.name.removesuffix(SUFFIX): path for path in folder.glob(f"*{SUFFIX}")}
+    found = {path.name.removesuffix(RUN_ARCHIVE): path for path in folder.glob(f"*{RUN_ARCHIVE}")}
     found |= {path.parent.name: path for path in folder.glob(f"*/{RUN}")}
     return {host: found[host] for host in sorted(found) if found[host].is_file()}
 
@@ -216,7 +217,7 @@ def host_of(archive: Path) -> str:
     """Return the host of an archive by its path: HOST/run.tar.xz, or HOST.tar.xz."""
     if archive.name == RUN:
         return archive.absolute().parent.name
-    return archive.name.removesuffix(SUFFIX)
+    return archive.name.removesuffix(RUN_ARCHIVE)
 
 
 def _is_plain(host: str) -> bool:
