@@ -13,7 +13,7 @@ from scipy import stats
 
 from labctl.analysis.effects.intervals import quantile
 from labctl.analysis.judge import judge
-from labctl.analysis.model import Judgement, Role
+from labctl.analysis.model import EffectKind, Judgement, Role
 from labctl.analysis.verdicts.decide import decide, look_at
 from labctl.analysis.verdicts.looks import (
     Stop,
@@ -53,6 +53,15 @@ def test_the_half_width_is_what_the_interval_reaches_beyond_the_estimate() -> No
         assert width is not None
         assert c.high == pytest.approx(c.estimate * (1 + width))
         assert c.low == pytest.approx(c.estimate / (1 + width))
+
+
+def test_what_has_no_share_or_is_not_judged_has_no_width() -> None:
+    found = primaries(judged())[0]
+    assert half_width(replace(found, kind=EffectKind.DIFFERENCE)) is None
+    assert half_width(replace(found, low=None)) is None
+    assert half_width(replace(found, low=0.0)) == math.inf
+    assert widest([found]) == half_width(found)
+    assert widest([replace(found, verdict=Verdict.DIFFERENT_DURABILITY)]) is None
 
 
 def test_a_run_until_a_width_ends_when_its_widest_primary_interval_is_narrow_enough() -> None:
