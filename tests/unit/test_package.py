@@ -81,8 +81,20 @@ def test_the_wheel_carries_the_recorded_runs(installed: Path) -> None:
 def test_the_wheel_carries_the_man_pages(installed: Path) -> None:
     (pages,) = installed.glob("*.data/data/share/man/man1")
     assert {path.name for path in pages.iterdir()} == {name for name, _ in man_pages.pages()}
-    beside = [path for path in relative_files(installed) if path.parts[0].endswith(".data")]
-    assert {path.parent.name for path in beside} == {"man1"}
+
+
+def test_the_wheel_carries_completion_scripts(installed: Path) -> None:
+    (share,) = installed.glob("*.data/data/share")
+    scripts = {str(path) for path in relative_files(share) if path.parts[0] != "man"}
+    assert scripts == {
+        "bash-completion/completions/labctl",
+        "fish/vendor_completions.d/labctl.fish",
+        "zsh/site-functions/_labctl",
+    }
+    for script in scripts:
+        assert "_LABCTL_COMPLETE=" in (share / script).read_text()
+    (beside,) = share.parents[1].iterdir()
+    assert beside.name == "data"
 
 
 def test_the_wheel_names_its_licence_and_carries_its_text(installed: Path) -> None:
