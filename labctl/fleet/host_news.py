@@ -27,6 +27,8 @@ class What(StrEnum):
     """No guard stopped its batch."""
     STOPPED = "not touched"
     """The guard stopped its batch before anything was changed on it."""
+    BUSY = "busy"
+    """Another labctl measures on it."""
     FETCHED = "fetched"
     """Its run was fetched and verified."""
     PASSED = "passed"
@@ -77,6 +79,8 @@ RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
 template."""
 
 _SWEEP: Final = "labctl_sweep"
+_IN_USE: Final = "in use"
+"""Words of labctl's refusal (`host/lock.py`), by which the role tries again."""
 _FACTS: Final = tuple(f"labctl_{name}_news" for name in ("sweep", "gate", "host_tune", "rollout"))
 """Facts in which roles and playbooks write a host's news. They count only as results of set_fact,
 which runs on the control node: any other task returns what the host prints."""
@@ -114,7 +118,13 @@ def news_of(event: Mapping[str, object]) -> HostNews | None:
             return _written(host, task, result.get("ansible_facts"))
         case _:
             role = str(data.get("role", "")).rpartition(".")[2]
-            return _progress(host, task, result) if role == _SWEEP else None
+            if role != _SWEEP:
+                return None
+            if event.get("event") == "runner_retry" and _IN_USE in str(result.get("stderr")):
+                why = _reason(result)
+                again = {"tried": "again"}
+                return HostNews(host=host, what=What.BUSY, task=task, reason=why, more=again)
+            return _progress(host, task, result)
 
 
 def _written(host: str, task: str, facts: object) -> HostNews | None:

@@ -38,6 +38,7 @@ class Status(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    BUSY = "busy"
     UNREACHABLE = "unreachable"
     NOT_TOUCHED = "not touched"
 
@@ -318,14 +319,22 @@ class _Heard:
         match news.what:
             case What.STARTED:
                 return {"status": Status.RUNNING, "reason": ""}
+            case What.BUSY:
+                if not news.more:  # the role gave it up, and fails next
+                    self._decided.add(host)
+                return {"status": Status.BUSY, "reason": news.reason}
             case What.PROGRESS:
-                changes: dict[str, object] = {"status": Status.RUNNING, "run": news.run}
+                changes: dict[str, object] = {
+                    "status": Status.RUNNING,
+                    "reason": "",
+                    "run": news.run,
+                }
                 return changes | ({"digest": news.digest} if news.digest else {})
             case What.FETCHED:
                 self._fetched.add(host)
                 return {} if self._is_gated else {"status": Status.DONE, "reason": ""}
             case What.PASSED:
-                return {"status": Status.DONE} if host in self._fetched else {}
+                return {"status": Status.DONE, "reason": ""} if host in self._fetched else {}
             case What.NOT_PASSED if host in self._fetched:
                 self._decided.add(host)
                 return {"status": Status.DONE, "reason": news.reason}

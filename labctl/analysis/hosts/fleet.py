@@ -223,8 +223,8 @@ ALL_HOSTS = "all hosts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """Hold the state of a host of the fleet. `status` is done, failed, unreachable, "not touched",
-    waiting or running; `reason` in words, "" without one."""
+    """Hold the state of a host of the fleet. `status` is done, failed, busy, unreachable, "not
+    touched", waiting or running; `reason` in words, "" without one."""
 
     host: str
     status: str

@@ -106,6 +106,16 @@ def test_a_failure_has_the_words_of_the_command() -> None:
     assert (said.what, said.reason) == (What.FAILED, "labctl: no QEMU Install it.")
 
 
+IN_USE = "labctl: this host is in use: 'labctl sweep' (process 7) has been running since 10:00"
+
+
+def test_a_host_that_another_labctl_uses_is_busy() -> None:
+    said = news_of(event("runner_retry", "Start", {"rc": 3, "stderr": IN_USE}))
+    assert said is not None
+    assert said.what is What.BUSY
+    assert "has been running since" in said.reason
+
+
 def test_a_finding_is_on_standard_output() -> None:
     res = {"msg": "non-zero return code", "rc": 1, "stderr": "a note", "stdout": "2 files differ"}
     said = news_of(event("runner_on_failed", "Verify", res))

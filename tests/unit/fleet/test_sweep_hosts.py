@@ -13,7 +13,7 @@ from labctl.base.paths import shipped_data
 from labctl.fleet import sweep_hosts as sweeping
 from labctl.fleet.ansible import Ended
 from labctl.fleet.sweep_hosts import HowToReach, Status, SweepFolder, sweep_hosts
-from tests.unit.fleet.test_host_news import event, written
+from tests.unit.fleet.test_host_news import IN_USE, event, written
 from tests.unit.fleet.test_sweep_folder import RECORD
 
 ROLE = shipped_data() / "ansible/ansible_collections/labctl/lab/roles/labctl_sweep"
@@ -59,8 +59,8 @@ def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
     assert "another study" in fleet.state("h1").reason
     assert fleet.state("h2").status is Status.NOT_TOUCHED
     tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
-    fetching = next(task for task in tasks if "block" in task)["block"]
-    words = next(task for task in fetching if task["name"] == "Verify")["ansible.builtin.command"]
+    blocks = [task for outer in tasks for task in outer.get("block", [])]
+    words = next(task for task in blocks if task["name"] == "Verify")["ansible.builtin.command"]
     assert "'--seed', labctl_sweep_seed" in words["argv"]
     assert "'--study-digest', labctl_sweep_study_digest" in words["argv"]
 
@@ -104,6 +104,34 @@ def test_a_host_that_the_guard_stops_is_not_touched(
     for host in ("h1", "h2"):
         assert fleet.state(host).status is Status.NOT_TOUCHED
         assert fleet.state(host).reason == why
+
+
+def test_a_busy_host_is_waited_for_and_then_named(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = event("runner_retry", "Start", {"rc": 3, "stderr": IN_USE})
+    late = event("runner_on_failed", "Start", {"rc": 3, "stderr": IN_USE})
+    swept(
+        fleet, monkeypatch, written("sweep", what="started"), again, late,
+        written("sweep", what="busy", reason=IN_USE),
+        event("runner_on_failed", "Stop without a sweep", {"msg": IN_USE}),
+    )  # fmt: skip
+    assert fleet.state("h1").status is Status.BUSY
+    assert fleet.state("h1").reason == IN_USE
+    # It is measured when it is free, or fails otherwise.
+    news = [written("sweep", what="started"), again, written("sweep", what="fetched"),
+            written("gate", what="passed")]  # fmt: skip
+    swept(fleet, monkeypatch, *(_of(one, host) for host in ("h1", "h2") for one in news))
+    assert (fleet.state("h1").status, fleet.state("h1").reason) == (Status.DONE, "")
+
+
+def test_a_busy_host_may_fail_otherwise(
+    fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = event("runner_retry", "Start", {"rc": 3, "stderr": IN_USE})
+    swept(fleet, monkeypatch, again, event("runner_on_failed", "Start", {"stderr": "no QEMU"}))
+    assert fleet.state("h1").status is Status.FAILED
+    assert fleet.state("h1").reason == "Start: no QEMU"
 
 
 def _of(one: Mapping[str, Any], host: str) -> dict[str, Any]:
