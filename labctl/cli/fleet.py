@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -424,14 +425,18 @@ def _watch(host: str, stand: HostStand, news: HostNews) -> None:
 def _show(folder: RolloutFolder, name: str, *, as_json: bool) -> int | None:
     """Print how each host stands; returns the exit status."""
     from labctl.fleet.rollout import Stand
+    from labctl.fleet.sweep_hosts import write_limit
 
     stands, record = folder.stands, folder.record
     kept = [host for host, one in stands.items() if one.stand is Stand.KEPT]
+    failed = [host for host, one in stands.items() if one.aside]
+    limit = write_limit(folder.path, failed)
     if as_json:
         print_json(
             {
                 "schema": 1,
                 "fleet": record.fleet,
+                "failed": failed,
                 "tuning": record.tuning,
                 "path": str(folder.path),
                 "seed": record.seed,
@@ -449,8 +454,8 @@ def _show(folder: RolloutFolder, name: str, *, as_json: bool) -> int | None:
     click.echo(
         f"\n{counted(len(kept), 'host')} of {len(stands)} keep '{printable(record.tuning)}'."
     )
-    if aside := [host for host, one in stands.items() if one.aside]:
-        click.echo(printable(f"Set aside: {', '.join(aside)}."))
+    if failed:
+        click.echo(printable(f"Set aside: {', '.join(failed)} (--limit @{limit})."))
     fine = (Stand.KEPT, Stand.NOT_CHANGED, Stand.UNDONE, Stand.NOT_TOUCHED)
     open_ = [host for host, one in stands.items() if one.stand not in fine]
     if open_:
@@ -589,7 +594,7 @@ def sweep(
     )
     try:
         with fleet_locked(fleet.path, _what("sweep", fleet.path.name)):
-            sweep_hosts(fleet, how, study, _watch_sweep)
+            sweep_hosts(fleet, how, study, _WatchSweep(fleet))
     except KeyboardInterrupt as stopped:
         stopped.add_note(
             "Running sweeps continue. Continue with: labctl fleet sweep --resume "
@@ -692,30 +697,58 @@ def _command_words() -> list[str]:
     return sys.argv[1:]
 
 
-_HEARD_OF_SWEEP: dict[str, str] = {}
+class _WatchSweep:
+    """Print a line where a host's state, or the number of its trials, has changed, with the
+    progress of all where it is done."""
 
+    def __init__(self, fleet: SweepFolder) -> None:
+        from labctl.fleet.sweep_hosts import Overall, Status
 
-def _watch_sweep(host: str, state: StateRecord, news: HostNews) -> None:
-    """Print a line where a host's state, or the number of its trials, has changed."""
-    counts = f"{news.done} of {news.planned} trials" if news.planned else ""
-    text = f"{state.status}{f': {state.reason}' if state.reason else ''}"
-    if state.status == "running":
-        text = counts or "running"
-    if text != "running" and _HEARD_OF_SWEEP.get(host) != text:
-        _HEARD_OF_SWEEP[host] = text
+        done = {h for h in fleet.record.hosts if fleet.state(h).status is Status.DONE}
+        self._before = len(done)
+        self._overall = Overall(hosts=len(fleet.record.hosts) - len(done))
+        self._begin = time.monotonic()
+        self._heard: dict[str, str] = {}
+
+    def __call__(self, host: str, state: StateRecord, news: HostNews) -> None:
+        self._overall.hear(host, state, news)
+        counts = f"{news.done} of {news.planned} trials" if news.planned else ""
+        text = f"{state.status}{f': {state.reason}' if state.reason else ''}"
+        if state.status == "running":
+            text = counts or "running"
+        if text == "running" or self._heard.get(host) == text:
+            return
+        self._heard[host] = text
+        if state.status == "done":
+            text += f" ({self._all()})"
         click.echo(printable(f"{host}: {text}"), err=True)
+
+    def _all(self) -> str:
+        """Return the progress of all hosts."""
+        from labctl.base.wording import roughly
+
+        overall = self._overall
+        done, every = self._before + len(overall.done), self._before + overall.hosts
+        left = overall.left_s(time.monotonic() - self._begin)
+        about = "" if left is None or done == every else f", about {roughly(left)} left"
+        return f"{done} of {counted(every, 'host')}{about}"
 
 
 def _show_sweep(fleet: SweepFolder, *, as_json: bool) -> int | None:
     """Print how far each host came; returns the exit status."""
+    from labctl.fleet.sweep_hosts import write_limit
+
     states = {host: fleet.state(host) for host in fleet.record.hosts}
     done = [host for host, state in states.items() if state.status == "done" and not state.reason]
+    failed = [host for host, state in states.items() if state.status != "done"]
+    limit = write_limit(fleet.path, failed)
     if as_json:
         print_json(
             {
                 "schema": 1,
                 "fleet": fleet.path.name,
                 "path": str(fleet.path),
+                "failed": failed,
                 "seed": fleet.record.seed,
                 "study_digest": fleet.record.study_digest,
                 "hosts": {
@@ -743,6 +776,8 @@ def _show_sweep(fleet: SweepFolder, *, as_json: bool) -> int | None:
                 "its changes."
             )
             click.echo(f"Continue with: labctl fleet sweep --resume {shlex.quote(fleet.path.name)}")
+        if failed:
+            click.echo(f"Hosts that are not done: --limit @{limit}")
     return None if len(done) == len(states) else ExitCode.FOUND
 
 

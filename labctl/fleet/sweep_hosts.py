@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.fleet.ansible import play
 from labctl.fleet.host_news import HostNews, What, news_of
-from labctl.store.jsonfile import newer, read_json, write_json
+from labctl.store.jsonfile import newer, read_json, replacing, write_json
 from labctl.store.records.as_made import whole
 from labctl.store.records.tolerant import Record, Text, Whole
 
@@ -184,6 +184,50 @@ class SweepFolder:
         if after != before:
             self.write_state(host, after)
         return after
+
+
+LIMIT: Final = "failed.limit"
+
+
+def write_limit(folder: Path, hosts: Sequence[str]) -> Path:
+    """Write hosts into a file for Ansible's --limit @FILE; return its path. Without hosts it is
+    removed: as a limit an empty file would mean no host."""
+    path = folder / LIMIT
+    if hosts:
+        with replacing(path) as file:
+            file.write("".join(f"{host}\n" for host in hosts).encode())
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+@dataclass(slots=True)
+class Overall:
+    """Progress of a whole sweep: hosts that are done, and the time left by the trials of all."""
+
+    hosts: int
+    done: set[str] = field(default_factory=set)
+    _trials: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """By host: the trials when it was first heard of, those now, and those planned."""
+
+    def hear(self, host: str, state: StateRecord, news: HostNews) -> None:
+        """Take in the news of a host."""
+        if state.status is Status.DONE:
+            self.done.add(host)
+        if news.done is not None and news.planned:
+            first = self._trials.get(host, (news.done, 0, 0))[0]
+            self._trials[host] = (first, news.done, news.planned)
+
+    def left_s(self, elapsed_s: float) -> float | None:
+        """Return the seconds left if trials go on at the present rate and hosts without news have
+        as many as the others; None if none was measured since the start."""
+        measured = sum(now - first for first, now, _ in self._trials.values())
+        if measured <= 0:
+            return None
+        planned = sum(of for *_, of in self._trials.values())
+        lacking = planned / len(self._trials) * (self.hosts - len(self._trials))
+        left = sum(of - now for _, now, of in self._trials.values()) + lacking
+        return elapsed_s * left / measured
 
 
 PLAYBOOK = "labctl.lab.sweep"

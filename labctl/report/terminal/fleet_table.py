@@ -96,6 +96,8 @@ def _effects(judged: FleetJudgement) -> Iterator[RenderableType]:
 
 
 def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
+    if not judged.measured:
+        return
     lines = apart_lines(judged)
     yield Text()
     if lines:

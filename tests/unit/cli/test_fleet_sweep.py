@@ -1,4 +1,4 @@
-"""What `labctl fleet sweep` refuses before it talks to any host."""
+"""What `labctl fleet sweep` prints of hosts, and at its end."""
 
 from __future__ import annotations
 
@@ -7,85 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from labctl.fleet import sweep_hosts as sweeping
-from labctl.fleet.ansible import Ended
-from tests.unit.cli.conftest import Labctl
+from labctl.cli.fleet import _show_sweep, _WatchSweep
+from labctl.fleet.host_news import HostNews, What
+from labctl.fleet.sweep_hosts import Status, SweepFolder
+from tests.unit.fleet.test_sweep_folder import RECORD
 
-TINY = str(Path(__file__).parents[2] / "guest/tiny.yaml")
+DOCUMENTED = Path(__file__).parents[3] / "docs/fleet.md"
 
 
 @pytest.fixture
-def inventory(tmp_path: Path) -> str:
-    path = tmp_path / "hosts.yml"
-    path.write_text("all: {hosts: {h1: {}, h2: {}, h3: {}}}\n")
-    return str(path)
+def fleet(tmp_path: Path) -> SweepFolder:
+    made = SweepFolder.create(tmp_path / "fleet-1", RECORD)
+    made.change("h1", status=Status.DONE, run="run-1")
+    made.change("h3", status=Status.UNREACHABLE, reason="no route")
+    return made
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "the study is missing"),
-        (("--seed", "1", TINY), "the study is missing, or comes after its options"),
-        (("no-such-study",), "no-such-study"),
-        ((TINY, "--blocks", "many"), "many"),
-        ((TINY, "--no-such-option"), "--no-such-option"),
-        ((TINY, "--plan-only"), "does not work with labctl fleet sweep"),
-        ((TINY, "--detach"), "does not work with labctl fleet sweep"),
-        ((TINY, "--serial", "0"), "--serial"),
-        ((TINY, "--limit", "rack7"), "rack7"),
-        ((TINY, "--set", "x"), "NAME=VALUE"),
-        ((TINY, "--resume", "fleet-1"), "--resume continues"),
-        (("--resume", "fleet-1"), "not the folder of a fleet"),
-    ],
-)
-def test_what_is_wrong_is_said_before_any_host_is_asked(
-    labctl: Labctl, inventory: str, tmp_path: Path, words: tuple[str, ...], said: str
+def test_a_host_that_is_done_tells_how_far_all_are(
+    fleet: SweepFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    results = str(tmp_path / "results")
-    done = labctl("fleet", "sweep", "--inventory", inventory, "--results", results, *words)
-    assert done.code == 2, done.err
-    assert said in done.err
-    assert not Path(results).exists()
+    watch = _WatchSweep(fleet)
+    for done in (0, 4, 4):
+        news = HostNews(host="h2", what=What.PROGRESS, task="Wait", done=done, planned=4)
+        watch("h2", fleet.change("h2", status=Status.RUNNING), news)
+    fetched = HostNews(host="h2", what=What.FETCHED, task="Write")
+    for _ in range(2):
+        watch("h2", fleet.change("h2", status=Status.DONE), fetched)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["h2: 0 of 4 trials", "h2: 4 of 4 trials"]
+    assert said[2].startswith("h2: done (2 of 3 hosts, about ")
+    assert len(said) == 3
 
 
-def test_an_inventory_is_asked_for(labctl: Labctl) -> None:
-    done = labctl("fleet", "sweep", TINY)
-    assert done.code == 2
-    assert "--inventory" in done.err
-
-
-def test_a_playbook_that_reaches_no_host_is_a_fault_with_ansibles_words(
-    labctl: Labctl, inventory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_hosts_that_are_not_done_are_in_the_json_and_in_a_limit_file(
+    fleet: SweepFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(playbook: str, **_: object) -> Ended:
-        return Ended(4, "the role 'labctl_sweep' was not found")
-
-    monkeypatch.setattr(sweeping, "play", broken)
-    words = ("--inventory", inventory, "--results", str(tmp_path), "--serial", "1,100%")
-    done = labctl("fleet", "sweep", *words, TINY, "--seed", "7")
-    assert done.code == 4
-    assert "status 4: the role 'labctl_sweep' was not found" in done.err
-
-
-def test_the_seed_is_the_fleets_and_the_rest_the_hosts(
-    labctl: Labctl, inventory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[dict[str, object]] = []
-
-    def play(playbook: str, **more: object) -> Ended:
-        given.append(more)
-        return Ended(4, "")
-
-    monkeypatch.setattr(sweeping, "play", play)
-    words = ("--inventory", inventory, "--results", str(tmp_path), "--serial", "1,100%")
-    labctl("fleet", "sweep", *words, TINY, "--seed", "7", "--blocks", "3")
-    [fleet] = tmp_path.glob("fleet-*")
-    record = json.loads((fleet / "fleet.json").read_text())
-    assert record["seed"] == 7
-    assert record["batches"] == [["h1"], ["h2", "h3"]]
-    variables = given[0]["variables"]
-    assert isinstance(variables, dict)
-    assert variables["labctl_sweep_seed"] == 7
-    assert variables["labctl_sweep_options"] == ["--blocks", "3"]
-    assert variables["labctl_serial"] == [1, 2]
-    assert variables["labctl_sweep_study"] == TINY
+    assert _show_sweep(fleet, as_json=True) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["failed"] == ["h2", "h3"]
+    assert (fleet.path / "failed.limit").read_text() == "h2\nh3\n"
+    page = DOCUMENTED.read_text()
+    assert all(f"`{key}`" in page for key in [*said, *said["hosts"]["h1"]])
+    _show_sweep(fleet, as_json=False)
+    assert f"--limit @{fleet.path}/failed.limit" in capsys.readouterr().out

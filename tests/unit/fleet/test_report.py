@@ -230,6 +230,15 @@ def test_a_fleet_is_found_by_its_name_among_the_runs(fleet: Path) -> None:
     assert "h5" in run("report", fleet.name, "--results", fleet.parent).stdout
 
 
+def test_no_outliers_are_spoken_of_where_no_host_was_measured(tmp_path: Path) -> None:
+    lost = [MadeHost(name=f"h{n}", status="unreachable", reason="no route") for n in (1, 2)]
+    folder = make_fleet(tmp_path / "lost", lost)
+    result = CliRunner().invoke(cli, ["fleet", "report", str(folder)])
+    assert isinstance(result.exception, LabctlError)
+    assert "no route" in result.stdout
+    assert "outlier" not in result.stdout.lower()
+
+
 def test_a_folder_that_is_no_fleets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabctlError, match=r"has no fleet\.json"):
         run("report", tmp_path)

@@ -8,7 +8,16 @@ import pytest
 from labctl.analysis.hosts.fleet import HostState
 from labctl.base.errors import BrokenError, UsageError
 from labctl.fleet.fleet_folder import FleetFolder
-from labctl.fleet.sweep_hosts import FleetSweep, StateRecord, Status, SweepFolder, check_names
+from labctl.fleet.host_news import HostNews, What
+from labctl.fleet.sweep_hosts import (
+    FleetSweep,
+    Overall,
+    StateRecord,
+    Status,
+    SweepFolder,
+    check_names,
+    write_limit,
+)
 
 RECORD = FleetSweep.made(
     {
@@ -98,3 +107,34 @@ def test_what_a_sweep_writes_is_what_a_report_reads(fleet: SweepFolder) -> None:
     assert found.state("h1").status == "waiting"
     (fleet.host("h3") / "state.json").write_text('{"status": "gone", "batch": 1}')
     assert "got 'gone'" in found.state("h3").reason
+
+
+def test_a_limit_file_names_hosts_as_ansible_reads_them(tmp_path: Path) -> None:
+    path = write_limit(tmp_path, ["h2", "h3"])
+    assert path.read_text() == "h2\nh3\n"
+    assert not write_limit(tmp_path, []).exists()
+
+
+def trials(host: str, done: int) -> tuple[str, StateRecord, HostNews]:
+    news = HostNews(host=host, what=What.PROGRESS, task="Wait", done=done, planned=100)
+    return host, StateRecord(status=Status.RUNNING, batch=1), news
+
+
+def test_the_time_left_is_that_of_the_trials_of_all() -> None:
+    overall = Overall(hosts=4)
+    assert overall.left_s(10) is None
+    overall.hear(*trials("h1", 0))
+    overall.hear(*trials("h2", 50))  # measured before a resume
+    assert overall.left_s(10) is None, "nothing was measured since"
+    overall.hear(*trials("h1", 25))
+    overall.hear(*trials("h2", 75))
+    # 50 trials in 100 s; 75 + 25 are left here, and 200 of two hosts without news.
+    assert overall.left_s(100) == 600
+
+
+def test_a_host_that_is_done_is_counted_once() -> None:
+    overall = Overall(hosts=2)
+    news = HostNews(host="h1", what=What.FETCHED, task="Write")
+    for _ in range(2):
+        overall.hear("h1", StateRecord(status=Status.DONE, batch=1), news)
+    assert overall.done == {"h1"}
