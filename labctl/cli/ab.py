@@ -26,7 +26,7 @@ _SECTIONS = {
     "A and B": "--command --tuning --qemu --kernel --initrd",
     "The programs": (
         "--metric --unit --better --once --timeout --setup --serve --port --ready --package "
-        "--parameter"
+        "--parameter --file"
     ),
     "Where and how long": (
         "--quick --condition --duration --blocks --looks --within --until-width --max-blocks "
