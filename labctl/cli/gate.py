@@ -66,7 +66,7 @@ def command(
     }
     result = gate(run, policy, others, judge(run, fresh_runs(found, folder)).decision)
     if junit_file is not None:
-        write_output(junit_file, gate_junit(result))
+        write_output(junit_file, gate_junit(result, run.run))
     if as_json:
         print_json(gate_json(result))
     elif markdown:

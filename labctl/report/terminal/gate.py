@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import datetime
 
 from lxml import etree
 from rich.console import Group, RenderableType
@@ -15,6 +16,7 @@ from labctl.analysis.gate.rules import Finding, GateResult, Outcome
 from labctl.base.notation import quantities
 from labctl.base.wording import counted, metric_title, printable
 from labctl.report.parts import bare_table, small, text
+from labctl.store.records.run_record import RunRecord
 
 SCHEMA = 1
 
@@ -164,9 +166,10 @@ def _kind(finding: Finding) -> str:
     return str(finding.kind) if finding.kind else "value"
 
 
-def gate_junit(result: GateResult) -> bytes:
+def gate_junit(result: GateResult, record: RunRecord) -> bytes:
     """Return the format for continuous integration: a test case for each check. An undecided check
-    is skipped, unless it counts as violated or as kept.
+    is skipped, unless it counts as violated or as kept. `record`: of the run, whose length is the
+    suite's time.
 
     Schemas differ. This output follows Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
     (surefire-test-report-3.0.xsd), which requires all counts, `time` and a failure's `type`.
@@ -196,11 +199,23 @@ def gate_junit(result: GateResult) -> bytes:
     suite.set("failures", str(failures))
     suite.set("errors", "0")
     suite.set("skipped", str(skipped))
-    suite.set("time", "0")
+    began, ended = _moment(record.started_at), _moment(record.ended_at)
+    # Surefire's schema has no `timestamp`, which Jenkins' has.
+    took_s = (ended - began).total_seconds() if began and ended else 0.0
+    suite.set("time", f"{max(0.0, took_s):.0f}")
     document: bytes = etree.tostring(
         suite, encoding="utf-8", xml_declaration=True, pretty_print=True
     )
     return document
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Return a recorded time; None if there is none with a time zone."""
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
 
 
 def _subject(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,9 @@ def test_json_and_junit_agree(labctl: Labctl, results: Path) -> None:
     suite = etree.parse(file).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert len(suite.findall("testcase/failure")) == 1
+    run = json.loads((results / "one/run.json").read_text())
+    took = datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"])
+    assert suite.get("time") == f"{took.total_seconds():.0f}"
 
 
 def test_names_cannot_break_the_markdown(labctl: Labctl, results: Path) -> None:
