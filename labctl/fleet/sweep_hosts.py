@@ -208,7 +208,7 @@ class Overall:
     hosts: int
     done: set[str] = field(default_factory=set)
     _trials: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """By host: the trials when it was first heard of, those now, and those planned."""
+    """Trials of each host: when it was first heard of, now, and planned."""
 
     def hear(self, host: str, state: StateRecord, news: HostNews) -> None:
         """Take in the news of a host."""
