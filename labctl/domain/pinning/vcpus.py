@@ -326,11 +326,11 @@ def _filled(cores: list[_Core], vcpus: int) -> list[_Core]:
 
 
 def _spread_out(cores: list[_Core], vcpus: int) -> list[_Core]:
-    """Return one thread of each core before a second of any; packages, nodes and caches take
-    turns."""
+    """Return one thread of each core before a second of any; packages, nodes and caches of one kind
+    of cores take turns. Faster kinds come first."""
     turns: list[_Core] = sorted(
         _in_turn(cores, (lambda core: core.cpu.package, lambda core: core.part, lambda c: c.cache)),
-        key=lambda core: not core.whole,
+        key=lambda core: (core.slowness, not core.whole),
     )
     most = max(len(core.threads) for core in turns)
     deals = [core.cpu.number for n in range(most) for core in turns if n < len(core.threads)]
