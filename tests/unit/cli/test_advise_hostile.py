@@ -14,9 +14,8 @@ import pytest
 from tests.unit.analysis.alter import with_run
 
 from .conftest import Labctl
-from .test_advise import GOLDEN, made, results, stored
+from .test_advise import GOLDEN, made, stored
 
-__all__ = ["results"]
 
 PLAIN: dict[str, Any] = {
     "host": {"swappiness": "10"},
