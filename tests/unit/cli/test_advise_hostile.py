@@ -16,7 +16,6 @@ from tests.unit.analysis.alter import with_run
 from .conftest import Labctl
 from .test_advise import GOLDEN, made, stored
 
-
 PLAIN: dict[str, Any] = {
     "host": {"swappiness": "10"},
     "requires": {"command_line": ["idle=poll"]},
