@@ -118,6 +118,9 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             continue
         statistic, before_value, after_value = found
         trials = len(own.values)
+        # What the kernel does in each second shows in each trial.
+        is_usual = own.unit is Unit.SECONDS and statistic is Statistic.MEDIAN
+        why = _why_stalled(view, tuning, after_value) if is_usual else ""
         title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
         yield Worse(
             workload=place.workload,
@@ -132,7 +135,7 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
             text=(
                 f"{title} {quantity(before_value, own.unit)} → {quantity(after_value, own.unit)} "
                 f"in {place} (the {statistic} of {trials} trials each: not tested)"
-                f"{_why_stalled(view, tuning, after_value) if own.unit is Unit.SECONDS else ''}"
+                f"{why}"
             ),
         )
 
