@@ -93,7 +93,7 @@ def new_command(
     folder = lab().folder
     if folder is None:
         raise UsageError(
-            "there is no lab folder to write the study to",
+            "the study needs a lab folder to be written to",
             hint="Make one with 'labctl init', then run the command there, or name one: --lab.",
         )
     asked = question(

@@ -104,7 +104,7 @@ def read_fleet(path: Path) -> FleetSweep:
             f"archives of hosts, HOST/{RUN}.",
         )
     return read_record(
-        FleetSweep, path / FLEET, SCHEMA, "There is no other copy: measure as a new fleet."
+        FleetSweep, path / FLEET, SCHEMA, "It has no other copy: measure as a new fleet."
     )
 
 
