@@ -15,8 +15,8 @@ from labctl.base.units import Unit
 from labctl.store.samples import Reading, Sample, Unavailable, base_name
 from labctl.workloads.readers import named
 from labctl.workloads.readers.declaration import MetricFile, ReadingFile, SourceFile
+from labctl.workloads.readers.matching import nearest_line
 from labctl.workloads.readers.names import MetricName, check_metrics, names_of, used_names
-from labctl.workloads.readers.nearest import nearest_line
 from labctl.workloads.readers.output import NoValueError, Output, decoded
 from labctl.workloads.readers.run import Run, source_of, windows_of
 from labctl.workloads.readers.value import Value, Values

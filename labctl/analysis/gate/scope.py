@@ -250,7 +250,7 @@ class Leave:
     `refused`: no claim is allowed. `blind`: no claim of an absent effect is allowed, because
     nothing shows that the run would have seen it. `open`: the control leaves open a bias as large
     as `reach` (on the scale of effects) between equal arms, which is too large to neglect; without
-    such a bias there is no reach.
+    such a bias it has no value.
     """
 
     refused: str = ""

@@ -35,7 +35,7 @@ def read_builds(tunings: Iterable[Tuning]) -> dict[str, BuildFile]:
 def _read(path: Path, key: str, tuning: str) -> BuildFile:
     where = f"tuning '{tuning}': {key}"
     if not path.is_file():
-        raise UsageError(f"{where}: there is no file {path}")
+        raise UsageError(f"{where}: no file {path}")
     if why := doubt(path):
         raise UsageError(
             f"{where}: {path} is not trusted: {why}",

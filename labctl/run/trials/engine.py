@@ -320,7 +320,7 @@ class Engine:
 
     def _too_late(self, blocks: int) -> str | None:
         """Return why the run ends at this look because the next one would come after its time, at
-        the pace of each tuning so far; None: it comes in time, or there is no limit."""
+        the pace of each tuning so far; None: it comes in time, or nothing limits the time."""
         rule = self._plan.stopping
         if not isinstance(rule, Looks) or rule.within_s is None or blocks == rule.most_blocks:
             return None

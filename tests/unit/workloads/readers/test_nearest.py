@@ -6,7 +6,7 @@ import pytest
 
 from labctl.workloads.loops import Output
 from labctl.workloads.metric_file import MetricFile, explain_run
-from labctl.workloads.readers.nearest import nearest_line
+from labctl.workloads.readers.matching import nearest_line
 
 OUTPUT = Output(
     "warming up\nThroughput: 12 ops per second\nlatency 4 ms\n",
