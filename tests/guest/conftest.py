@@ -366,12 +366,18 @@ def swept(built: Image, kept: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """For all tests that only read what a sweep has made. It is a first run: libvirt asks QEMU what
     it can, and instructions are counted, which other tests then need not do. The image boots for
     the first time where it never has."""
-    with sandboxed(kept, tmp_path_factory.mktemp("results"), is_first=True) as sandbox:
+    with first_run(kept, tmp_path_factory.mktemp("results")) as made:
+        host = StatePaths.default().cache
+        shutil.copytree(StatePaths(made.sandbox.state).cache, host, dirs_exist_ok=True)
+        shutil.copytree(made.sandbox.libvirt_cache, kept / "libvirt", dirs_exist_ok=True)
+        yield made
+
+
+@contextmanager
+def first_run(kept: Path, results: Path) -> Iterator[Swept]:
+    with sandboxed(kept, results, is_first=True) as sandbox:
         done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
         assert done.returncode == 0, done.stderr
-        host = StatePaths.default().cache
-        shutil.copytree(StatePaths(sandbox.state).cache, host, dirs_exist_ok=True)
-        shutil.copytree(sandbox.libvirt_cache, kept / "libvirt", dirs_exist_ok=True)
         yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
 
 
