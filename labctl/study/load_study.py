@@ -431,6 +431,8 @@ def load_study(
     if overrides is not None:
         if overrides.program is not None:
             study = _with_one_program(study, overrides.program)
+            if file.quick is not None and quick:
+                study = _cut(study, Overrides(duration_s=file.quick.duration_s))
         else:
             study = _with_others(study, whole, overrides.workloads or (), programs)
         _check_overrides(overrides, study, conditions, programs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,23 @@ def test_the_run_s_command_gives_the_same_plan_again(labctl: Labctl, requests: l
     assert shlex.split(shlex.join(words)) == words
     labctl(*words[1:], "--quiet")
     assert plan_sweep(requests[1]).plan.record().digest == plan.record().digest
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ((), 10),
+        (("--quick",), 2),
+        (("--quick", "--duration", "5s"), 5),
+        (("--duration", "5s"), 5),
+    ],
+)
+def test_a_quick_run_measures_it_as_long_as_the_study_s_own(
+    labctl: Labctl, more: Sequence[str], seconds: int
+) -> None:
+    said = labctl("sweep", "pinning", *REDIS, *more, "--plan-only", "--json")
+    (workload,) = json.loads(said.out)["workloads"].values()
+    assert workload["duration_s"] == seconds
 
 
 def test_the_file_of_the_run_is_a_workload(
