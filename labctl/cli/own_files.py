@@ -22,15 +22,6 @@ import click
 from labctl.base.elf import MAGIC, read_elf
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
-from labctl.workloads.workload_file import (
-    FILE_NAME,
-    MOST_TEXT,
-    as_base64,
-    declared_content,
-    is_program,
-    path_of,
-    read_brought,
-)
 
 MOST_FILES = 1000
 """Limit on the files that a command line brings."""
@@ -138,6 +129,8 @@ class OwnFiles:
             self._bring(path, str(Path(name, path.relative_to(folder))), "--file")
 
     def _bring(self, path: Path, name: str, option: str) -> str:
+        from labctl.workloads.workload_file import FILE_NAME, is_program, read_brought
+
         where = f"{option}: {str(path)!r}"
         if not FILE_NAME.fullmatch(name):
             raise UsageError(
@@ -174,6 +167,8 @@ class OwnFiles:
 
     def _declared(self, path: Path, name: str, data: bytes) -> str | dict[str, object]:
         """Return a file's content as a declaration holds it."""
+        from labctl.workloads.workload_file import MOST_TEXT, as_base64, declared_content, path_of
+
         kept = sum(map(len, self.contents.values()))
         is_kept = len(data) <= MOST_TEXT and kept + len(data) <= MOST_KEPT
         if is_kept:

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from labctl.analysis.model import Judgement
 from labctl.base.errors import BrokenError, ExitCode, UsageError
 from labctl.base.events import Event, Listener, Note, RunBegun, Warned
-from labctl.base.json import parse_json
 from labctl.base.quantities import PERCENT, TIME, Kind
 from labctl.base.tuning import Level
 from labctl.base.wording import printable
@@ -31,14 +29,13 @@ from labctl.cli.common import (
 )
 from labctl.cli.help import Sectioned
 from labctl.cli.own_program import one_program, own_program_options
-from labctl.run.planning.planned import SweepRequest
-from labctl.store.jsonfile import canonical
-from labctl.store.restores import Checked, remember
-from labctl.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from labctl.analysis.model import Judgement
     from labctl.base.stopping import Stopping
+    from labctl.run.planning.planned import SweepRequest
     from labctl.store.records.run_record import LookTaken
+    from labctl.store.run_folder import RunFolder
     from labctl.study.load_study import OneProgram
     from labctl.study.question import Question
 
@@ -439,6 +436,8 @@ def _waited_for(child: int, pipe: int) -> Detached | ExitCode:
         said += piece
     os.close(pipe)
     if said:
+        from labctl.base.json import parse_json
+
         begun = parse_json(said)
         return Detached(child, Path(begun["folder"]), Path(begun["progress"]))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -451,6 +450,8 @@ def _waited_for(child: int, pipe: int) -> Detached | ExitCode:
 
 def _let_go(pipe: int, begun: RunBegun) -> None:
     """Close the standard streams, so that nobody waits for their end, then tell the caller."""
+    from labctl.store.jsonfile import canonical
+
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -467,6 +468,8 @@ def _let_go(pipe: int, begun: RunBegun) -> None:
 
 def remember_restores(request: SweepRequest, folder: RunFolder, judgement: Judgement) -> None:
     """Keep what the run has shown of restored guests for later runs (METHOD 8)."""
+    from labctl.store.restores import Checked, remember
+
     if judgement.restored:
         remember(
             request.places.restore_checks,

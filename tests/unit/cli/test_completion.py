@@ -117,7 +117,14 @@ def test_a_name_that_is_no_file_is_not_completed_as_one() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["labctl report ", "labctl tuning show p", "labctl explain i", "labctl history --metric l"],
+    [
+        "labctl report ",
+        "labctl tuning show p",
+        "labctl explain i",
+        "labctl history --metric l",
+        "labctl sweep ",
+        "labctl sweep pinning --workload ",
+    ],
 )
 def test_names_are_completed_without_libraries_that_load_slowly(words: str) -> None:
     loaded = "sorted({'numpy', 'pydantic', 'libvirt', 'lxml', 'rich'} & set(sys.modules))"
