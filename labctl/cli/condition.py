@@ -13,7 +13,6 @@ from labctl.cli.workload import SideCommands, user_of
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host import cgroups
 from labctl.host.topology import read_topology
-from labctl.run.commands.try_workload import commands_of
 from labctl.run.planning.conditions import beside_of, cpus_of, why_not
 from labctl.study.conditions import Condition, Neighbour
 
@@ -122,6 +121,8 @@ def facts_of(condition: Condition) -> dict[str, Any]:
 
 def neighbour_commands(neighbour: Neighbour) -> SideCommands:
     """Return what a neighbour runs, and as whom."""
+    from labctl.run.commands.try_workload import commands_of
+
     beside = beside_of(neighbour)
     command = beside.command(_EXAMPLE)
     commands = commands_of(command, beside.servers(_EXAMPLE))

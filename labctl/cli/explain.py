@@ -65,6 +65,7 @@ def _words() -> dict[str, list[str]]:
     """Return what can be explained, by heading."""
     from labctl.analysis.verdicts.table import Verdict
     from labctl.base.metrics.table import METRICS
+    from labctl.base.plugins import Group, names
     from labctl.base.wording import glossary
     from labctl.study.tunings import tuning_names
 
@@ -72,7 +73,7 @@ def _words() -> dict[str, list[str]]:
     return {
         "Verdicts": verdicts,
         "Terms": [name for name in glossary() if name not in verdicts],
-        "Metrics": list(dict.fromkeys(metric.name for metric in METRICS)),
+        "Metrics": list(dict.fromkeys([*(one.name for one in METRICS), *names(Group.METRICS)])),
         "Tunings": tuning_names(),
     }
 
@@ -121,7 +122,7 @@ def _metrics(word: str) -> Iterator[_Meaning]:
         word if exact else row.name,
         f"{metric_title(row.name)}, in {row.unit}; {_direction(row.better)}. "
         f"From: {plain('; '.join(sources))}.",
-        "docs/metrics.md",
+        "docs/metrics.md" if row in METRICS else "docs/plugins.md",
     )
 
 

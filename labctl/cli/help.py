@@ -143,9 +143,10 @@ def _fleets(context: click.Context) -> list[str]:
 def _metrics(_: click.Context) -> list[str]:
     from labctl.base.metrics.row import ANY
     from labctl.base.metrics.table import METRICS
+    from labctl.base.plugins import Group, names
 
-    names = (metric.name for metric in METRICS if not metric.name.endswith(ANY))
-    return sorted(set(names))
+    own = (metric.name for metric in METRICS if not metric.name.endswith(ANY))
+    return sorted({*own, *names(Group.METRICS)})
 
 
 def _terms(context: click.Context) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import unicodedata
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import click
 from labctl import __version__
 from labctl.base import interpreter
 from labctl.base.errors import ExitCode, LabctlError, UsageError
+from labctl.base.plugins import COMPLETING, PluginWarning
 from labctl.cli.common import Group
 
 # Make the standard streams fit to print on, whatever the terminal or the caller made of them.
@@ -122,9 +124,6 @@ _READ_THE_LAB = (
 )
 """Commands that use files which a lab folder may shadow."""
 
-_COMPLETING = "_LABCTL_COMPLETE"
-"""Variable by which a shell's completion calls labctl."""
-
 _MOST_SAID = 5000
 """Characters of a message, which may quote foreign text."""
 
@@ -164,7 +163,7 @@ class _Commands(Group):
         module, _, attribute = _COMMANDS[name][0].partition(":")
         command = getattr(importlib.import_module(module), attribute or "command")
         assert isinstance(command, click.Command)
-        if _COMPLETING in os.environ:
+        if COMPLETING in os.environ:
             from labctl.cli.help import offer_names
 
             offer_names(command)
@@ -283,6 +282,7 @@ def main() -> None:
     """Run the `labctl` script; exit with the codes of labctl.base.errors."""
 
     prepare()
+    _show_plugin_warnings()
     interpreter.take_no_matrix_threads()
     debug = "--debug" in sys.argv
     try:
@@ -315,6 +315,19 @@ def main() -> None:
             "Run it again with 'labctl --debug …' and report the output.",
         )
         sys.exit(ExitCode.BROKE)
+
+
+def _show_plugin_warnings() -> None:
+    """Print warnings about plug-ins as labctl's own sentences."""
+    show = warnings.showwarning
+
+    def shown(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, PluginWarning):
+            _say(str(message), None)
+        else:
+            show(message, category, *place, **more)
+
+    warnings.showwarning = shown
 
 
 def _in_our_words(error: click.ClickException) -> tuple[str, str | None]:

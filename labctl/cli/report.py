@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from labctl.cli.common import (
     console,
@@ -17,7 +18,7 @@ from labctl.cli.common import (
     runs_folder,
 )
 from labctl.cli.help import Sectioned
-from labctl.report.export.formats import FORMATS
+from labctl.report.export.formats import FORMATS, plugin_format, plugin_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +37,25 @@ _PAGE = "html"
 """Value of --format for the page, which is no export: it needs the run's files beside its
 records."""
 
+
+class _FormatName(click.Choice):  # type: ignore[type-arg] # Click 8.1 takes no type there.
+    """Accept the formats of plug-ins beside labctl's own, which --help lists."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        if value not in self.choices and value in plugin_names():
+            return str(value)
+        return str(super().convert(value, parameter, context))
+
+    def shell_complete(
+        self, context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        added = [name for name in plugin_names() if name.startswith(incomplete)]
+        own = super().shell_complete(context, parameter, incomplete)
+        return [*own, *map(CompletionItem, added)]
+
+
 _SECTIONS = {
     "Content": "--full --metric --workload --results --help",
     "Formats": "--format --out --pictures --factors",
@@ -49,7 +69,7 @@ _SECTIONS = {
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice([*(one.name for one in FORMATS), _PAGE]),
+    type=_FormatName([*(one.name for one in FORMATS), _PAGE]),
     help="Print in this format; html needs --out.",
 )
 @_format_options
@@ -92,6 +112,8 @@ def command(
             raise click.UsageError("--format html needs '--out FILE', not '--html'")
         html_file, out = out, None
     chosen = [one for one in FORMATS if formats[one.name] or one.name == format_name]
+    if format_name not in (None, _PAGE) and not chosen:
+        chosen.append(plugin_format(str(format_name)))
     given = [*chosen, *([_PAGE] if format_name == _PAGE else [])]
     if len(given) > 1:
         raise click.UsageError("expected one --format")

@@ -21,7 +21,6 @@ from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.cli.common import TIME_OPTION, Group, console, listing, print_json, state_paths
 from labctl.cli.help import Sectioned
 from labctl.cli.own_program import one_program, own_program_options
-from labctl.run.commands.try_workload import Read, commands_of
 from labctl.study.load_study import OneProgram
 from labctl.study.study import StudyWorkload
 from labctl.workloads.declarations import load_declaration
@@ -40,6 +39,7 @@ from labctl.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from labctl.host.accelerator import Requested
+    from labctl.run.commands.try_workload import Read
 
 
 SCHEMA = 1
@@ -534,6 +534,8 @@ class SideCommands(TypedDict):
 
 def commands_json(program: Workload, setting: Setting) -> SideCommands:
     """Return what runs on a side, and as whom."""
+    from labctl.run.commands.try_workload import commands_of
+
     command = program.command(setting)
     commands = commands_of(command, program.servers(setting))
     peer = program.peer(setting.parameters)

@@ -1,4 +1,4 @@
-"""Find every collector: each file of this package declares its own."""
+"""Find every collector: each file of this package declares its own, and plug-ins add theirs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import labctl.collect
+from labctl.base import plugins
 from labctl.base.tuning import Level
 from labctl.collect.collector import Collector, Source
 
@@ -15,7 +16,9 @@ def _declared() -> list[Source]:
     values = (value for module in modules for value in vars(import_module(module.name)).values())
     # One that several modules import counts once.
     found = dict.fromkeys(value for value in values if isinstance(value, Source))
-    return sorted(found, key=lambda source: source.order)
+    own = [source.name for source in found if isinstance(source, Collector)]
+    added = plugins.rows(plugins.Group.COLLECTORS, Collector, own)
+    return sorted([*found, *added.values()], key=lambda source: source.order)
 
 
 SOURCES = tuple(_declared())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from labctl.base.metrics.host import (
     CPU,
@@ -15,6 +16,7 @@ from labctl.base.metrics.host import (
 )
 from labctl.base.metrics.row import ANY, Column, Metric, Page, Table
 from labctl.base.metrics.workload import NEIGHBOUR, STREAM, WORKLOAD
+from labctl.base.plugins import Group, rows
 
 TABLES: Mapping[Table, tuple[Metric, ...]] = {
     Table.WORKLOAD: (*WORKLOAD, *STREAM),
@@ -28,7 +30,7 @@ TABLES: Mapping[Table, tuple[Metric, ...]] = {
     Table.NEIGHBOUR: NEIGHBOUR,
 }
 
-METRICS = tuple(metric for rows in TABLES.values() for metric in rows)
+METRICS = tuple(metric for table in TABLES.values() for metric in table)
 
 _BY_NAME = {metric.name: metric for metric in METRICS}
 _BY_BEGINNING = sorted(
@@ -37,12 +39,18 @@ _BY_BEGINNING = sorted(
 )
 
 
+@cache
+def _of_plugins() -> Mapping[str, Metric]:
+    return rows(Group.METRICS, Metric, _BY_NAME)
+
+
 def metric_of(name: str) -> Metric | None:
-    """Return the row of a metric's name without labels; None for a foreign one, which imported
-    trials may have."""
+    """Return the row of a metric's name without labels, labctl's or a plug-in's; None for a foreign
+    one, which imported trials may have."""
     if name in _BY_NAME:
         return _BY_NAME[name]
-    return next((row for row in _BY_BEGINNING if name.startswith(row.begins)), None)
+    own = next((row for row in _BY_BEGINNING if name.startswith(row.begins)), None)
+    return own or _of_plugins().get(name)
 
 
 def beside_primary() -> tuple[tuple[str, ...], ...]:

@@ -6,6 +6,9 @@ firmware interruptions has the kernel stop CPUs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from labctl.base import plugins
 from labctl.host.doctor import (
     cpus,
     firmware,
@@ -43,5 +46,10 @@ CHECKS: tuple[Check[Scope], ...] = (
 
 
 def check(reader: Reader, scope: Scope) -> list[Finding]:
-    """Return the finding of every check, in the order of CHECKS."""
-    return [item.finding(reader, scope) for item in CHECKS]
+    """Return the finding of every check that applies: those of CHECKS, in their order, and each
+    plug-in's."""
+    own = {item.name for item in CHECKS}
+    added: Mapping[str, Check[Scope]] = plugins.rows(plugins.Group.CHECKS, Check, own)
+    return [
+        item.finding(reader, scope) for item in (*CHECKS, *added.values()) if item.applies(scope)
+    ]

@@ -128,6 +128,8 @@ class Check(Generic[S]):
             result = unknown(error.message, error.hint or "")
         except (OSError, ValueError, LookupError) as error:
             result = unknown(f"unexpected output on this host: {error}")
+        except Exception as error:
+            result = unknown(f"a fault in the check: {type(error).__name__}: {error}")
         return Finding(
             name=self.name,
             group=self.group,

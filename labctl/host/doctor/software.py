@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from labctl.base import plugins
 from labctl.base.hostfacts import is_older
 from labctl.base.tuning import Requires
 from labctl.host.doctor.check import Check, Result, Scope, block, fine, some, unknown, warn
@@ -225,6 +226,23 @@ def _version(
     return warn(f"{name} {found}: {some(short)} need up to {newest}", remedy, found)
 
 
+def plug_ins(_: Reader, __: Scope) -> Result:
+    """Check whether each plug-in loads."""
+    found = plugins.installed()
+    by_distribution: dict[str, list[str]] = {}
+    for one in found:
+        table = one.group.value.partition(".")[2]
+        by_distribution.setdefault(one.distribution, []).append(f"{table} {one.name}")
+    text = "; ".join(f"{name}: {', '.join(rows)}" for name, rows in by_distribution.items())
+    if broken := [f"{one.name} ({one.problem})" for one in found if one.problem is not None]:
+        return warn(
+            f"{text}. Left out: {'; '.join(broken)}",
+            "Install a version that fits this labctl, or remove the distribution",
+            by_distribution,
+        )
+    return fine(text or "none installed", by_distribution)
+
+
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)]
 
@@ -269,5 +287,12 @@ CHECKS = (
         GROUP,
         "Studies of a slow or distant link shape it with tc's tbf and netem.",
         traffic_control,
+    ),
+    Check(
+        "plug-ins",
+        GROUP,
+        "Their code runs in labctl, with its rights (docs/plugins.md).",
+        plug_ins,
+        applies=lambda _: plugins.any_installed(),
     ),
 )

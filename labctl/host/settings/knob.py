@@ -65,6 +65,10 @@ class Knob:
     held: Callable[[str, KnobPlace], AbstractContextManager[Held]] | None = None
     takes: Values | None = None
 
+    def __post_init__(self) -> None:
+        if self.takes is None and self.name not in KNOB_VALUES:
+            raise ValueError(f"the knob '{self.name}' needs 'takes', its values")
+
     @property
     def values(self) -> Values:
         return self.takes or KNOB_VALUES[self.name]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 
+from labctl.base import plugins
 from labctl.base.cpus import CpuSet
 from labctl.base.errors import HostError, UsageError, nearest
 from labctl.base.kernel import Held
@@ -14,7 +16,12 @@ from labctl.host.settings.journal import Changes, Journal
 from labctl.host.settings.knob import Impossible, Knob, KnobPlace
 from labctl.host.settings.knob_table import TABLE
 
-_KNOBS: Mapping[str, Knob] = {knob.name: knob for knob in TABLE}
+
+@cache
+def _knobs() -> Mapping[str, Knob]:
+    """Return labctl's knobs and those of plug-ins, in the order in which they are set."""
+    own = {knob.name: knob for knob in TABLE}
+    return {**own, **plugins.rows(plugins.Group.SETTINGS, Knob, own)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +56,13 @@ class Foreseen:
 
 def check_knobs(host: Mapping[str, str]) -> None:
     """Raise UsageError for an unknown knob, or a value that it does not accept."""
+    known = _knobs()
     for name, value in host.items():
-        if name not in _KNOBS:
-            raise UsageError(f"'host.{name}' is not a knob of the host", hint=nearest(name, _KNOBS))
-        if not _KNOBS[name].values.accepts(value):
+        if name not in known:
+            raise UsageError(f"'host.{name}' is not a knob of the host", hint=nearest(name, known))
+        if not known[name].values.accepts(value):
             raise UsageError(
-                f"'host.{name}' is '{value}'", hint=f"It takes {_KNOBS[name].values.text}."
+                f"'host.{name}' is '{value}'", hint=f"It takes {known[name].values.text}."
             )
 
 
@@ -77,7 +85,7 @@ def held_by(host: Mapping[str, str]) -> list[str]:
 
 def states(place: KnobPlace | None = None) -> list[KnobState]:
     """Return the present state of every knob. Only reads."""
-    return [_state(knob, place or KnobPlace()) for knob in TABLE]
+    return [_state(knob, place or KnobPlace()) for knob in _knobs().values()]
 
 
 def turn(host: Mapping[str, str], place: KnobPlace, changes: Changes) -> list[str]:
@@ -140,7 +148,7 @@ def host_changed(
 
 def _in_order(host: Mapping[str, str]) -> list[tuple[Knob, str]]:
     check_knobs(host)
-    return [(knob, host[knob.name]) for knob in TABLE if knob.name in host]
+    return [(knob, host[knob.name]) for knob in _knobs().values() if knob.name in host]
 
 
 def _state(knob: Knob, place: KnobPlace) -> KnobState:

@@ -1,4 +1,4 @@
-"""List the formats in which `labctl report` exports a run, a row each.
+"""List the formats in which `labctl report` exports a run, a row each, and those of plug-ins.
 
 The command's options, its help, docs/report-schema.md and the tests of every format read the rows.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from labctl.base import plugins
+from labctl.base.errors import UsageError
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -93,3 +96,16 @@ FORMATS = (
     Format("openmetrics", "Print levels, effects and verdicts as metrics.", _LEVELS, _openmetrics),
     Format("prometheus", "The same, for node_exporter's textfile collector.", _LEVELS, _prometheus),
 )
+
+
+def plugin_names() -> list[str]:
+    """Return the formats of plug-ins. Imports none of them."""
+    return plugins.names(plugins.Group.EXPORTS)
+
+
+def plugin_format(name: str) -> Format:
+    """Return a plug-in's format. Raises UsageError if it was left out."""
+    found = plugins.rows(plugins.Group.EXPORTS, Format, [one.name for one in FORMATS])
+    if name not in found:
+        raise UsageError(f"no format '{name}': the plug-in that has it was left out")
+    return found[name]

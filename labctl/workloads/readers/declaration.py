@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from labctl.base.errors import UsageError
 from labctl.base.quantities import SCALES, Scale, quantity, scale_of
@@ -166,13 +173,19 @@ class SourceFile(FileModel):
         return [key for key in _SOURCES if values.get(key, getattr(self, key, None)) is not None]
 
 
+def _or_a_plugins(value: object, check: ValidatorFunctionWrapHandler) -> object:
+    is_foreign = isinstance(value, str) and value not in named.READERS
+    return value if is_foreign and value in named.of_plugins() else check(value)
+
+
 class MetricFile(SourceFile):
     """Declare how one metric is read, in which unit, and which direction is better."""
 
-    reader: (
+    reader: Annotated[
         Literal["sysbench", "fio", "cyclictest", "oslat", "rtla", "sockperf", "game-stream", "jvm"]
-        | None
-    ) = None
+        | None,
+        WrapValidator(_or_a_plugins),
+    ] = None
     """A reader of one program's own report; its metrics have labctl's names."""
     arguments: dict[str, str | int | float | bool] = {}
     """The reader's arguments."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
+from labctl.base import plugins
 from labctl.base.errors import BrokenError, UsageError, nearest
 from labctl.base.templates import fill_in
 from labctl.base.units import CLOSED, LARGEST
@@ -44,27 +46,38 @@ class Named:
     beside: tuple[str, str] | None = None
 
 
+@cache
+def of_plugins() -> Mapping[str, Named]:
+    """Return the readers of plug-ins by name."""
+    return plugins.rows(plugins.Group.READERS, Named, READERS)
+
+
+def named(reader: str) -> Named:
+    """Return a reader. Raises LookupError for an unknown one."""
+    return READERS[reader] if reader in READERS else of_plugins()[reader]
+
+
 def files(reader: str, arguments: Arguments, file: str | None) -> tuple[str, ...]:
     """Return the files that a reader reads, its report first; () for stdout."""
-    named = READERS[reader]
-    found = [file or named.file]
-    if named.beside is not None:
-        found.append(str(arguments.get(*named.beside)))
+    one = named(reader)
+    found = [file or one.file]
+    if one.beside is not None:
+        found.append(str(arguments.get(*one.beside)))
     return tuple(name for name in found if name is not None)
 
 
 def metrics_of(reader: str, arguments: Arguments) -> tuple[str, ...]:
     """Return the metrics of a reader with these arguments."""
-    named = READERS[reader]
-    chosen = (named.others[value] for value in arguments.values() if value in named.others)
-    return next(chosen, named.metrics)
+    one = named(reader)
+    chosen = (one.others[value] for value in arguments.values() if value in one.others)
+    return next(chosen, one.metrics)
 
 
 def filled(reader: str | None, arguments: Arguments, variables: Mapping[str, object]) -> Arguments:
     """Return arguments with the `{{ }}` of numbers filled in. Raises UsageError."""
     if reader is None:
         return arguments
-    numbers = READERS[reader].numbers
+    numbers = named(reader).numbers
     return {
         key: _whole(key, fill_in(value, variables, f"reader '{reader}'"))
         if key in numbers and isinstance(value, str)
@@ -82,18 +95,18 @@ def _whole(key: str, text: str) -> int:
 
 def check_arguments(reader: str, arguments: Arguments) -> None:
     """Raise ValueError for arguments that the reader does not accept."""
-    named = READERS[reader]
-    texts = (named.beside[0],) if named.beside is not None else ()
-    known = (*named.choices, *named.numbers, *texts)
+    one = named(reader)
+    texts = (one.beside[0],) if one.beside is not None else ()
+    known = (*one.choices, *one.numbers, *texts)
     for key, value in arguments.items():
         if key not in known:
             raise ValueError(f"reader '{reader}' has no argument '{key}'. {nearest(key, known)}")
-        if key in named.choices and value not in named.choices[key]:
-            choices = ", ".join(named.choices[key])
+        if key in one.choices and value not in one.choices[key]:
+            choices = ", ".join(one.choices[key])
             raise ValueError(
                 f"reader '{reader}': '{key}': expected one of {choices}, got {value!r}"
             )
-        if key in named.numbers and not _is_number(value):
+        if key in one.numbers and not _is_number(value):
             raise ValueError(f"reader '{reader}': '{key}': expected a whole number, got {value!r}")
         if key in texts and (not isinstance(value, str) or "/" in value):
             raise ValueError(f"reader '{reader}': '{key}': expected a file name, got {value!r}")

@@ -107,7 +107,7 @@ class Run:
     def rates(self, metric: MetricFile) -> list[float] | None:
         """Return the rates of a run's windows that a metric's reader reports; None if it reports
         one for the whole run. Raises BrokenError."""
-        rates = named.READERS[metric.reader].rates if metric.reader is not None else None
+        rates = named.named(metric.reader).rates if metric.reader is not None else None
         if rates is None:
             return None
         texts = [self._text(file) for file in metric.files]
@@ -166,14 +166,14 @@ class Run:
 
     def _named(self, reader: str, metric: MetricFile) -> Values:
         files = metric.files
-        texts = [self._text(file) for file in files] or [self._text(STDOUT)]
+        texts = [self._text(file) for file in files] or [self._text(metric.source)]
         report = texts[0]
         if report is None:
             parts_of(self.output, files[0])  # whose error lists the existing files
             raise BrokenError(f"no file '{files[0]}'")
         beside = texts[1] if len(texts) > 1 else None
         values: Values = {}
-        for one in named.READERS[reader].read(report, beside, metric.arguments):
+        for one in named.named(reader).read(report, beside, metric.arguments):
             if isinstance(one, Sample):
                 values[one.key] = Value(one.value, one.unit, one.better, one.source, one.labels)
             else:

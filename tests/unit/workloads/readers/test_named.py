@@ -51,6 +51,14 @@ def test_a_report_that_was_not_left_is_an_error_that_names_what_was() -> None:
         read_run(metrics(report={"reader": "fio"}), Left(files={"other.json": b"{}"}))
 
 
+def test_a_reader_may_read_stderr() -> None:
+    declared = metrics(report={"reader": "sysbench", "from": "stderr"})
+    report = recorded("sysbench-1.0.20-2-threads.txt")
+    assert read_run(declared, Left(stderr=report)) != {}
+    with pytest.raises(BrokenError, match="metric 'report'"):
+        read_run(declared, Left(stdout=report))
+
+
 def test_the_files_of_a_reader_are_those_that_the_command_must_leave() -> None:
     declared = metrics(
         requests={"reader": "fio", "from": "out.json", "arguments": {"log": "w_iops.log"}},
