@@ -1,7 +1,7 @@
 """Define the errors that a user sees: a sentence, a remedy, an exit code.
 
-Exit codes: 0 done, 1 a check or a host of a fleet failed, 2 wrong usage or file, 3 the host can't
-do it, 4 it broke; of `labctl ab`, 125 it can't tell.
+Exit codes: 0 done, 1 a check or a host of a fleet failed, 2 wrong usage or file (damaged and cut
+ones too), 3 the host can't do it, 4 it broke; of `labctl ab`, 125 it can't tell.
 """
 
 from __future__ import annotations
@@ -51,6 +51,21 @@ class BrokenError(LabctlError):
     """Report that something broke (a guest died, a tool printed garbage)."""
 
     exit_code = ExitCode.BROKE
+
+
+class FileError(BrokenError):
+    """Report that a stored file is damaged, cut off, changed or foreign.
+
+    In the middle of a trial or a report it is handled as anything else that broke. If it ends a
+    command, the file is wrong, not labctl."""
+
+    exit_code = ExitCode.USAGE
+
+
+class DifferenceError(LabctlError):
+    """Report that a check found another content than expected."""
+
+    exit_code = ExitCode.FOUND
 
 
 class DeadlineError(BrokenError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import click
 
-from labctl.base.errors import BrokenError, ExitCode, HostError, LabctlError, UsageError
+from labctl.base.errors import ExitCode, FileError, HostError, LabctlError, UsageError
 from labctl.cli.common import (
     Group,
     named_run,
@@ -655,7 +655,7 @@ def reparse_run(run_name: str, as_json: bool, results: Path | None) -> None:
             click.echo(problem, err=True)
     if problems:
         what = counted(len(problems), "trial")
-        raise BrokenError(f"{what} cannot be parsed and no longer count")
+        raise FileError(f"{what} cannot be parsed and no longer count")
 
 
 def _refuse_if_running(folder: RunFolder | DensityFolder) -> None:

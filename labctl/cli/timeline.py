@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from labctl.base.errors import BrokenError, HostError
+from labctl.base.errors import BrokenError, FileError, HostError
 from labctl.cli.common import console, named_run, print_json, results_option
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _show(
         timeline = read_timeline(trial)
     except BrokenError as error:
         hint = error.hint or "Copy the trial's whole folder, or choose another trial."
-        raise BrokenError(error.message, hint=hint) from error
+        raise FileError(error.message, hint=hint) from error
     if as_json:
         from labctl.report.timeline.exports import timeline_json
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from labctl import __version__
 from labctl.analysis.hosts.fleet import HostState
-from labctl.base.errors import BrokenError, BusyError, HostError, LabctlError, UsageError
+from labctl.base.errors import BrokenError, BusyError, FileError, HostError, LabctlError, UsageError
 from labctl.base.json import parse_json
 from labctl.base.paths import RUN_ARCHIVE
 from labctl.base.trust import open_regular
@@ -114,7 +114,7 @@ class FleetFolder:
             with open(open_regular(self._archive(host)), "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise BrokenError(
+            raise FileError(
                 f"{self._archive(host)} cannot be read: {error.strerror}",
                 hint="'labctl fleet sweep --resume' fetches it again.",
             ) from error
@@ -122,7 +122,7 @@ class FleetFolder:
     def run(self, host: str) -> RunFolder:
         """Return a host's run, in its archive. Raises BrokenError if there is none."""
         if not self._archive(host).is_file():
-            raise BrokenError(
+            raise FileError(
                 f"its {RUN} is missing", hint="'labctl fleet sweep --resume' fetches it again."
             )
         return find_run(self.path, str(self._archive(host)))
@@ -152,7 +152,7 @@ def _record_of(archives: Mapping[str, Path]) -> FleetSweep:
             return _measured(RunFolder.in_archive(path), tuple(archives))
         except LabctlError as error:
             broken = broken or error
-    raise BrokenError(
+    raise FileError(
         f"none of {counted(len(archives), 'archive')} can be read"
         + (f": {broken.message}" if broken else "")
     )

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.errors import BrokenError, FileError, HostError, UsageError
 from labctl.fleet.ansible import play
 from labctl.fleet.host_news import HostNews, What, news_of
 from labctl.store.jsonfile import newer, read_json, replacing, write_json
@@ -118,7 +118,7 @@ def read_record(kind: type[R], path: Path, known: int, hint: str) -> R:
     labctl wrote it, BrokenError with the hint if it is damaged."""
     data = read_json(path)
     if not isinstance(data, dict):
-        raise BrokenError(f"{path} is not a JSON object", hint=hint)
+        raise FileError(f"{path} is not a JSON object", hint=hint)
     schema = data.get("schema")
     if isinstance(schema, int) and schema > known:
         raise newer(path, schema, known)

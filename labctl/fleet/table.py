@@ -38,7 +38,7 @@ from labctl.analysis.hosts.fleet import (
     host_facts,
 )
 from labctl.analysis.model import Role
-from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.errors import FileError, LabctlError
 from labctl.base.json import parse_json
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.sweep_hosts import Status
@@ -192,7 +192,7 @@ def _piece(path: Path) -> Piece:
         metadata = pq.read_metadata(path).metadata or {}
         schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise BrokenError(
+        raise FileError(
             f"{path} is incomplete: {error}",
             hint="Remove it: 'labctl fleet report' restores it from the hosts' runs.",
         ) from error

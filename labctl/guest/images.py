@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import BrokenError, BusyError, HostError, UsageError, nearest
+from labctl.base.errors import BrokenError, BusyError, FileError, HostError, UsageError, nearest
 from labctl.base.paths import StatePaths, brought_folder
 from labctl.guest.recipe import Recipe, load_recipe, recipe_names
 from labctl.store.jsonfile import canonical, read_json
@@ -41,7 +41,7 @@ class Image:
         manifest = read_json(folder / MANIFEST)
         keys = {"name", "digest", "command_line", "files", "binaries", "packages"}
         if not isinstance(manifest, dict) or not keys <= manifest.keys():
-            raise BrokenError(
+            raise FileError(
                 f"{folder / MANIFEST} is not an image manifest",
                 hint=f"Remove the image with 'labctl image rm {folder.name}', then build it again.",
             )

@@ -12,6 +12,7 @@ import lzma
 import os
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Final
 
-from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.errors import DifferenceError, FileError, HostError, UsageError
 from labctl.base.paths import RUN_ARCHIVE
 from labctl.base.trust import open_regular
 from labctl.base.wording import printable
@@ -39,6 +40,9 @@ _MOST_RATIO: Final = 500
 grows some 30 times, and 1 MB of xz could stand for 7 GB."""
 _DECODER_BYTES: Final = 128 << 20
 """Limit on memory for decoding: twice what `xz -9` needs."""
+
+_FOOTER_BYTES: Final = 12
+"""Size of the end of an xz stream: CRC32, size of the index, flags, "YZ"."""
 
 _BLOCK: Final = tarfile.BLOCKSIZE
 _CHUNK: Final = 1 << 20
@@ -115,7 +119,7 @@ class RunArchive:
     @cached_property
     def read_by_reports(self) -> Mapping[str, bytes]:
         """Return the files that reports read, by their names in the run's folder. Raises
-        BrokenError naming the fault."""
+        FileError naming the fault."""
         found = dict(self._read_by_reports())
         if "run.json" not in found:
             raise self._refused("it holds no run.json")
@@ -131,29 +135,29 @@ class RunArchive:
 
     def run_json(self) -> bytes:
         """Return run.json without reading the rest, which may be damaged; b"" if there is none.
-        Raises BrokenError."""
+        Raises FileError."""
         return next((data for name, data in self._read_by_reports() if name == "run.json"), b"")
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of that name; raises BrokenError."""
+        """Return whether there is a file of that name; raises FileError."""
         return name in (self.read_by_reports if is_read_by_reports(name) else self.names)
 
     def json_and_digest(self, name: str) -> tuple[Any, str]:
         """Return one of the files that reports read, and the SHA-256 of its bytes; raises
-        BrokenError."""
+        FileError."""
         data = self.read_by_reports.get(name)
         if data is None:
-            raise BrokenError(f"{self.path}/{name} is missing")
+            raise FileError(f"{self.path}/{name} is missing")
         return json_and_digest(data, f"{self.path}/{name}")
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Return the names of all files in the run's folder; raises BrokenError."""
+        """Return the names of all files in the run's folder; raises FileError."""
         return frozenset(name for name, _ in self.files())
 
     @cached_property
     def sums(self) -> Mapping[str, str]:
-        """Return the SHA-256 of each file, by its name in the run's folder; raises BrokenError."""
+        """Return the SHA-256 of each file, by its name in the run's folder; raises FileError."""
         return {name: _sum(content) for name, content in self.files()}
 
     @cached_property
@@ -169,7 +173,7 @@ class RunArchive:
 
     def unpack(self, target: Path, under: str = "") -> None:
         """Write the files below the folder `under` into the folder `target`, which nobody else may
-        be able to change. Raises BrokenError, and HostError if it cannot be written."""
+        be able to change. Raises FileError, and HostError if it cannot be written."""
         made = {target}
         try:
             for name, content in self._part_with(under):
@@ -195,7 +199,7 @@ class RunArchive:
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield name and content of each file in the run's folder, one after the other; raises
-        BrokenError."""
+        FileError."""
         with self._reader() as reader:
             for first in (True, False):
                 yield from reader.files(first=first)
@@ -205,11 +209,11 @@ class RunArchive:
         try:
             descriptor = open_regular(self.path)
         except OSError as error:
-            raise BrokenError(f"{self.path} cannot be read: {error.strerror}") from error
+            raise FileError(f"{self.path} cannot be read: {error.strerror}") from error
         with open(descriptor, "rb") as file:
             yield _Reader(file, self.path)
 
-    def _refused(self, why: str) -> BrokenError:
+    def _refused(self, why: str) -> FileError:
         return _refused(self.path, why)
 
 
@@ -220,12 +224,24 @@ def _sum(content: Iterable[bytes]) -> str:
     return made.hexdigest()
 
 
-def _refused(path: Path, why: str) -> BrokenError:
-    return BrokenError(
+def _refused(path: Path, why: str) -> FileError:
+    return FileError(
         printable(f"{path} is not an archive from 'labctl run export': {why}"),
         hint="Copy it again. If it was packed by another program, unpack it with tar and name the "
         "folder.",
     )
+
+
+def _ends_as_xz(file: IO[bytes]) -> bool:
+    """Return whether the rest of a file ends as an xz stream does: with a footer that has its own
+    checksum. So a report notices a cut file without decoding the raw files in it."""
+    at = file.tell()
+    size = file.seek(0, os.SEEK_END) - at
+    file.seek(max(at, at + size - _FOOTER_BYTES))
+    footer = file.read(_FOOTER_BYTES)
+    file.seek(at)
+    checksum = int.from_bytes(footer[:4], "little")
+    return footer[10:] == b"YZ" and size > _FOOTER_BYTES and zlib.crc32(footer[4:10]) == checksum
 
 
 class _Reader:
@@ -257,8 +273,12 @@ class _Reader:
             yield name, content
             for _ in content:
                 pass
-        if first:  # another stream follows
+        if first:
             self._file.seek(-len(self._decoder.unused_data), os.SEEK_CUR)
+            if not _ends_as_xz(self._file):
+                raise self._refused(
+                    "it is cut off, or continued, after the files that reports read"
+                )
             self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_DECODER_BYTES)
             return
         is_end = self._exactly(_BLOCK).count(0) == _BLOCK and not self._some(1)
@@ -319,7 +339,7 @@ class _Reader:
                 return piece
         return b""
 
-    def _refused(self, why: str) -> BrokenError:
+    def _refused(self, why: str) -> FileError:
         return _refused(self._path, why)
 
 
@@ -347,10 +367,10 @@ def content_digest(files: Mapping[str, str]) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Return the digest of a run's folder, without links and special files, which no archive has.
-    Raises BrokenError naming what cannot be read."""
+    Raises FileError naming what cannot be read."""
 
     def refuse(error: OSError) -> None:
-        raise BrokenError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise FileError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     found = {}
     for place, _, names in os.walk(folder, onerror=refuse):
@@ -363,17 +383,17 @@ def folder_digest(folder: Path) -> str:
 
 
 def archive_digest(archive: RunArchive) -> str:
-    """Return the digest of the run in an archive. Raises BrokenError for one that `labctl run
+    """Return the digest of the run in an archive. Raises FileError for one that `labctl run
     export` did not write."""
     return content_digest(archive.sums)
 
 
 def check_digest(run: Path, archive: RunArchive | None, digest: str) -> None:
-    """Raise BrokenError if a run's folder, or the archive that it is in, has another digest."""
+    """Raise DifferenceError if a run's folder, or the archive that it is in, has another digest."""
     now = folder_digest(run) if archive is None else archive_digest(archive)
     if now != digest:
         name = run.name if archive is None else archive.name
-        raise BrokenError(
+        raise DifferenceError(
             f"{name} differs from the run on its host: expected the digest {digest[:12]}…, "
             f"got {now[:12]}…",
             hint="Fetch it again.",
@@ -389,4 +409,4 @@ def _file_digest(path: Path) -> str:
         with open(open_regular(path), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise BrokenError(f"{path} cannot be read: {error.strerror}") from error
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error

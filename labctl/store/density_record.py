@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labctl.base.errors import BrokenError, UsageError, nearest
+from labctl.base.errors import FileError, UsageError, nearest
 from labctl.base.limit import Bound, Limit
 from labctl.base.units import Unit
 from labctl.store.jsonfile import newer, read_json, write_json
@@ -170,7 +170,7 @@ class DensityFolder:
         path = self.path / DENSITY
         data: Any = read_json(path)
         if not isinstance(data, Mapping) or not isinstance(data.get("schema"), int):
-            raise BrokenError(f"{path} is not the record of a density run")
+            raise FileError(f"{path} is not the record of a density run")
         if data["schema"] > SCHEMA:
             raise newer(path, data["schema"], SCHEMA)
         content = {key: value for key, value in data.items() if key != "schema"}

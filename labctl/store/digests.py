@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.base.trust import open_regular
 from labctl.store.records.tolerant import Text
 
@@ -47,7 +47,7 @@ def digests_from(sums: Mapping[str, str]) -> Digests:
 
 def _names(folder: Path) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise BrokenError(f"{error.filename} cannot be read: {error.strerror}") from error
+        raise FileError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     for place, _, files in os.walk(folder, onerror=refuse):
         for name in files:
@@ -61,4 +61,4 @@ def _digest(path: Path) -> str:
         with open(open_regular(path), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise BrokenError(f"{path} cannot be read: {error.strerror}") from error
+        raise FileError(f"{path} cannot be read: {error.strerror}") from error

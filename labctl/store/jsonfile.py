@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.errors import FileError, HostError, UsageError
 from labctl.base.interpreter import collection_paused
 from labctl.base.json import check_size, parse_json
 from labctl.base.trust import believed_owners, held, open_regular
@@ -129,9 +129,9 @@ def read_json_and_digest(path: Path) -> tuple[Any, str]:
             check_size(os.fstat(file.fileno()).st_size)
             data = file.read()
     except FileNotFoundError as error:
-        raise BrokenError(f"{path} is missing") from error
+        raise FileError(f"{path} is missing") from error
     except (OSError, ValueError) as error:
-        raise BrokenError(f"{path} cannot be read: {error}") from error
+        raise FileError(f"{path} cannot be read: {error}") from error
     return json_and_digest(data, str(path))
 
 
@@ -142,7 +142,7 @@ def json_and_digest(data: bytes, where: str) -> tuple[Any, str]:
         check_size(len(data))
         return parse_json(data), hashlib.sha256(data).hexdigest()
     except ValueError as error:
-        raise BrokenError(f"{where} cannot be read: {error}") from error
+        raise FileError(f"{where} cannot be read: {error}") from error
 
 
 def reading_many() -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from string import digits
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, FileError
 from labctl.base.trust import held
 from labctl.base.wording import counted
 from labctl.store.archive import RunArchive
@@ -415,7 +415,7 @@ class RunFolder:
         if run.plan.is_lost:
             causes = [text for text in run.problems if "plan.json" in text]
             cause = causes[0] if causes else f"{self.path / 'plan.json'} is missing"
-            raise BrokenError(
+            raise FileError(
                 f"the run {self.name} can't be judged: {cause}",
                 hint="Copy the run again from its host: 'labctl run verify' lists every file "
                 "that differs.",
@@ -558,10 +558,10 @@ def stored_xml(folder: Path, place: str) -> str:
     """
     path = (folder / place).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise BrokenError(f"{place} is outside the run's folder")
+        raise FileError(f"{place} is outside the run's folder")
     try:
         if path.stat().st_size > _LARGEST_XML_BYTES:
-            raise BrokenError(f"{place} is too large for a domain XML")
+            raise FileError(f"{place} is too large for a domain XML")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BrokenError(f"{place} cannot be read: {error}") from error
+        raise FileError(f"{place} cannot be read: {error}") from error

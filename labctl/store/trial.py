@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ConfigDict, with_config
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.base.trust import open_regular
 from labctl.store.archive import RunArchive
 from labctl.store.digests import Digests, digests_from, digests_of
@@ -155,7 +155,7 @@ class TrialFolder:
             with open(open_regular(self.path / name), encoding="utf-8") as file:
                 return file.read()
         except (OSError, UnicodeDecodeError) as error:
-            raise BrokenError(f"{self.path / name} cannot be read: {error}") from error
+            raise FileError(f"{self.path / name} cannot be read: {error}") from error
 
     def read_json(self, name: str) -> Any:
         return self._json_and_digest(name)[0]
@@ -185,16 +185,16 @@ class TrialFolder:
             with open(open_regular(path), "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError as error:
-            raise BrokenError(f"{path} is missing", hint=_ANEW) from error
+            raise FileError(f"{path} is missing", hint=_ANEW) from error
         except OSError as error:
-            raise BrokenError(f"{path} cannot be read: {error.strerror}") from error
+            raise FileError(f"{path} cannot be read: {error.strerror}") from error
         _check_digest(path, digest, digests)
 
     def read_record(self) -> TrialRecord:
         """Raise BrokenError naming the invalid place if trial.json is invalid."""
         path = self.path / "trial.json"
         if not (self.has_record or path.exists()):
-            raise BrokenError(
+            raise FileError(
                 f"{self.path} belongs to an interrupted trial: it has no trial.json",
                 hint="A resumed run repeats the trial.",
             )
@@ -203,7 +203,7 @@ class TrialFolder:
         _refuse_newer(path, data)
         record, unfit = TrialRecord.read(data)
         if unfit or record is None:
-            raise BrokenError(f"{path} is incomplete: {unfit[0]}", hint=hint)
+            raise FileError(f"{path} is incomplete: {unfit[0]}", hint=hint)
         return record
 
     def write_readings(self, readings: Iterable[Reading]) -> None:
@@ -238,12 +238,12 @@ class TrialFolder:
             pass  # the slow parser names the fault and its place
         _, unfit = as_far_as_whole(SamplesRecord, data)
         what = f"is incomplete: {unfit[0]}" if unfit else "holds no samples"
-        raise BrokenError(f"{path} {what}", hint=_ANEW)
+        raise FileError(f"{path} {what}", hint=_ANEW)
 
 
 def _check_digest(path: Path, digest: str, digests: Digests) -> None:
     if digest != digests.samples:
-        raise BrokenError(
+        raise FileError(
             f"{path} was changed after its trial ended (its digest differs)", hint=_ANEW
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import FileError, UsageError
 from labctl.base.stopping import MOST_BLOCKS
 from labctl.store.jsonfile import canonical
 from labctl.store.records.plan_record import ExtensionRecord, PlannedTrial
@@ -107,9 +107,9 @@ def as_carried_out(
             blocks = recorded.last_block - recorded.first_block + 1
             made = extension(whole, blocks, extends=digest)
         except UsageError as error:
-            raise BrokenError(f"plan.{number}.json can't be read: {error!r}") from error
+            raise FileError(f"plan.{number}.json can't be read: {error!r}") from error
         if made.to_json() != recorded.to_json():
-            raise BrokenError(
+            raise FileError(
                 f"plan.{number}.json was changed after it was made: its content does not match "
                 f"its digest {str(recorded.digest)[:12]}",
                 hint="An extension can't be edited. Start a new run.",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.base.stopping import Stopping
 from labctl.base.tuning import Kind, Level, Tuning
 from labctl.store.jsonfile import canonical
@@ -241,9 +241,9 @@ class Plan:
             plan = cls._of(record)
             as_planned = plan.record().to_json()
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise BrokenError(f"the plan can't be read: {error}") from error
+            raise FileError(f"the plan can't be read: {error}") from error
         if as_planned != record.to_json():
-            raise BrokenError(
+            raise FileError(
                 "the plan was changed after it was made: its content does not match its digest "
                 f"{str(record.digest)[:12]}",
                 hint="A plan can't be edited. Start a new run.",

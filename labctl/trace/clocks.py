@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labctl.base.channel import ClockReading
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.base.kernel import ClockDiscipline
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -116,7 +116,7 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
     try:
         found = clock_map([_reading(entry) for entry in data])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BrokenError(
+        raise FileError(
             f"{raw.path / files.CLOCKS}: expected readings of two clocks, found something else "
             f"({error!r})"
         ) from error
@@ -130,7 +130,7 @@ def stored_clock_map(raw: TrialFolder) -> ClockMap | str:
         ]
         return replace(found, error_ns=found.error_ns + bent_ns(disciplined, found))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BrokenError(
+        raise FileError(
             f"{raw.path / name}: expected the discipline of the host's clock, "
             f"found something else ({error!r})"
         ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 
@@ -31,5 +31,5 @@ def noted_problem(raw: TrialFolder, collector: str) -> str | None:
 def _all(raw: TrialFolder) -> dict[str, object]:
     found = raw.read_json(files.PROBLEMS)
     if not isinstance(found, dict):
-        raise BrokenError(f"{raw.path / files.PROBLEMS}: expected a sentence by collector")
+        raise FileError(f"{raw.path / files.PROBLEMS}: expected a sentence by collector")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
@@ -71,7 +71,7 @@ def stored_threads(raw: TrialFolder) -> list[Thread]:
             for row in data
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise BrokenError(
+        raise FileError(
             f"{raw.path / files.THREADS}: expected threads with tid, pid, role, index and name, "
             f"found something else ({error!r})"
         ) from error
@@ -126,7 +126,7 @@ def stored_window(raw: TrialFolder) -> Window:
         if not 0 <= start_ns < end_ns < _LATEST_NS:
             raise ValueError(f"from {start_ns} to {end_ns} ns")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BrokenError(
+        raise FileError(
             f"{raw.path / name}: expected the workload's pid, duration and clock from the "
             f"runner, found something else ({error!r})"
         ) from error

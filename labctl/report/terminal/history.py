@@ -50,7 +50,11 @@ def history_table(found: History) -> RenderableType:
 def nothing(found: History) -> str:
     """Return the reason why nothing is drawn."""
     if not found.runs:
-        return "There are no runs."
+        return (
+            " ".join(("No run can be read.", *found.left_out[:1]))
+            if found.left_out
+            else "There are no runs."
+        )
     if not found.metrics:
         return f"None of {counted(found.runs, 'run')} has a valid value for this request."
     return f"No run has the metric '{found.metric}' there. {nearest(found.metric, found.metrics)}"

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from labctl import __version__
-from labctl.base.errors import BrokenError, HostError, UsageError
+from labctl.base.errors import BrokenError, FileError, HostError, UsageError
 from labctl.base.json import parse_json
 from labctl.base.paths import RUN_ARCHIVE, StatePaths, lab, shipped_data
 from labctl.base.trust import open_regular
@@ -215,6 +215,12 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
     _check_nothing_left(target, scrubber)
     after = RunFolder(target).load()
     if (len(after.trials), len(after.problems)) != (len(before.trials), len(before.problems)):
+        if before.problems:
+            raise FileError(
+                f"the run '{folder.name}' is damaged, so its copy would differ: "
+                f"{before.problems[0]}",
+                hint="Copy the run again from its host. Nothing was written.",
+            )
         raise BrokenError(
             f"the copy of run '{folder.name}' differs from the run: "
             f"{len(after.trials)} trials instead of {len(before.trials)}"

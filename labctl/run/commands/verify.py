@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import BrokenError, DifferenceError
 from labctl.base.wording import counted
 from labctl.store.digests import RECORD, SAMPLES
 from labctl.store.records.run_record import RedactedCopy
@@ -43,16 +43,16 @@ class Verified:
 
 
 def check_asked(folder: RunFolder, study_digest: str | None, seed: int | None) -> None:
-    """Raise BrokenError if a run is not of that study or seed; None: of any."""
+    """Raise DifferenceError if a run is not of that study or seed; None: of any."""
     plan = folder.read_plan()
     if study_digest is not None and plan.study_digest != study_digest:
-        raise BrokenError(
+        raise DifferenceError(
             f"{folder.name} measured another study: expected digest {study_digest[:12]}…, "
             f"got {str(plan.study_digest)[:12]}…",
             hint="Install the same labctl and the same tuning files on every host.",
         )
     if seed is not None and plan.seed != seed:
-        raise BrokenError(
+        raise DifferenceError(
             f"{folder.name} measured with another seed: expected {seed}, got {plan.seed}"
         )
 

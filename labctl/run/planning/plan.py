@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from labctl.base.errors import BrokenError, UsageError
+from labctl.base.errors import FileError, UsageError
 from labctl.base.events import Listener
 from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.host.accelerator import known_accelerator
@@ -285,7 +285,7 @@ def resumed_plan(begun: Begun) -> Planned:
     topology = read_topology()
     tunings = load_tunings(tuple(plan.tunings), plan.defined)
     if plan.guest.vcpus is None:
-        raise BrokenError(f"{folder.path / 'plan.json'} has no number of vCPUs")
+        raise FileError(f"{folder.path / 'plan.json'} has no number of vCPUs")
     pin_plans, unplaced = pin_plans_of(topology, plan.guest.vcpus, tunings.values())
     if unplaced or pins_digest(pin_plans) != plan.host_digest:
         raise UsageError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.store.jsonfile import canonical, newer
 from labctl.store.records.tolerant import Record, as_far_as_whole
 
@@ -23,7 +23,7 @@ def run_data(data: Any, path: Path) -> dict[str, Any]:
     """Return the content of run.json; raises BrokenError if it is not a run's, UsageError if a
     newer labctl wrote it."""
     if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-        raise BrokenError(f"{path} is not a run record")
+        raise FileError(f"{path} is not a run record")
     if data["schema"] > SCHEMA:
         raise newer(path, data["schema"], SCHEMA)
     return data
@@ -33,7 +33,7 @@ def plan_data(data: Any, path: Path, what: str) -> dict[str, Any]:
     """Return the content of plan.json or an extension (`what` it should be); raises as
     `run_data`."""
     if not isinstance(data, dict) or not isinstance(data.get("trials"), list):
-        raise BrokenError(f"{path} is {what}")
+        raise FileError(f"{path} is {what}")
     if isinstance(data.get("schema"), int) and data["schema"] > PLAN_SCHEMA:
         raise newer(path, data["schema"], PLAN_SCHEMA)
     return data
@@ -43,7 +43,7 @@ def whole(kind: type[R], data: Mapping[str, Any], path: Path, hint: str) -> R:
     """Return a file's record; raises BrokenError naming the first invalid place."""
     record, unfit = as_far_as_whole(kind, data)
     if unfit or record is None:
-        raise BrokenError(f"{path} is incomplete: {unfit[0]}", hint=hint)
+        raise FileError(f"{path} is incomplete: {unfit[0]}", hint=hint)
     return record
 
 
@@ -53,7 +53,7 @@ def as_written(kind: type[R], data: Mapping[str, Any], path: Path) -> R:
     hint = "A plan can't be edited. Start a new run."
     record = whole(kind, data, path, hint)
     if record.to_json() != data:
-        raise BrokenError(f"{path} was changed after labctl wrote it", hint=hint)
+        raise FileError(f"{path} was changed after labctl wrote it", hint=hint)
     return record
 
 

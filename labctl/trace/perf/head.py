@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 
 # Read the layout of tracepoints' fields in their records, as the recording kernel reported it to
 # perf.
@@ -131,7 +131,7 @@ def _explained(reader: _Reader, where: str, at: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise BrokenError(
+        raise FileError(
             f"'{where}' can't be read as perf.data at byte {at + reader.at:,}, "
             f"among the layouts of its tracepoints: {error}",
             hint="Record the trace again, and let perf end by itself or by SIGINT.",
@@ -350,12 +350,12 @@ class Head:
 def broken(where: str, what: str, at: int | None = None) -> NoReturn:
     """Raise BrokenError: the file is not valid perf.data."""
     place = "" if at is None else f" at byte {at:,}"
-    raise BrokenError(f"'{where}' can't be read as perf.data{place}: {what}", hint=_ANOTHER)
+    raise FileError(f"'{where}' can't be read as perf.data{place}: {what}", hint=_ANOTHER)
 
 
 def refused(where: str, what: str) -> NoReturn:
     """Raise BrokenError: it was recorded in a way that is not supported here."""
-    raise BrokenError(f"'{where}' {what}", hint=RECORD)
+    raise FileError(f"'{where}' {what}", hint=RECORD)
 
 
 def read_head(file: io.FileIO, where: str, file_bytes: int) -> Head:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labctl.base.errors import BrokenError
+from labctl.base.errors import FileError
 from labctl.trace.model import SWITCH, Events, Nanoseconds, Numbers, Trace
 from labctl.trace.perf.chain import MAX_CPUS, SAMPLE, Chunk, Gaps, Loss, Record, read_chunks
 from labctl.trace.perf.head import (
@@ -300,7 +300,7 @@ def _integer(where: str, layout: Format, name: str) -> Field:
     if field is None or not field.is_integer:
         integers = [known for known, found in layout.fields.items() if found.is_integer]
         what = "no field" if field is None else "no integer"
-        raise BrokenError(
+        raise FileError(
             f"'{where}': '{name}' is {what} of {layout.name}",
             hint=f"The kernel that recorded it knows the integers {', '.join(integers)}.",
         )
@@ -357,7 +357,7 @@ def _opened(path: Path) -> io.FileIO:
     try:
         return io.FileIO(path)
     except OSError as error:
-        raise BrokenError(
+        raise FileError(
             f"'{path}' can't be read: {error.strerror}",
             hint="Give the file that 'perf record -o FILE' wrote.",
         ) from error
@@ -391,7 +391,7 @@ class _Reading:
     def _columns(self, name: str, fields: Sequence[str]) -> Columns:
         attrs = [attr for attr in self.head.attrs if self.head.name(attr) == name]
         if not attrs:
-            raise BrokenError(
+            raise FileError(
                 f"'{self.head.where}' was recorded without {name}",
                 hint=f"It has {', '.join(self.head.tracepoints) or 'no tracepoints'}.",
             )
