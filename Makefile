@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs bench calibrate lessons lock clean
+    lint unit docs site bench calibrate lessons lock clean
 
 setup:
 	@tools/setup.sh
@@ -90,6 +90,19 @@ docs: setup
 	$(bin)/python -m tools.pages
 	$(bin)/python -m tools.schemas
 
+# The pages as a website in dist/site, made by Sphinx (docs/conf.py), which only this target installs.
+# A warning is an error, and a link that leads nowhere is a warning.
+site: setup
+	@$(bin)/python -m pip --quiet --disable-pip-version-check install --require-hashes \
+	    -r requirements-site.lock
+	@rm -rf dist/site dist/site-trees dist/site-page
+	@$(sphinx) -b html . dist/site
+	@$(sphinx) -b singlehtml . dist/site-page
+	@mv dist/site-page/README.html dist/site/everything.html
+	@rm -r dist/site-trees dist/site-page
+	@echo "Wrote dist/site/index.html"
+site: sphinx := $(bin)/python -m sphinx -n -W --keep-going -q -c docs -d dist/site-trees
+
 # Lessons, pages and recorded runs as one archive, for a room without a network.
 lessons: setup
 	@$(bin)/python -m tools.lessons
@@ -103,10 +116,12 @@ calibrate: setup
 
 # Takes the newest versions that pyproject.toml and the .in files allow.
 lock: setup
-	rm -f requirements-build.lock requirements.lock
+	rm -f requirements-build.lock requirements.lock requirements-site.lock
 	$(bin)/pip-compile $(compile) -o requirements-build.lock requirements-build.in
 	$(bin)/pip-compile $(compile) --extra dev --extra fleet --extra parquet \
 	    -c requirements-build.lock -o requirements.lock pyproject.toml requirements.in
+	$(bin)/pip-compile $(compile) -c requirements.lock -o requirements-site.lock \
+	    requirements-site.in
 lock: export CUSTOM_COMPILE_COMMAND = make lock
 lock: compile := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
     --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
