@@ -19,9 +19,19 @@ root_doc = "README"
 include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "labctl", "results", "tests"]
 myst_heading_anchors = 4
+smartquotes = False
 html_theme = "furo"
 html_title = "labctl"
 html_show_sphinx = False
+
+REACHABLE = """
+addEventListener("load", () => {
+  for (const menu of document.querySelectorAll(".caption[role=heading]")) menu.ariaLevel = 2;
+  for (const box of document.querySelectorAll("pre, .table-wrapper"))
+    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+});
+"""
+"""What the theme leaves out: levels of the menu's headings, and keyboard access to what scrolls."""
 
 
 def menu(name: str) -> Iterator[tuple[str, list[str]]]:
@@ -79,7 +89,7 @@ def short_list(app: Sphinx) -> Iterator[str]:
         yield f"\n## {part}\n\n"
         for name in pages:
             # A page that is made from the code has nothing in its source.
-            url = f"{name}.html" if "{click}" in _text(name) else f"_sources/{name}.md.txt"
+            url = f"{name}.html" if ".. click::" in _text(name) else f"_sources/{name}.md.txt"
             yield f"- [{app.env.titles[name].astext()}]({url}): {_opening(name)}\n"
 
 
@@ -100,5 +110,6 @@ def _opening(name: str) -> str:
 
 def setup(app: Sphinx) -> None:
     """Have Sphinx call what is above."""
+    app.add_js_file(None, body=REACHABLE)
     app.connect("source-read", read)
     app.connect("build-finished", finish)

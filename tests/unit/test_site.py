@@ -10,7 +10,11 @@ from types import ModuleType
 
 import pytest
 
+from tools.browser import chromium
+
 ROOT = Path(__file__).parents[2]
+UNREACHABLE = """[...document.querySelectorAll("pre, .table-wrapper")].filter(
+    one => one.scrollWidth > one.clientWidth && one.tabIndex < 0).length"""
 PARTS = ["Start", "How to", "Reference", "Explanation"]
 
 
@@ -70,3 +74,15 @@ def test_options_come_from_the_commands(site: Path) -> None:
     text = (site / "docs/options.html").read_text()
     assert 'id="labctl-fleet-rollout"' in text
     assert "--until-width" in text
+
+
+def test_pages_fit_both_screens_and_describe_their_pictures(site: Path, tmp_path: Path) -> None:
+    with chromium(tmp_path) as browser:
+        for page in ("index.html", "docs/options.html", "docs/metrics.html", "docs/report.html"):
+            for width in (390, 1400):
+                browser.open(site / page, width=width)
+                assert browser.evaluate("document.documentElement.scrollWidth") <= width, page
+                assert browser.evaluate(UNREACHABLE) == 0, page
+            assert browser.evaluate("[...document.images].filter(one => !one.alt).length") == 0, (
+                page
+            )
