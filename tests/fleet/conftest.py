@@ -210,9 +210,11 @@ def stand_in_run() -> tuple[bytes, str]:
 
 
 @contextmanager
-def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator[Rig]:
+def hosts_up(
+    packages: Path, count: int, *, measuring: bool = False, root: Path | None = None
+) -> Iterator[Rig]:
     """So many hosts, until the block ends. `measuring`: they have this machine's
-    lock and cgroups."""
+    lock and cgroups. `root`: h1's, with another release of Debian."""
     # Hosts have /tmp and /run of their own, and everything else of this machine's.
     stand = Path(f"/var/tmp/labctl-fleet-{os.getpid()}-{time.monotonic_ns() % 10**6}")
     stand.mkdir()
@@ -226,14 +228,16 @@ def hosts_up(packages: Path, count: int, *, measuring: bool = False) -> Iterator
         text = (HERE / "stand_in.sh").read_text()
         program.write_text(text.replace("@STAND@", str(stand)).replace("@VERSION@", __version__))
         program.chmod(0o755)
-        with _hosts(stand, count, measuring=measuring) as process:
+        with _hosts(stand, count, measuring=measuring, root=root) as process:
             yield Rig(child(process), stand, tuple(f"h{n}" for n in range(1, count + 1)))
     finally:
         shutil.rmtree(stand)
 
 
 @contextmanager
-def _hosts(stand: Path, count: int, *, measuring: bool) -> Iterator[subprocess.Popen[str]]:
+def _hosts(
+    stand: Path, count: int, *, measuring: bool, root: Path | None
+) -> Iterator[subprocess.Popen[str]]:
     """hosts.sh, until the block ends."""
     process = subprocess.Popen(
         [str(HERE / "hosts.sh"), "-n", str(count), "sh", "-c", "echo up; exec sleep infinity"],
@@ -245,6 +249,7 @@ def _hosts(stand: Path, count: int, *, measuring: bool) -> Iterator[subprocess.P
             "RIG_MEASURES": "yes" if measuring else "no",
             "RIG_LOCK": str(host_lock().parent),
             "RIG_LOCK_FROM": str(host_lock().parent) if measuring else "",
+            "RIG_ROOT": str(root or ""),
         },
         stdout=subprocess.PIPE,
         text=True,

@@ -17,6 +17,7 @@
 #                          of other process namespaces take each other's for those of the dead
 #   RIG_LOCK               the folder of labctl's lock on a host
 #   RIG_LOCK_FROM          what is in its place on all of them; '': each has its own
+#   RIG_ROOT               h1's root instead of this machine's, with an sshd of its own; ''
 set -euo pipefail
 if [ "${RIG:-}" = "" ]; then
   RIG=hub exec unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \
@@ -31,8 +32,10 @@ if [ "$RIG" = host ]; then
   ip link set lo up
   ip link set eth0 up
   ip addr add "$(cat "$HOSTS/$name/address")/24" dev eth0
+  lower=$HOSTS/packages:/
+  if [ "$name" = h1 ] && [ "$RIG_ROOT" ]; then lower=$RIG_ROOT; fi
   mount -t overlay overlay "$root" \
-    -o "lowerdir=$HOSTS/packages:/,upperdir=$HOSTS/$name/up,workdir=$HOSTS/$name/work"
+    -o "lowerdir=$lower,upperdir=$HOSTS/$name/up,workdir=$HOSTS/$name/work"
   mount -t proc proc "$root/proc"
   mount -t sysfs -o ro sysfs "$root/sys"                   # one kernel: nobody may tune it …
   mount --bind "$root/proc/sys" "$root/proc/sys"
@@ -55,6 +58,7 @@ if [ "$RIG" = host ]; then
   if [ "$RIG_LOCK_FROM" ]; then
     mount --bind /mnt "$root/$RIG_LOCK"
   fi
+  mkdir -p "$root/$RIG_SHARED"                             # in a root of another release
   mount --bind "$RIG_SHARED" "$root/$RIG_SHARED"
   mkdir -p "$root/run/sshd" "$root/root/.ssh"
   cp "$HOSTS/user.pub" "$root/root/.ssh/authorized_keys"

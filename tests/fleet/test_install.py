@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from labctl import __version__
 from labctl.fleet.ansible import environment
 from labctl.fleet.wheelhouse import pinned
-from tests.fleet.conftest import LABCTL, PROGRAMS, Rig
+from tests.fleet.conftest import LABCTL, PROGRAMS, Rig, hosts_up
+from tests.guest.test_another_release import ROOT, other_release
 
 PLAY = """
 - hosts: h1
@@ -91,6 +94,31 @@ def test_a_wheel_that_is_not_the_named_one_is_refused(
     assert status == 2
     assert "DO NOT MATCH THE HASHES" in said
     assert rig.on("h1", "ls", "/usr/local/bin/own").returncode != 0
+
+
+def test_a_host_of_the_other_release_takes_the_same_wheelhouse(
+    packages: Path, tmp_path: Path, wheelhouse: Path
+) -> None:
+    packages_there = "openssh-server python3-venv python3-libvirt"
+    install_there = f"apt-get -qq update && apt-get -qq install --yes {packages_there}"
+    with TemporaryDirectory(dir="/var/tmp", prefix="labctl-fleet-root-") as name:
+        made = subprocess.run(
+            [ROOT / "tools/on_release.sh", other_release(), install_there],
+            env={**os.environ, "ROOT": name, "DEBIAN_FRONTEND": "noninteractive"},
+            capture_output=True,
+            text=True,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        with hosts_up(packages, 2, root=Path(name)) as rig:
+            status, _, said = install(rig, tmp_path, wheelhouse)
+            assert status == 0, said
+            version = rig.on("h1", "/usr/local/bin/own", "--version")
+            assert version.stdout.strip() == f"labctl, version {__version__}"
+            python = rig.on("h1", "/opt/labctl/venv/bin/python", "--version").stdout
+            assert f" {sys.version_info.major}.{sys.version_info.minor}." not in python
+            release = rig.on("h1", "cat", "/etc/os-release").stdout
+            assert other_release() in release
+            assert "pinned" in rig.on("h1", "/usr/local/bin/own", "tuning", "list").stdout
 
 
 def test_a_wheelhouse_is_for_the_pythons_of_all_releases(wheelhouse: Path) -> None:
