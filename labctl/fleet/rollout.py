@@ -22,7 +22,7 @@ from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.fleet.ansible import batches_of, inventory_hosts, play
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.host_news import RUN_NAME, HostNews, What, lacking, news_of
-from labctl.fleet.sweep_hosts import STATE, HowToReach, check_names, read_record
+from labctl.fleet.sweep_hosts import STATE, HowToReach, check_names, play_on, read_record
 from labctl.fleet.table import taken
 from labctl.rollout.advice import check_name
 from labctl.store.jsonfile import write_json
@@ -349,21 +349,14 @@ def _play(
     hosts = _hosts(batches)
     heard = _Heard(folder, watching)
     try:
-        ended = play(
-            PLAYBOOK,
-            inventory=how.inventory,
-            limit=hosts,
-            forks=how.forks,
-            variables=_variables(folder, how, hosts_runs, batches),
-            handler=heard.event,
-        )
+        variables = _variables(folder, how, hosts_runs, batches)
+        ended = play_on(PLAYBOOK, how, hosts, variables, heard)
+    except BrokenError as error:
+        heard.close(error.message, hosts)
+        raise
     except BaseException:
         heard.close("labctl was interrupted before it was done with it", hosts)
         raise
-    if not heard.begun:
-        why = f"ansible-playbook ended with status {ended.status}: {ended.said}"
-        heard.close(why, hosts)
-        raise BrokenError(why)
     heard.close(f"Ansible ended with status {ended.status} before it was done with it", hosts)
 
 

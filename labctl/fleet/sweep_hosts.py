@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from labctl.base.errors import BrokenError, FileError, HostError, UsageError
-from labctl.fleet.ansible import play
+from labctl.fleet.ansible import Ended, play
 from labctl.fleet.host_news import HostNews, What, news_of
 from labctl.store.jsonfile import newer, read_json, replacing, write_json
 from labctl.store.records.as_made import whole
@@ -246,45 +246,51 @@ class HowToReach:
     variables: Mapping[str, str]
 
 
+class Hearing(Protocol):
+    """Update hosts' states from a playbook's events. `begun`: the hosts that it reached."""
+
+    begun: set[str]
+
+    def event(self, event: Mapping[str, object]) -> None: ...
+
+
+def play_on(
+    playbook: str,
+    how: HowToReach,
+    hosts: Sequence[str],
+    variables: Mapping[str, object],
+    heard: Hearing,
+) -> Ended:
+    """Run a playbook on hosts to its end. Raises BrokenError if it did not begin on any of them."""
+    ended = play(
+        playbook,
+        inventory=how.inventory,
+        limit=hosts,
+        forks=how.forks,
+        variables=variables,
+        handler=heard.event,
+    )
+    if heard.begun.isdisjoint(hosts):
+        raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
+    return ended
+
+
 def sweep_hosts(fleet: SweepFolder, how: HowToReach, study: str, watching: Watching) -> None:
     """Run the sweep on every host that is not done, batch by batch.
 
-    Ansible ends a play if all hosts of a batch are lost. The rest continues in another, unless the
-    gate forbids it: then the remaining hosts are 'not touched'. Ctrl-C stops no host. Raises
+    Ansible ends a play if all hosts of a batch are lost. The rest continues in another, in which
+    the guard of the role labctl_gate decides with what the plays before it found: it may stop the
+    first batch, and then the others are 'not touched', too. Ctrl-C stops no host. Raises
     BrokenError if Ansible ended before it reached any host.
     """
-    left = _not_done(fleet)
+    left = [host for host in fleet.record.hosts if fleet.state(host).status is not Status.DONE]
     while left:
-        if why := _why_stopped(fleet, is_first=left[0] == fleet.record.hosts[0]):
-            _leave(fleet, left, why)
-            return
         heard = _Heard(fleet, watching)
-        ended = play(
-            PLAYBOOK,
-            inventory=how.inventory,
-            limit=left,
-            forks=how.forks,
-            variables=_variables(fleet, how, study, left),
-            handler=heard.event,
-        )
-        if not heard.begun:
-            raise BrokenError(f"ansible-playbook ended with status {ended.status}: {ended.said}")
+        play_on(PLAYBOOK, how, left, _variables(fleet, how, study, left), heard)
         left = [host for host in left if host not in heard.begun]
         if heard.stopped:
             _leave(fleet, left, heard.stopped)
             return
-
-
-def _why_stopped(fleet: SweepFolder, *, is_first: bool) -> str:
-    """Return why the gate lets no other host begin; "" if it does. It decides as the guard of the
-    role labctl_gate, which sees only the hosts of its own play."""
-    if fleet.record.policy is None:
-        return ""
-    if broken := _gated(fleet, passed=False):
-        return f"not touched: the gate failed on {', '.join(broken)}"
-    if not is_first and not _gated(fleet, passed=True):
-        return "not touched: no host of the earlier batches passed the gate"
-    return ""
 
 
 def _gated(fleet: SweepFolder, *, passed: bool) -> list[str]:
@@ -301,10 +307,6 @@ def _leave(fleet: SweepFolder, hosts: Sequence[str], why: str) -> None:
     for host in hosts:
         if fleet.state(host).status in (Status.WAITING, Status.NOT_TOUCHED):
             fleet.change(host, status=Status.NOT_TOUCHED, reason=why)
-
-
-def _not_done(fleet: SweepFolder) -> list[str]:
-    return [host for host in fleet.record.hosts if fleet.state(host).status is not Status.DONE]
 
 
 def _variables(
@@ -329,6 +331,7 @@ def _variables(
     if record.policy is not None:
         found["labctl_gate_policy"] = record.policy
         found["labctl_gate_passed_before"] = _gated(fleet, passed=True)
+        found["labctl_gate_failed_before"] = _gated(fleet, passed=False)
         found["labctl_gate_batches"] = [list(batch) for batch in record.batches]
     return found
 

@@ -12,6 +12,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.fleet import rollout as rolling
+from labctl.fleet import sweep_hosts as sweeping
 from labctl.fleet.ansible import Ended
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.host_news import RUN_NAME, news_of
@@ -81,7 +82,7 @@ def rolled(
             handler(one)
         return Ended(2, "it is broken")
 
-    monkeypatch.setattr(rolling, "play", play)
+    monkeypatch.setattr(sweeping, "play", play)
     roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
     return given
 
@@ -220,7 +221,7 @@ def test_an_interrupted_roll_out_says_so(
         handler(STARTED)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rolling, "play", play)
+    monkeypatch.setattr(sweeping, "play", play)
     with pytest.raises(KeyboardInterrupt):
         roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
     assert folder.stands["h1"].stand is Stand.NOT_CHANGED
@@ -266,7 +267,7 @@ def test_a_round_follows_only_if_no_batch_was_stopped(
         handler(written("rollout", what="kept" if host == "h1" else "not changed", host=host))
         return Ended(0, "")
 
-    monkeypatch.setattr(rolling, "play", play)
+    monkeypatch.setattr(sweeping, "play", play)
     rounds = [[["h1"]], [["h2"]], [["h1"]]]
     roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, rounds)
     assert played == [(["h1"], False), (["h2"], True)]
@@ -290,7 +291,7 @@ def test_a_lost_batch_ends_no_roll_out_that_may_lose_all(
             handler(written("rollout", what="kept", host=host))
         return Ended(4, "")
 
-    monkeypatch.setattr(rolling, "play", play)
+    monkeypatch.setattr(sweeping, "play", play)
     roll_out(folder, HOW, RESULTS, lambda host, stand, news: None, [folder.record.batches])
     assert played == [["h1", "h2", "h3"], ["h3"]]
     assert [one.stand for one in folder.stands.values()] == ["kept", "unknown", "kept"]

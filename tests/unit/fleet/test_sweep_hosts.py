@@ -20,6 +20,9 @@ ROLE = shipped_data() / "ansible/ansible_collections/labctl/lab/roles/labctl_swe
 HOW = HowToReach(inventory=("/hosts.yml",), forks=1, variables={})
 
 
+STOPPED = written("gate", what="not touched", reason="not touched: by the guard")
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> SweepFolder:
     record = RECORD.model_copy(update={"policy": "/policy.yaml", "batches": (("h1",), ("h2",))})
@@ -29,13 +32,14 @@ def fleet(tmp_path: Path) -> SweepFolder:
 def swept(
     fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch, *events: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """Sweep with a playbook that tells these events; returns the variables of each."""
+    """Sweep with a playbook that tells these events, and one for the hosts that are left, which the
+    guard stops; returns the variables of each."""
     given = []
 
     def play(_: str, handler: Callable[[Mapping[str, Any]], None], **more: Any) -> Ended:
-        given.append(more["variables"])
-        for one in events:
+        for one in events if not given else [_of(STOPPED, host) for host in more["limit"]]:
             handler(one)
+        given.append(more["variables"])
         return Ended(2, "")
 
     monkeypatch.setattr(sweeping, "play", play)
@@ -52,12 +56,13 @@ def test_the_play_itself_refuses_a_run_of_another_study_or_seed(
         "stderr": "labctl: run-1 measured another study: expected digest 0…, got 1…",
     }
     start, failed = written("sweep", what="started"), event("runner_on_failed", "Verify", refused)
-    [variables] = swept(fleet, monkeypatch, start, failed)
+    variables, later = swept(fleet, monkeypatch, start, failed)
     assert variables["labctl_sweep_study_digest"] == fleet.record.study_digest
     assert variables["labctl_sweep_seed"] == fleet.record.seed
     assert fleet.state("h1").status is Status.FAILED
     assert "another study" in fleet.state("h1").reason
     assert fleet.state("h2").status is Status.NOT_TOUCHED
+    assert later["labctl_gate_passed_before"] == later["labctl_gate_failed_before"] == []
     tasks = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
     blocks = [task for outer in tasks for task in outer.get("block", [])]
     words = next(task for task in blocks if task["name"] == "Verify")["ansible.builtin.command"]
@@ -82,14 +87,15 @@ def test_a_run_that_breaks_a_rule_is_done_and_says_so(
     fleet: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "a rule of the policy is violated"
-    swept(
+    _, later = swept(
         fleet, monkeypatch, written("sweep", what="fetched"),
         written("gate", what="not passed", reason=why),
         event("runner_on_failed", "Stop where a rule is not kept", {"msg": "other words"}),
     )  # fmt: skip
     assert fleet.state("h1").status is Status.DONE
     assert fleet.state("h1").reason == why
-    assert fleet.state("h2").reason == "not touched: the gate failed on h1"
+    assert later["labctl_gate_failed_before"] == ["h1"]
+    assert fleet.state("h2").reason == "not touched: by the guard"
 
 
 def test_a_host_that_the_guard_stops_is_not_touched(
