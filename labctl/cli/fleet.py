@@ -40,14 +40,30 @@ if TYPE_CHECKING:
 
 
 _fleet = click.argument("name", metavar="FLEET")
+_policy = click.option(
+    "--policy",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Policy with the least share of hosts for a claim (least_hosts, default 50 %).",
+)
+
+
+def _least_share(policy: Path | None) -> float | None:
+    """Return the share of a group's hosts that a claim takes by the policy; None: the default."""
+    from labctl.analysis.gate.policy import load_policy
+
+    return None if policy is None else load_policy(policy).least_share
 
 
 @click.command("report")
 @_fleet
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet-report.md).")
 @html_option
+@_policy
 @results_option
-def report(name: str, as_json: bool, html_file: Path | None, results: Path | None) -> None:
+def report(
+    name: str, as_json: bool, html_file: Path | None, policy: Path | None, results: Path | None
+) -> None:
     """Report which groups of hosts may take a tuning, and which hosts are outliers.
 
     FLEET is a name in the folder of runs, or the path of a fleet's folder or of a folder of
@@ -64,9 +80,10 @@ def report(name: str, as_json: bool, html_file: Path | None, results: Path | Non
 
     if html_file is not None:
         check_folder(html_file)
+    least_share = _least_share(policy)
     fleet = FleetFolder.find(runs_folder(results), name)
     found = taken(fleet, tell_reading)
-    judged = judge_fleet(found.rows, found.states)
+    judged = judge_fleet(found.rows, found.states, least_share)
     if as_json:
         print_json({"fleet": fleet.name, "study": fleet.record.study, **fleet_json(judged)})
     if not judged.effects and not as_json:
@@ -163,8 +180,11 @@ _INVENTORY = "hosts.yml"
 @click.argument("name", metavar="FLEET")
 @click.option("--tuning", metavar="TUNING", help="Tuning to roll out (default: the best advised).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet.md).")
+@_policy
 @results_option
-def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -> int | None:
+def advise(
+    name: str, tuning: str | None, as_json: bool, policy: Path | None, results: Path | None
+) -> int | None:
     """Show which hosts of FLEET may take a tuning, its cost and its steps.
 
     A host may take it if its group may, it was measured and it is not an outlier. If no host may,
@@ -183,9 +203,10 @@ def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -
     from labctl.fleet.fleet_folder import FleetFolder
     from labctl.fleet.table import taken
 
+    least_share = _least_share(policy)
     fleet = FleetFolder.find(runs_folder(results), name)
     found = taken(fleet, tell_reading)
-    judged = judge_fleet(found.rows, found.states)
+    judged = judge_fleet(found.rows, found.states, least_share)
     _check(fleet.name, judged, tuning)
     advised = tuple(one for one in advised_tunings(judged) if hosts_that_may(judged, one).hosts)
     chosen = tuning or next(iter(advised), None)
@@ -199,7 +220,7 @@ def advise(name: str, tuning: str | None, as_json: bool, results: Path | None) -
         return ExitCode.FOUND
     advice = advise_fleet(fleet, judged, chosen, tell_reading)
     inventory = fleet.record.inventory
-    command = _next(name, chosen, inventory, results) if fleet.is_swept else None
+    command = _next(name, chosen, inventory, policy, results) if fleet.is_swept else None
     if as_json:
         said = headline(judged, advice)
         print_json({**about, **fleet_advice_json(judged, chosen, advised, said, advice, command)})
@@ -224,11 +245,15 @@ def _check(fleet: str, judged: FleetJudgement, tuning: str | None) -> None:
         )
 
 
-def _next(name: str, tuning: str, inventory: Sequence[str], results: Path | None) -> str:
+def _next(
+    name: str, tuning: str, inventory: Sequence[str], policy: Path | None, results: Path | None
+) -> str:
     """Return the command that rolls a tuning out."""
     words = ["labctl", "fleet", "rollout", name, "--tuning", tuning]
     for path in inventory or (_INVENTORY,):
         words += ["--inventory", path]
+    if policy is not None:
+        words += ["--policy", str(policy)]
     if results is not None:
         words += ["--results", str(results)]
     return shlex.join(words)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from labctl import __version__
+from labctl.analysis.gate.policy import load_policy
 from labctl.analysis.hosts.judge import hosts_that_may, judge_fleet
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.fleet.ansible import batches_of, inventory_hosts, play
@@ -218,7 +219,8 @@ def planned_rollout(fleet: FleetFolder, how: HowToReach, asked: AskedFor) -> Rol
         )
     check_name(fleet.name, asked.tuning)
     found = taken(fleet)
-    may = hosts_that_may(judge_fleet(found.rows, found.states), asked.tuning)
+    least_share = None if asked.policy is None else load_policy(asked.policy).least_share
+    may = hosts_that_may(judge_fleet(found.rows, found.states, least_share), asked.tuning)
     if not may.hosts:
         reasons = sorted({why for _, why in may.others})
         raise UsageError(

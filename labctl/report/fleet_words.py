@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.effects.effects import ratio_of
 from labctl.analysis.hosts.fleet import (
     ALL_HOSTS,
     LEVEL,
+    Control,
     FactSplit,
     FleetEffect,
     FleetJudgement,
@@ -43,6 +44,18 @@ NOT_THE_CAUSE = (
     "A fact that a group shares need not be the cause: facts that occur together cannot be "
     "separated"
 )
+
+
+def controls_sentence(judged: FleetJudgement) -> str:
+    """Return the share of hosts whose A/A control failed, with the hosts that have none."""
+    of = judged.controls
+    measured = sum(of.values())
+    if not measured:
+        return "No host has an A/A control"
+    failed, missing = of.get(Control.FAILED, 0), of.get(Control.MISSING, 0)
+    said = f"The A/A control failed on {failed} of {counted(measured, 'host')}"
+    said += f" ({100 * failed / measured:.0f} %)" if failed else ""
+    return said + (f"; {missing} {'has' if missing == 1 else 'have'} none" if missing else "")
 
 
 def answer_lead(answer: GroupAnswer, *, many_accelerators: bool = False) -> str:
@@ -199,6 +212,16 @@ def value_text(place: Place, estimate: float) -> str:
     if place.kind == LEVEL:
         return quantity(ratio_of(estimate), Unit(place.unit), place.metric)
     return shown(place, estimate, None, None).estimate
+
+
+def apart_title(judged: FleetJudgement, lines: Sequence[ApartLine]) -> str:
+    """Return the heading of the hosts apart. Only hosts that were compared are no outliers."""
+    if lines:
+        return "Outlier hosts"
+    points = (point for one in (*judged.effects, *judged.levels) for point in one.points)
+    if any(point.p is not None for point in points):
+        return "No outlier hosts"
+    return "Outlier hosts: too few hosts to compare"
 
 
 def what_apart_says(judged: FleetJudgement) -> str:

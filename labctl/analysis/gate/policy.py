@@ -117,6 +117,13 @@ def _share_or_quantity(text: str) -> str:
     return _amount(text) if "%" in text or not re.search("[a-z]", text) else _quantity(text)
 
 
+def _part(text: str) -> str:
+    if not 0 < float(_amount(text).rstrip("% ")) <= 100:
+        raise ValueError("a share above 0 % and up to 100 %")
+    return text
+
+
+_LeastHosts = Annotated[str, AfterValidator(_part)]
 _Share = Annotated[str, AfterValidator(_share_or_quantity)]
 _Quantity = Annotated[str, AfterValidator(_quantity)]
 _Pattern = Annotated[str, Field(min_length=1, max_length=200)]
@@ -279,10 +286,19 @@ LIMITS = ("worse_by_at_most", "better_by_at_least", "within", "below", "above")
 
 class Policy(FileModel):
     """Hold a policy. `undecided` holds for the rules that don't say otherwise. It has no default: a
-    gate must not pass or fail by accident."""
+    gate must not pass or fail by accident. `least_hosts`: share of a group's measured hosts that
+    must have a value in each place for a fleet's claim about the group."""
 
     undecided: Undecided = Field(strict=False)
+    least_hosts: _LeastHosts | None = None
     rules: Annotated[list[Rule], Field(min_length=1, max_length=1000)]
+
+    @property
+    def least_share(self) -> float | None:
+        """Return `least_hosts` as a share; None if it is not declared."""
+        if self.least_hosts is None:
+            return None
+        return float(self.least_hosts.rstrip("% ")) / 100
 
     def counts_as(self, rule: Rule) -> Undecided:
         return rule.undecided or self.undecided

@@ -13,6 +13,7 @@ from labctl.analysis.effects.effects import alone, on_scale
 from labctl.analysis.hosts.pool import FTest, Pooled
 from labctl.analysis.model import Comparison, EffectKind, Role, RunCheck
 from labctl.analysis.verdicts.decide import Decided, decide
+from labctl.base.notation import share
 from labctl.base.units import Better
 from labctl.base.wording import place_in_words, printable
 from labctl.store.run_folder import LoadedRun
@@ -377,6 +378,10 @@ class FleetJudgement:
     """Fact to its values with how many hosts have each."""
     warnings: tuple[str, ...] = ()
     accelerators: tuple[str, ...] = ()
+    controls: Mapping[Control, int] = field(default_factory=dict)
+    """State of an A/A control to the number of hosts with it; a host has its worst one."""
+    least_share: float = 0.0
+    """Share of a group's hosts on which each claim rests at least."""
 
 
 # Answer which groups of hosts may take a tuning. Pure.
@@ -390,11 +395,14 @@ class FleetJudgement:
 
 
 LEAST_SHARE = 0.5
-"""Share of a group's hosts that must have values in each place for a claim about the group."""
+"""Share of a group's hosts that must have values in each place for a claim about the group, unless
+a policy declares another."""
 
 
 def answers(
-    effects: Iterable[FleetEffect], measured: Callable[[str, str, str], int]
+    effects: Iterable[FleetEffect],
+    measured: Callable[[str, str, str], int],
+    least_share: float = LEAST_SHARE,
 ) -> Iterator[GroupAnswer]:
     """Yield an answer for each tuning and each group of hosts: for all hosts or, if groups by a
     fact differ in an effect of the tuning, for each of those groups. `measured`: the number of
@@ -406,7 +414,7 @@ def answers(
         fact = differing_fact(places)
         if not fact:
             at = [(one, group_effect(one, "", ALL_HOSTS)) for one in places]
-            yield _answer(arm, ALL_HOSTS, "", at, measured(arm[1], "", ALL_HOSTS))
+            yield _answer(arm, ALL_HOSTS, "", at, measured(arm[1], "", ALL_HOSTS), least_share)
             continue
         groups = dict.fromkeys(
             group.group
@@ -417,7 +425,7 @@ def answers(
         )
         for group in groups:
             at = [(one, group_effect(one, fact, group)) for one in places]
-            yield _answer(arm, group, fact, at, measured(arm[1], fact, group))
+            yield _answer(arm, group, fact, at, measured(arm[1], fact, group), least_share)
 
 
 def differing_fact(places: Iterable[FleetEffect]) -> str:
@@ -448,6 +456,7 @@ def _answer(
     by: str,
     at: Sequence[tuple[FleetEffect, GroupEffect]],
     measured: int,
+    least_share: float,
 ) -> GroupAnswer:
     """Return the answer for an arm, a tuning under an accelerator."""
     hosts = min((len(of.hosts) for _, of in at), default=0)
@@ -469,14 +478,17 @@ def _answer(
         )
 
     for one, of in at:
-        enough = len(of.hosts) >= LEAST_SHARE * measured
+        enough = len(of.hosts) >= least_share * measured
         if enough and of.pooled is not None and _harms(one, of.pooled):
             return answer(Take.HARM, f"its mean effect is a loss in {_where(one)}", one, of)
     for one, of in at:
         if of.pooled is None:
             return answer(Take.FEW, f"{of.why} in {_where(one)}")
-        if len(of.hosts) < LEAST_SHARE * measured:
-            why = f"only {len(of.hosts)} of {measured} hosts have a value in {_where(one)}"
+        if len(of.hosts) < least_share * measured:
+            why = (
+                f"only {len(of.hosts)} of {measured} hosts have a value in {_where(one)}, and an "
+                f"answer needs {share(least_share)}"
+            )
             return answer(Take.FEW, why)
     for one, of in at:
         if of.pooled is not None and not _safe(one, of.pooled):

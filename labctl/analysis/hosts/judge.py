@@ -15,6 +15,7 @@ from labctl.analysis.effects.effects import on_scale, ratio_of
 from labctl.analysis.hosts.fleet import (
     ALL_HOSTS,
     GROUPING,
+    LEAST_SHARE,
     LEVEL,
     Control,
     FactSplit,
@@ -109,9 +110,14 @@ class Here:
         return tuple(row.host for row in self.rows)
 
 
-def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> FleetJudgement:
+def judge_fleet(
+    rows: Iterable[HostRow],
+    states: Sequence[HostState] = (),
+    least_share: float | None = None,
+) -> FleetJudgement:
     """Return the judgement of the hosts' rows. `rows`: primary effects and levels; others are
-    ignored."""
+    ignored. `least_share`: of a group's measured hosts, for a claim about it; None: LEAST_SHARE."""
+    least_share = LEAST_SHARE if least_share is None else least_share
     primary = [row for row in rows if row.effect.role == Role.PRIMARY]
     effects, levels = _by_place(primary)
     family = max(1, len(effects))
@@ -139,14 +145,30 @@ def judge_fleet(rows: Iterable[HostRow], states: Sequence[HostState] = ()) -> Fl
         confidence=1 - ALPHA / family,
         effects=tuple(judged),
         levels=tuple(found_levels),
-        answers=tuple(answers(judged, measured)),
+        answers=tuple(answers(judged, measured, least_share)),
         facts={
             name: dict(Counter(getattr(one, field) for one in facts.values()).most_common())
             for field, name in GROUPING.items()
         },
         warnings=(*_twins(facts), *_warnings(judged)),
         accelerators=tuple(sorted({one.accelerator for one in facts.values()})),
+        controls=_controls(primary),
+        least_share=least_share,
     )
+
+
+_WORST = (Control.FAILED, Control.MISSING, Control.OPEN, Control.PASSED)
+
+
+def _controls(rows: Iterable[HostRow]) -> dict[Control, int]:
+    """Return the states of A/A controls, worst first, with the number of hosts of each."""
+    by_host: dict[str, Control] = {}
+    for row in rows:
+        if row.effect.control is not None:
+            states = (Control(row.effect.control), by_host.get(row.host, Control.PASSED))
+            by_host[row.host] = min(states, key=_WORST.index)
+    counts = Counter(by_host.values())
+    return {state: counts[state] for state in _WORST if counts[state]}
 
 
 def _by_place(rows: Iterable[HostRow]) -> tuple[list[Here], list[Here]]:

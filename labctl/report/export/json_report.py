@@ -311,6 +311,8 @@ def fleet_json(judged: FleetJudgement) -> dict[str, object]:
         "measured": judged.measured,
         "alpha": judged.alpha,
         "confidence": judged.confidence,
+        "controls": {str(state): number for state, number in judged.controls.items()},
+        "least_share": judged.least_share,
         "facts": {fact: dict(values) for fact, values in judged.facts.items()},
         "warnings": list(judged.warnings),
         "answers": [group_answer_json(answer) for answer in judged.answers],

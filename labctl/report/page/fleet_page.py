@@ -221,6 +221,7 @@ def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
     """Return the page's HTML: no script, nothing from a network."""
     terms = Terms()
     many = len(judged.accelerators) > 1
+    apart = words.apart_lines(judged)
     return template("fleet.html.j2").render(
         title=f"{study or 'A study'} on {counted(judged.measured, 'host')}",
         fleet=name,
@@ -236,7 +237,9 @@ def fleet_page(name: str, study: str, judged: FleetJudgement) -> str:
             for answer in judged.answers
         ],
         sections=[_section(judged, one, number) for number, one in enumerate(judged.effects, 1)],
-        apart=words.apart_lines(judged),
+        apart=apart,
+        apart_title=words.apart_title(judged, apart),
+        controls=words.controls_sentence(judged),
         what_apart_says=words.what_apart_says(judged),
         no_levels=words.no_levels(judged),
         levels=list(_levels(judged.levels, many)),

@@ -17,6 +17,8 @@ from labctl.report.fleet_words import (
     answer_lead,
     answer_why,
     apart_lines,
+    apart_title,
+    controls_sentence,
     differing,
     heterogeneity_sentence,
     mean_shown,
@@ -45,6 +47,7 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
     measured = f"{judged.measured} of {counted(judged.hosts, 'host')} measured"
     return Group(
         text(f"{name}: {measured}", style="bold"),
+        *((text(f"{controls_sentence(judged)}."),) if judged.measured else ()),
         *(line for answer in judged.answers for line in answer_lines(answer, many)),
         *marked("Note", judged.warnings),
         *_effects(judged),
@@ -101,7 +104,7 @@ def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
     lines = apart_lines(judged)
     yield Text()
     if lines:
-        table = bare_table("Outlier hosts")
+        table = bare_table(apart_title(judged, lines))
         for column, width in (("host", 20), ("effect or level", 36), ("here", 12), ("others", 12)):
             table.add_column(column, max_width=width, overflow="fold")
         for line in lines[:_MOST]:
@@ -110,7 +113,7 @@ def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
         if len(lines) > _MOST:
             yield small(f"{len(lines) - _MOST} more: --json and --html have all.")
     else:
-        yield text("No outlier hosts", style="bold")
+        yield text(apart_title(judged, lines), style="bold")
     yield small(f"{what_apart_says(judged)}.")
     if why := no_levels(judged):
         yield small(f"Levels were not compared: {why}.")

@@ -26,7 +26,7 @@ from labctl.analysis.hosts.judge import ALPHA, ONE_BOOT, judge_fleet
 from labctl.analysis.hosts.pool import Hosts, pool
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Role
-from labctl.report.fleet_words import answer_lead, apart_lines
+from labctl.report.fleet_words import answer_lead, apart_lines, apart_title, controls_sentence
 from tests.unit.synthetic import synthetic_run
 
 ALIKE = HostFacts(
@@ -92,6 +92,22 @@ def test_a_claim_about_all_hosts_takes_values_from_half_of_them() -> None:
     half = judge_fleet([*rows(spread(0.2, 20)), *silent[11:]])
     assert codes(half) == {"all hosts": Take.TAKE}
     assert answer_lead(half.answers[0]).startswith("All hosts (values from 20 of 40) may take")
+    assert controls_sentence(half) == "The A/A control failed on 20 of 40 hosts (50 %)"
+
+
+@pytest.mark.parametrize(("least", "code"), [(0.2, Take.TAKE), (0.5, Take.FEW), (1.0, Take.FEW)])
+def test_a_policy_may_declare_another_share(least: float, code: Take) -> None:
+    values = [*rows(spread(0.2, 9)), *rows(spread(0.2, 40), control="failed")[9:]]
+    judged = judge_fleet(values, least_share=least)
+    assert codes(judged) == {"all hosts": code}
+    assert judged.least_share == least
+
+
+def test_no_outlier_is_only_said_of_hosts_that_were_compared() -> None:
+    assert apart_title(judge_fleet(rows(spread(0.2, 3))), []) == (
+        "Outlier hosts: too few hosts to compare"
+    )
+    assert apart_title(judge_fleet(rows(spread(0.2, 4))), []) == "No outlier hosts"
 
 
 def test_hosts_that_all_gain_may_take_the_tuning() -> None:

@@ -79,8 +79,13 @@ def test_every_key_of_the_json_is_documented(fleet: Path) -> None:
     assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
-def test_the_terminal_says_the_same(fleet: Path) -> None:
+def test_the_terminal_says_the_same(fleet: Path, tmp_path: Path) -> None:
     text = run("report", fleet).stdout
+    assert "The A/A control failed on 0 of 6 hosts." in text.splitlines()[1]
+    policy = tmp_path / "policy.yaml"
+    rule = "rules: [{tuning: pinned, metric: ipc, above: 1}]"
+    policy.write_text(f"undecided: open\nleast_hosts: 80 %\n{rule}\n")
+    assert said(fleet, "--policy", policy)["least_share"] == 0.8
     assert "All hosts may take 'pinned'" in text
     assert "h5" in text.partition("Outlier hosts")[2]
     assert "no route to host" in text
