@@ -58,11 +58,29 @@ def _least_share(policy: Path | None) -> float | None:
 @click.command("report")
 @_fleet
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet-report.md).")
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["openmetrics", "prometheus"]),
+    help="Print for a monitoring system (docs/fleet-report.md).",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write that format to FILE.",
+)
 @html_option
 @_policy
 @results_option
 def report(
-    name: str, as_json: bool, html_file: Path | None, policy: Path | None, results: Path | None
+    name: str,
+    as_json: bool,
+    format_name: str | None,
+    out: Path | None,
+    html_file: Path | None,
+    policy: Path | None,
+    results: Path | None,
 ) -> None:
     """Report which groups of hosts may take a tuning, and which hosts are outliers.
 
@@ -78,12 +96,27 @@ def report(
     from labctl.report.terminal.fleet_table import fleet_table
     from labctl.store.jsonfile import check_folder, write_output
 
-    if html_file is not None:
-        check_folder(html_file)
+    if out is not None and format_name is None:
+        raise click.UsageError("--out needs a --format: openmetrics or prometheus")
+    if format_name is not None and (as_json or html_file is not None):
+        raise click.UsageError("--format prints for a monitoring system: leave the others out")
+    for target in filter(None, (html_file, out)):
+        check_folder(target)
     least_share = _least_share(policy)
     fleet = FleetFolder.find(runs_folder(results), name)
     found = taken(fleet, tell_reading)
     judged = judge_fleet(found.rows, found.states, least_share)
+    if format_name is not None:
+        from labctl.report.export.openmetrics import fleet_openmetrics, fleet_prometheus
+
+        made = fleet_openmetrics if format_name == "openmetrics" else fleet_prometheus
+        text = made(fleet.name, fleet.record.study, judged)
+        if out is None:
+            click.echo(text, nl=False)
+        else:
+            write_output(out, text)
+            click.echo(f"Wrote {out}")
+        return
     if as_json:
         print_json({"fleet": fleet.name, "study": fleet.record.study, **fleet_json(judged)})
     if not judged.effects and not as_json:

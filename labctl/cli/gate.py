@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -10,6 +11,14 @@ import click
 from labctl.cli.common import console, print_json, results_option, runs_folder
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
+
+
+def _host(run: Path) -> str:
+    """Return the host that a run was measured on: that of a fetched HOST/run.tar.xz, else this."""
+    from labctl.fleet.fleet_folder import host_of
+    from labctl.fleet.sweep_hosts import RUN
+
+    return host_of(run) if run.name == RUN else platform.node()
 
 
 @click.command("gate")
@@ -66,7 +75,7 @@ def command(
     }
     result = gate(run, policy, others, judge(run, fresh_runs(found, folder)).decision)
     if junit_file is not None:
-        write_output(junit_file, gate_junit(result, run.run))
+        write_output(junit_file, gate_junit(result, run.run, _host(found.path)))
     if as_json:
         print_json(gate_json(result))
     elif markdown:

@@ -1,4 +1,4 @@
-"""Export a run's results for Prometheus and other readers of its formats.
+"""Export the results of a run or a fleet for Prometheus and other readers of its formats.
 
 All values are those at the run's end: gauges and states, without counters and without timestamps
 (the node exporter refuses them). docs/report-schema.md lists the families.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -17,6 +18,8 @@ from prometheus_client.exposition import generate_latest as plain_text
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 
+from labctl.analysis.effects.effects import ratio_of
+from labctl.analysis.hosts.fleet import FleetJudgement, Place, Take
 from labctl.analysis.model import Comparison, EffectKind, Judgement, Level, RunCheck
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.units import Unit
@@ -58,14 +61,32 @@ _Values = dict[tuple[tuple[str, str], ...], float]
 
 def openmetrics(run: LoadedRun, judgement: Judgement) -> bytes:
     """Return the run as OpenMetrics 1.0 text."""
-    text: bytes = openmetrics_text(_Families(run, judgement))  # type: ignore[no-untyped-call]
-    return printable(text.decode()).encode()
+    return _openmetrics(_Families(run, judgement))
 
 
 def prometheus(run: LoadedRun, judgement: Judgement) -> bytes:
     """Return the run in Prometheus's text format, for the node exporter's textfile collector. The
     format has neither info nor states, so these are gauges."""
-    return printable(plain_text(_Families(run, judgement)).decode()).encode()
+    return _prometheus(_Families(run, judgement))
+
+
+def fleet_openmetrics(name: str, study: str, judged: FleetJudgement) -> bytes:
+    """Return a fleet's results as OpenMetrics 1.0 text."""
+    return _openmetrics(_FleetFamilies(name, study, judged))
+
+
+def fleet_prometheus(name: str, study: str, judged: FleetJudgement) -> bytes:
+    """Return a fleet's results in Prometheus's text format."""
+    return _prometheus(_FleetFamilies(name, study, judged))
+
+
+def _openmetrics(families: _Families | _FleetFamilies) -> bytes:
+    text: bytes = openmetrics_text(families)  # type: ignore[no-untyped-call]
+    return printable(text.decode()).encode()
+
+
+def _prometheus(families: _Families | _FleetFamilies) -> bytes:
+    return printable(plain_text(families).decode()).encode()
 
 
 class _Families:
@@ -175,18 +196,99 @@ class _Families:
         }
         yield self._numbers("labctl_check_passed", "A check of the run: 1 if it passed.", values)
 
-    def _numbers(
-        self,
-        name: str,
-        words: str,
-        values: _Values,
-        unit: str = "",
-    ) -> Metric:
-        family = GaugeMetricFamily(name, words, unit=unit)
-        for labels, value in values.items():
-            if math.isfinite(value):
-                family.add_sample(name, {**self._about, **dict(labels)}, value)
+    def _numbers(self, name: str, words: str, values: _Values, unit: str = "") -> Metric:
+        return _gauge(self._about, name, words, values, unit)
+
+
+def _gauge(
+    about: Mapping[str, str], name: str, words: str, values: _Values, unit: str = ""
+) -> Metric:
+    """Return a family of gauges; `about`: labels of all of them."""
+    family = GaugeMetricFamily(name, words, unit=unit)
+    for labels, value in values.items():
+        if math.isfinite(value):
+            family.add_sample(name, {**about, **dict(labels)}, value)
+    return family
+
+
+class _FleetFamilies:
+    """Collect the families of a fleet, as a registry for prometheus_client."""
+
+    def __init__(self, name: str, study: str, judged: FleetJudgement) -> None:
+        self._judged = judged
+        self._about = {"fleet": name, "study": study}
+
+    def collect(self) -> Iterator[Metric]:
+        judged = self._judged
+        states = Counter(state.status for state in judged.states)
+        for name, words, values in (
+            ("hosts", "Hosts by the state of their sweep.",
+             {(("status", status),): float(number) for status, number in states.items()}),
+            ("measured_hosts", "Hosts with a run.", {(): float(judged.measured)}),
+            ("controls", "Hosts by the worst state of their A/A control.",
+             {(("control", str(of)),): float(number) for of, number in judged.controls.items()}),
+            ("outlier", "Hosts apart from the others, in an effect or a level (against \"\").",
+             dict(self._outliers())),
+        ):  # fmt: skip
+            yield _gauge(self._about, f"labctl_fleet_{name}", words, values)
+        yield from self._effects()
+        yield self._answers()
+
+    def _outliers(self) -> Iterator[tuple[tuple[tuple[str, str], ...], float]]:
+        for one in (*self._judged.effects, *self._judged.levels):
+            for point in one.points:
+                if point.is_apart:
+                    yield (("host", point.host), *_place(one.place).items()), 1.0
+
+    def _effects(self) -> Iterator[Metric]:
+        found: dict[tuple[str, str], _Values] = {}
+        for one in self._judged.effects:
+            if (of := one.whole.pooled) is None:
+                continue
+            if one.place.is_log:
+                base, unit, factor = "effect", "ratio", 1.0
+            else:
+                base, (unit, factor, _) = "effect_difference", _spelt(Unit(one.place.unit))
+            labels = tuple(_place(one.place).items())
+            for end, value in (
+                ("", of.mean),
+                ("_low", of.low),
+                ("_high", of.high),
+                ("_prediction_low", of.new_low),
+                ("_prediction_high", of.new_high),
+            ):
+                shown = ratio_of(value) if one.place.is_log else value * factor
+                found.setdefault((f"{base}{end}", unit), {})[labels] = shown
+        for (name, unit), values in found.items():
+            full = f"labctl_fleet_{name}_{unit}".rstrip("_")
+            yield _gauge(self._about, full, _fleet_words(name), values, unit)
+
+    def _answers(self) -> Metric:
+        family = StateSetMetricFamily("labctl_fleet_answer", "Whether hosts may take a tuning.")
+        for of in self._judged.answers:
+            labels = {**self._about, "tuning": of.tuning, "accelerator": of.accelerator}
+            labels |= {"group": of.group, "by": of.by}
+            for code in Take:
+                family.add_sample(
+                    "labctl_fleet_answer",
+                    {**labels, "labctl_fleet_answer": str(code)},
+                    float(code is of.code),
+                )
         return family
+
+
+def _place(place: Place) -> dict[str, str]:
+    names = ("tuning", "against", "workload", "condition", "accelerator")
+    own = {name: str(getattr(place, name)) for name in names}
+    return {**own, "metric": base_name(place.metric), **_labels(place.metric)}
+
+
+def _fleet_words(name: str) -> str:
+    """Return the help of a family by the end of its name."""
+    what = "difference" if "difference" in name else "ratio"
+    if "prediction" in name:
+        return f"End of the prediction interval of a host's {what}."
+    return f"Mean {what} over the hosts, or an end of its interval."
 
 
 def _family(metric: str, unit: Unit) -> tuple[str, str, float]:
@@ -236,7 +338,10 @@ def _label_name(name: str) -> str:
     return f"metric_{clean}" if clean in _OURS or not clean[:1].isalpha() else clean
 
 
-_OURS = frozenset(("run", "study", "tuning", "workload", "condition", "metric", "against", "role"))
+_OURS = frozenset(
+    ("run", "study", "tuning", "workload", "condition", "metric", "against", "role")
+    + ("fleet", "host", "accelerator")
+)
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 
 from lxml import etree
 from rich.console import Group, RenderableType
@@ -166,13 +166,13 @@ def _kind(finding: Finding) -> str:
     return str(finding.kind) if finding.kind else "value"
 
 
-def gate_junit(result: GateResult, record: RunRecord) -> bytes:
+def gate_junit(result: GateResult, record: RunRecord, hostname: str) -> bytes:
     """Return the format for continuous integration: a test case for each check. An undecided check
-    is skipped, unless it counts as violated or as kept. `record`: of the run, whose length is the
-    suite's time.
+    is skipped, unless it counts as violated or as kept. `record`: of the run, whose start and
+    length are the suite's; `hostname`: of the host that was measured.
 
-    Schemas differ. This output follows Jenkins' (xunit plugin, junit-10.xsd) and Surefire's
-    (surefire-test-report-3.0.xsd), which requires all counts, `time` and a failure's `type`.
+    Schemas differ. This output follows Jenkins' (xunit plugin, junit-10.xsd), and has what
+    Surefire's (surefire-test-report-3.0.xsd) requires: all counts, `time` and a failure's `type`.
     """
     suite = etree.Element("testsuite", name=f"labctl gate {_xml(result.run)}")
     failures = skipped = 0
@@ -200,9 +200,11 @@ def gate_junit(result: GateResult, record: RunRecord) -> bytes:
     suite.set("errors", "0")
     suite.set("skipped", str(skipped))
     began, ended = _moment(record.started_at), _moment(record.ended_at)
-    # Surefire's schema has no `timestamp`, which Jenkins' has.
     took_s = (ended - began).total_seconds() if began and ended else 0.0
     suite.set("time", f"{max(0.0, took_s):.0f}")
+    if began:
+        suite.set("timestamp", began.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.set("hostname", _xml(hostname))
     document: bytes = etree.tostring(
         suite, encoding="utf-8", xml_declaration=True, pretty_print=True
     )

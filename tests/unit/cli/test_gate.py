@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from datetime import datetime
 from pathlib import Path
 
@@ -100,6 +101,18 @@ def test_json_and_junit_agree(labctl: Labctl, results: Path) -> None:
     run = json.loads((results / "one/run.json").read_text())
     took = datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"])
     assert suite.get("time") == f"{took.total_seconds():.0f}"
+    assert f"{suite.get('timestamp')}+00:00" == run["started_at"]
+    assert suite.get("hostname") == platform.node()
+
+
+def test_junit_names_the_host_of_a_fetched_run(labctl: Labctl, results: Path) -> None:
+    archive = results / "fetched/node7/run.tar.xz"
+    archive.parent.mkdir(parents=True)
+    assert labctl("run", "export", "one", "--out", str(archive)).code == 0
+    file = results / "junit.xml"
+    chosen = policy(results, "within: 1 %")
+    labctl("gate", str(archive), "--policy", chosen, "--junit", str(file))
+    assert etree.parse(file).getroot().get("hostname") == "node7"
 
 
 def test_names_cannot_break_the_markdown(labctl: Labctl, results: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_of
+from prometheus_client.parser import text_string_to_metric_families as plain_of
 
 from labctl.base.errors import LabctlError
 from labctl.cli.main import cli
@@ -110,6 +113,39 @@ def test_recorded_runs_of_real_guests_are_pooled(tmp_path: Path) -> None:
         estimate = there.get("ratio", there.get("difference"))
         assert [point["estimate"] for point in here["by_host"]] == pytest.approx([estimate] * 4)
         assert here["mean"] == pytest.approx(estimate)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parse"), [("openmetrics", openmetrics_of), ("prometheus", plain_of)]
+)
+def test_monitoring_reads_the_same_numbers(
+    fleet: Path, tmp_path: Path, kind: str, parse: Callable[[str], Iterable[Metric]]
+) -> None:
+    file = tmp_path / "fleet.prom"
+    run("report", fleet, "--format", kind, "--out", file)
+    families = {family.name: family for family in parse(file.read_text())}
+    samples = {
+        name: [(dict(one.labels), one.value) for one in family.samples]
+        for name, family in families.items()
+    }
+    assert all(
+        labels["fleet"] == "fleet-1" and labels["study"] == "pinning"
+        for found in samples.values()
+        for labels, _ in found
+    )
+    states = {labels["status"]: value for labels, value in samples["labctl_fleet_hosts"]}
+    assert states == {"done": 6, "unreachable": 1}
+    [answer] = [
+        labels["labctl_fleet_answer"]
+        for labels, value in samples["labctl_fleet_answer"]
+        if value == 1
+    ]
+    assert answer == "may take it"
+    assert {labels["host"] for labels, _ in samples["labctl_fleet_outlier"]} == {"h5"}
+    json_of = {(one["tuning"], one["workload"]): one for one in said(fleet)["effects"]}
+    for key, name in (("mean", ""), ("high", "_high"), ("prediction_low", "_prediction_low")):
+        for labels, value in samples[f"labctl_fleet_effect{name}_ratio"]:
+            assert value == json_of[labels["tuning"], labels["workload"]][key]
 
 
 def test_the_page_is_whole_and_loads_nothing(fleet: Path, tmp_path: Path) -> None:
