@@ -73,6 +73,10 @@ _KINDS = {
     "runner_on_unreachable": What.UNREACHABLE,
 }
 
+_UNREADABLE = re.compile(
+    r"from_json' failed|No last item, sequence was empty|has no attribute '(status|run|digest)'"
+)
+"""Ansible's messages where a role cannot read what a host printed."""
 _WRONG_KEY = re.compile("Host key verification failed|HOST IDENTIFICATION HAS CHANGED")
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,199}")
 """Name of a host's run: it becomes a path, and a variable for Ansible, which treats braces as a
@@ -140,7 +144,7 @@ def _written(host: str, task: str, facts: object) -> HostNews | None:
         host=host,
         what=what,
         task=task,
-        reason=_short(reason) if isinstance(reason, str) else "",
+        reason=_plain(reason) if isinstance(reason, str) else "",
         more={key: value for key, value in said.items() if key not in ("what", "reason")},
     )
 
@@ -197,7 +201,14 @@ def _reason(result: Mapping[str, object]) -> str:
     texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
     if any(_WRONG_KEY.search(text) for text in texts):
         return "ssh rejects its host key, which differs from known_hosts"
-    return _short(texts[0]) if texts else "no reason given"
+    return _plain(texts[0]) if texts else "no reason given"
+
+
+def _plain(text: str) -> str:
+    """Return a reason in an operator's words where Ansible's are those of its expressions."""
+    if _UNREADABLE.search(text):
+        return "its answer cannot be read: expected JSON as labctl prints it, got something else"
+    return _short(text)
 
 
 def _short(text: str) -> str:

@@ -62,6 +62,12 @@ if [ "$RIG" = host ]; then
   mount --bind "$RIG_SHARED" "$root/$RIG_SHARED"
   mkdir -p "$root/run/sshd" "$root/root/.ssh"
   cp "$HOSTS/user.pub" "$root/root/.ssh/authorized_keys"
+  # An ordinary user, who becomes root without a password.
+  echo 'op:x:1999:100::/home/op:/bin/sh' >> "$root/etc/passwd"
+  mkdir -p "$root/home/op/.ssh"
+  cp "$HOSTS/user.pub" "$root/home/op/.ssh/authorized_keys"
+  chown -R 1999 "$root/home/op"
+  for kind in auth account session; do echo "$kind sufficient pam_permit.so"; done > "$root/etc/pam.d/su"
   echo "$name" | md5sum | cut -d' ' -f1 > "$root/etc/machine-id"
   cp "$HOSTS/$name/key" "$root/etc/ssh/ssh_host_ed25519_key"
   grep -q ^sshd: "$root/etc/passwd" ||

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A labctl that measures nothing: its run is one that was recorded before. What a host does is in
 # STAND/HOST.do: "seconds N", "fail" (the run fails), "refuse" (it doesn't start), "other" (its run
-# is not what its digest says) or "block" (its progress.json can't be read). Every call is a line of
+# is not what its digest says), "block" (its progress.json can't be read) or "garbage" (it is none). Every call is a line of
 # STAND/HOST.calls.
 stand=@STAND@
 host=$(hostname)
@@ -42,6 +42,7 @@ case "$1 $2" in
       > /dev/null 2>&1 < /dev/null &
     tell running $! 0
     [ "$deed" != block ] || { rm "$run/progress.json"; mkfifo "$run/progress.json"; }
+    [ "$deed" != garbage ] || echo '{oops}' > "$run/progress.json"
     echo $! > "$run/pid"
     printf '{"schema": 1, "run": "run-1", "path": "%s", "pid": %s}\n' "$run" $!
     ;;
@@ -52,6 +53,7 @@ case "$1 $2" in
     case $3 in
       fail) tell failed "$pid" 1 ',
  "failure": "the guest failed to boot 2 times in a row"' ;;
+      garbage) ;;
       other) tell 'done' "$pid" 4 ",
  \"digest\": \"$(sha256sum < /dev/null | cut -d' ' -f1)\"" ;;
       *) tell 'done' "$pid" 4 ",

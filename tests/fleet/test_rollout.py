@@ -32,6 +32,7 @@ def roll_out(rig: Rig, folder: Path, *, kept: bool) -> subprocess.CompletedProce
         "labctl.lab.rollout",
         f"--extra-vars={given}",
         ANSIBLE_COLLECTIONS_PATH=environment()["ANSIBLE_COLLECTIONS_PATH"],
+        ANSIBLE_SHOW_CUSTOM_STATS="1",
         ANSIBLE_NOCOLOR="1",
     )
 
@@ -47,6 +48,7 @@ def test_a_batch_that_breaks_the_policy_is_not_changed_and_the_next_not_touched(
     done = roll_out(rig, tmp_path, kept=False)
     assert done.returncode != 0
     assert "not changed: a rule of the policy is violated" in done.stdout
+    assert '"h1": "not changed: a rule' in done.stdout.partition("CUSTOM STATS")[2]
     assert settings(rig) == dict.fromkeys(rig.hosts, "0")
     assert any("sweep" in call for call in rig.calls("h1"))
     assert rig.calls("h2") == []
@@ -59,6 +61,7 @@ def test_what_passes_is_kept(rig: Rig, tmp_path: Path) -> None:
     assert settings(rig)["h1"] == "1"
     assert settings(rig)["h2"] == settings(rig)["h3"] == "1", done.stdout
     assert settings(rig)["h4"] == "0"
+    assert '"labctl": {"h1": "kept", "h2": "kept", "h3": "kept"}' in " ".join(done.stdout.split())
     stopped = rig.on("h1", str(real_labctl(rig)), "host", "keep")
     assert "nothing to keep" in stopped.stdout, "its timer was told to keep it"
 

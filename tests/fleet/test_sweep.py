@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import ExitCode
+from labctl.fleet.ansible import environment
 from labctl.store.archive import RunArchive, archive_digest
-from tests.fleet.conftest import LABCTL, SEED, STUDY, Rig, child
+from tests.fleet.conftest import LABCTL, PROGRAMS, SEED, STUDY, Rig, child
 from tests.guest.conftest import wait_for
 
 
@@ -82,14 +83,16 @@ def test_the_good_hosts_arrive_whatever_becomes_of_the_others(rig: Rig, tmp_path
     assert shown.returncode == 0, shown.stderr
 
 
-@pytest.mark.hosts(4)
+@pytest.mark.hosts(5)
 def test_a_host_that_fails_is_named_with_its_reason_and_resumed(rig: Rig, tmp_path: Path) -> None:
     rig.do("h2", "fail")
     rig.do("h3", "refuse")
+    rig.do("h4", "garbage")
     first = rig.sweep(tmp_path)
     assert first.statuses == {
-        "h1": "done", "h2": "failed", "h3": "failed", "h4": "unreachable",
+        "h1": "done", "h2": "failed", "h3": "failed", "h4": "failed", "h5": "unreachable",
     }  # fmt: skip
+    assert "its answer cannot be read" in first.reason("h4")
     assert "the guest failed to boot 2 times" in first.reason("h2")
     assert "no QEMU here" in first.reason("h3")
     calls = rig.calls("h1")
@@ -97,7 +100,7 @@ def test_a_host_that_fails_is_named_with_its_reason_and_resumed(rig: Rig, tmp_pa
     rig.do("h3", "seconds 1")
     again = rig.sweep(tmp_path, "--resume", first.folder.name)
     assert again.statuses == {
-        "h1": "done", "h2": "done", "h3": "done", "h4": "unreachable",
+        "h1": "done", "h2": "done", "h3": "done", "h4": "failed", "h5": "unreachable",
     }  # fmt: skip
     assert rig.calls("h1") == calls, "a host that is done is left alone"
     assert any("--resume" in call for call in rig.calls("h2")), "its run is gone on with"
@@ -174,3 +177,55 @@ def test_a_host_whose_disk_blocks_holds_no_other(rig: Rig, tmp_path: Path) -> No
     swept = rig.sweep(tmp_path, "--set", "labctl_sweep_look_limit_s=15", seconds=300)
     assert swept.statuses == {"h1": "done", "h2": "failed", "h3": "unreachable"}
     assert "no answer within 15 s" in swept.reason("h2")
+
+
+@pytest.mark.hosts(2)
+def test_an_ordinary_user_measures_as_root_where_the_inventory_says_so(
+    rig: Rig, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "hosts.yml"
+    hosts = rig.run("cat", "/run/rig/hosts.yml").stdout.rstrip().removesuffix("}")
+    become = "ansible_user: op, ansible_become: true, ansible_become_method: su"
+    inventory.write_text(f"{hosts}, vars: {{{become}}}}}\n")
+    words = [str(STUDY), "--seed", str(SEED), "--inventory", str(inventory)]
+    done = rig.run(
+        LABCTL, "fleet", "sweep", "--json", "--results", tmp_path,
+        "--set", "labctl_sweep_look_every_s=1", *words,
+    )  # fmt: skip
+    assert done.stdout.startswith("{"), done.stderr
+    said = json.loads(done.stdout)["hosts"]["h1"]
+    assert (said["status"], said["reason"]) == ("done", "")
+    who = rig.on("h1", "stat", "-c", "%U %a", "/var/lib/labctl/fleet")
+    assert who.stdout.startswith("root "), who.stderr
+
+
+@pytest.mark.hosts(3)
+def test_tags_start_a_sweep_and_fetch_it_later(rig: Rig, tmp_path: Path) -> None:
+    """AWX shows set_stats' data of each part."""
+    given = {
+        "labctl_sweep_id": "monday",
+        "labctl_sweep_study": str(STUDY),
+        "labctl_sweep_seed": SEED,
+        "labctl_sweep_look_every_s": 1,
+        "labctl_sweep_fetch_to": str(tmp_path / "runs"),
+        "labctl_sweep_control_command": str(LABCTL),
+    }
+
+    def play(*words: str) -> str:
+        done = rig.run(
+            PROGRAMS / "ansible-playbook", "labctl.lab.sweep", f"--extra-vars={given}", *words,
+            ANSIBLE_COLLECTIONS_PATH=environment()["ANSIBLE_COLLECTIONS_PATH"],
+            ANSIBLE_SHOW_CUSTOM_STATS="1", ANSIBLE_NOCOLOR="1",
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    said = play("--tags", "labctl_start")
+    assert begun(rig, "h1", "h2"), said
+    assert not list(tmp_path.glob("runs/*/run.tar.xz"))
+    said = play("--tags", "labctl_fetch")
+    assert len(list(tmp_path.glob("runs/*/run.tar.xz"))) == 2, said
+    assert '"h1": "fetched"' in said.partition("CUSTOM STATS")[2]
+    assert [call.split()[0] for call in rig.calls("h1")].count("sweep") == 1
+    # A folder of archives is a fleet.
+    shown = rig.run(LABCTL, "fleet", "report", tmp_path / "runs", "--json")
+    assert json.loads(shown.stdout)["measured"] == 2, shown.stderr

@@ -61,6 +61,12 @@ def test_hosts_are_tuned_once_shown_before_and_put_back(rig: Rig) -> None:
     again = play(rig, "tune", "--extra-vars=labctl_host_tune_keep=true")
     assert changed(again) == [0, 0], again.stdout
 
+    shown = play(rig, "undo", "--check", "--diff")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert f"-{KSM}: 1" in shown.stdout
+    assert f"+{KSM}: 0" in shown.stdout
+    assert settings(rig) == ["1", "1"], "check mode changes nothing"
+
     undone = play(rig, "undo")
     assert undone.returncode == 0, undone.stdout + undone.stderr
     assert settings(rig) == ["0", "0"]

@@ -130,6 +130,24 @@ def test_a_host_that_does_not_answer_in_time_is_named_as_such() -> None:
     assert (said.what, said.reason) == (What.FAILED, "no answer within 60 s")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Task failed: The filter plugin 'ansible.builtin.from_json' failed: Expecting value: line "
+        "1 column 1 (char 0)",
+        "Task failed: No last item, sequence was empty.",
+        "object of type 'str' has no attribute 'status'",
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_named_as_such(said: str) -> None:
+    """As ansible-core 2.19 words it."""
+    for one in (event("runner_on_failed", "Wait", {"msg": said}),
+                written("rollout", what="not changed", reason=said)):  # fmt: skip
+        news = news_of(one)
+        assert news is not None
+        assert news.reason.startswith("its answer cannot be read")
+
+
 def test_a_wrong_key_is_named_as_such() -> None:
     res = {"unreachable": True, "msg": "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@"}
     said = news_of(event("runner_on_unreachable", "Ask for the version", res))
