@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from labctl.fleet.sweep_hosts import StateRecord, SweepFolder
 
 
-# Run `labctl fleet report` and `labctl fleet compact`: pool what the hosts of a fleet measured.
+# Run `labctl fleet report`: pool what the hosts of a fleet measured.
 
 
 _fleet = click.argument("name", metavar="FLEET")
@@ -132,21 +132,6 @@ def report(
         click.echo(f"Wrote {html_file}", err=as_json)
     elif not as_json:
         console().print(fleet_table(fleet.name, judged))
-
-
-@click.command("compact")
-@_fleet
-@results_option
-def compact(name: str, results: Path | None) -> None:
-    """Merge the Parquet files of a fleet's hosts into one a day, sorted by host."""
-    need_pyarrow("labctl fleet compact")
-    from labctl.base.wording import counted
-    from labctl.fleet.fleet_folder import FleetFolder
-    from labctl.fleet.table import compacted
-
-    for table, days in compacted(FleetFolder.find(runs_folder(results), name)).items():
-        for day, hosts in days.items():
-            click.echo(f"{table} of {day}: {counted(hosts, 'host')}")
 
 
 def tell_reading(host: str) -> None:
@@ -613,4 +598,3 @@ command.add_command(rollout)
 command.add_command(report)
 command.add_command(add)
 command.add_command(advise)
-command.add_command(compact)

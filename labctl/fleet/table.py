@@ -1,23 +1,18 @@
 """Keep hosts' results as two Parquet tables by day, and read them back a part at a time.
 
 data/effects/day=2026-11-24/host-NAME.parquet   a row per comparison, and per baseline level
-data/effects/day=2026-11-24/hosts.parquet       the same of many hosts, sorted by host
-data/samples/day=2026-11-24/...                 a row per reading of every attempt
+data/samples/day=2026-11-24/host-NAME.parquet   a row per reading of every attempt
 
-A host's file is written by the first report after its run arrived, completely or not at all.
-`compact` merges a day's files into one and removes them. Each file names its hosts and the digests
-of their runs; of a host in two files, for example after a crash while merging, one is read.
+A host's file is written by the first report after its run arrived, completely or not at all. It
+names its host and the digest of the host's run.
 """
 
 from __future__ import annotations
 
-import heapq
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -52,131 +47,54 @@ SAMPLES: Final = "samples"
 SCHEMA: Final = 1
 """Version of both tables' layout, raised when a column is removed or changes its meaning."""
 
-COMPACTED: Final = "hosts.parquet"
 _HOSTS_KEY: Final = b"labctl.fleet.hosts"
 _SCHEMA_KEY: Final = b"labctl.fleet.schema"
-_ROWS_AT_ONCE: Final = 1 << 17
-"""Rows of a row group: the amount to read for one host of a merged day."""
-_TEXT: Final = pa.dictionary(pa.int32(), pa.string())
-"""Type of texts in memory: references into a list. Files hold plain texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Name a file of a table, and its hosts with the digests of their runs."""
+    """Name a file of a table, and its host with the digest of its run."""
 
     path: Path
-    hosts: Mapping[str, str]
-
-    @property
-    def is_compacted(self) -> bool:
-        return self.path.name == COMPACTED
-
-    @property
-    def day(self) -> str:
-        return self.path.parent.name.removeprefix("day=")
+    host: str
+    digest: str
 
 
 def write_host(data: Path, table: str, day: str, host: str, digest: str, rows: Any) -> None:
     """Write the rows of one host's run (an Arrow table without the host) as a file of its own."""
     names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), [host])
-    rows = _encoded(rows.add_column(0, "host", names))
+    rows = rows.add_column(0, "host", names)
     path = data / table / f"day={day}" / f"host-{quote(host, safe='')}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _writing(path, rows.schema, {host: digest}) as writer:
+    about = {
+        _HOSTS_KEY: json.dumps({host: digest}),
+        _SCHEMA_KEY: str(SCHEMA),
+        b"labctl.version": __version__,
+    }
+    with (
+        replacing(path) as file,
+        pq.ParquetWriter(file, rows.schema, compression="zstd", store_schema=False) as writer,
+    ):
         writer.write_table(rows, row_group_size=max(1, len(rows)))
+        writer.add_key_value_metadata(about)
 
 
 def pieces(data: Path, table: str) -> list[Piece]:
     """Return the files of a table, by day. Raises BrokenError for one that can't be read."""
-    return [_piece(path) for path in sorted((data / table).glob("day=*/host*.parquet"))]
+    return [_piece(path) for path in sorted((data / table).glob("day=*/host-*.parquet"))]
 
 
 def landed(found: Sequence[Piece], digests: Mapping[str, str]) -> dict[str, Piece]:
-    """Return for each host one file that holds the run with that digest, preferably a merged
-    one."""
-    chosen: dict[str, Piece] = {}
-    for piece in sorted(found, key=lambda piece: not piece.is_compacted):
-        for host, digest in piece.hosts.items():
-            if digests.get(host) == digest:
-                chosen.setdefault(host, piece)
-    return chosen
+    """Return for each host the file that holds the run with that digest."""
+    return {piece.host: piece for piece in found if digests.get(piece.host) == piece.digest}
 
 
 def read(chosen: Mapping[str, Piece], columns: Sequence[str], where: Any = None) -> Iterator[Any]:
     """Yield record batches of these hosts, with only these columns and the rows for which the
-    pyarrow expression `where` holds. Row groups without such rows are skipped."""
-    by_path: dict[Path, list[str]] = {}
-    for host, piece in chosen.items():
-        by_path.setdefault(piece.path, []).append(host)
-    alone = [path for path in by_path if path.name != COMPACTED]
-    for path, hosts in by_path.items():
-        if path.name == COMPACTED:
-            among = pc.field("host").isin(pa.array(hosts, type=pa.string()))
-            yield from _batches([path], columns, among if where is None else among & where)
-    if alone:
-        yield from _batches(alone, columns, where)
-
-
-def compact(data: Path, table: str, digests: Mapping[str, str]) -> dict[str, int]:
-    """Merge each day's files into one that is sorted by host; return how many hosts each day has.
-
-    `digests`: of each host's present run; rows of others are dropped. Memory holds one row group
-    and the rows of one host.
-    """
-    every = pieces(data, table)
-    chosen = landed(every, digests)
-    counts = {}
-    for day, of_day in groupby(every, key=lambda piece: piece.day):
-        there = list(of_day)
-        hosts = {host: digests[host] for host in sorted(chosen) if chosen[host].day == day}
-        counts[day] = len(hosts)
-        if len(there) == 1 and there[0].is_compacted and there[0].hosts == hosts:
-            continue
-        if hosts:
-            _merge(there, {host: chosen[host] for host in hosts}, hosts)
-        for piece in there:
-            if not (hosts and piece.is_compacted):
-                piece.path.unlink()
-    return counts
-
-
-def _merge(there: Sequence[Piece], chosen: Mapping[str, Piece], hosts: Mapping[str, str]) -> None:
-    schema = _common([pq.read_schema(piece.path) for piece in there])
-    alone = ((host, _table(of.path)) for host, of in chosen.items() if not of.is_compacted)
-    merged = (_by_host(piece, chosen) for piece in there if piece.is_compacted)
-    with _writing(there[0].path.with_name(COMPACTED), schema, hosts) as writer:
-        for group in _row_groups(heapq.merge(alone, *merged, key=lambda pair: pair[0]), schema):
-            writer.write_table(group, row_group_size=max(1, len(group)))
-
-
-def _row_groups(by_host: Iterator[tuple[str, Any]], schema: Any) -> Iterator[Any]:
-    """Yield tables of whole hosts, each large enough to be a row group."""
-    waiting: list[Any] = []
-    for _, rows in by_host:
-        waiting.append(_fitted(rows, schema))
-        if sum(map(len, waiting)) >= _ROWS_AT_ONCE:
-            yield pa.concat_tables(waiting).unify_dictionaries()
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting).unify_dictionaries()
-
-
-def _by_host(piece: Piece, chosen: Mapping[str, Piece]) -> Iterator[tuple[str, Any]]:
-    """Yield the hosts of a merged file that are read from it, with their rows."""
-    with pq.ParquetFile(piece.path, read_dictionary=_texts(pq.read_schema(piece.path))) as file:
-        for number in range(file.num_row_groups):
-            rows = file.read_row_group(number)
-            for host in pc.unique(rows["host"]).to_pylist():
-                if chosen.get(host) is piece:
-                    yield host, rows.filter(pc.equal(rows["host"], host))
-
-
-def _table(path: Path) -> Any:
-    return pq.read_table(path, partitioning=None, read_dictionary=_texts(pq.read_schema(path)))
-
-
-def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
+    pyarrow expression `where` holds."""
+    if not chosen:
+        return
+    paths = [piece.path for piece in chosen.values()]
     # Otherwise the first file's columns would apply, and others' additional columns would be lost.
     schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
     source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
@@ -191,59 +109,15 @@ def _piece(path: Path) -> Piece:
     try:
         metadata = pq.read_metadata(path).metadata or {}
         schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        [(host, digest)] = hosts.items()
+    except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise FileError(
             f"{path} is incomplete: {error}",
             hint="Remove it: 'labctl fleet report' restores it from the hosts' runs.",
         ) from error
     if schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
-    return Piece(path, hosts)
-
-
-@contextmanager
-def _writing(path: Path, schema: Any, hosts: Mapping[str, str]) -> Iterator[Any]:
-    """Yield a Parquet writer whose file exists completely at the end, or not at all."""
-    about = {
-        _HOSTS_KEY: json.dumps(dict(hosts)),
-        _SCHEMA_KEY: str(SCHEMA),
-        b"labctl.version": __version__,
-    }
-    with (
-        replacing(path) as file,
-        pq.ParquetWriter(file, schema, compression="zstd", store_schema=False) as writer,
-    ):
-        yield writer
-        writer.add_key_value_metadata(about)
-
-
-def _common(schemas: Sequence[Any]) -> Any:
-    """Return one schema for files whose columns differ."""
-    whole = pa.unify_schemas(schemas)
-    return pa.schema([(one.name, _in_memory(one.type)) for one in whole])
-
-
-def _texts(schema: Any) -> list[str]:
-    return [one.name for one in schema if pa.types.is_string(one.type)]
-
-
-def _in_memory(kind: Any) -> Any:
-    return _TEXT if pa.types.is_string(kind) else kind
-
-
-def _encoded(rows: Any) -> Any:
-    return _fitted(rows, pa.schema([(one.name, _in_memory(one.type)) for one in rows.schema]))
-
-
-def _fitted(rows: Any, schema: Any) -> Any:
-    """Return the rows with the columns of a schema; missing ones are null."""
-    columns = [
-        rows[one.name].cast(one.type)
-        if one.name in rows.schema.names
-        else pa.nulls(len(rows), type=one.type)
-        for one in schema
-    ]
-    return pa.table(columns, schema=schema)
+    return Piece(path, host, digest)
 
 
 # Add hosts' runs to the fleet's tables with the next report, and read the effects back.
@@ -322,12 +196,6 @@ def exploratory(fleet: FleetFolder, tuning: str, hosts: Collection[str]) -> list
     known = landed(pieces(fleet.data, EFFECTS), digests)
     where = (pc.field("role") == str(Role.EXPLORATORY)) & (pc.field("tuning") == tuning)
     return list(_read(known, where))
-
-
-def compacted(fleet: FleetFolder) -> dict[str, dict[str, int]]:
-    """Merge each day's files of both tables; return by table how many hosts each day has."""
-    _, digests = _present(fleet)
-    return {table: compact(fleet.data, table, digests) for table in (EFFECTS, SAMPLES)}
 
 
 def _present(fleet: FleetFolder) -> tuple[list[HostState], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A fleet's tables: written host by host, merged by day, read back without the rest."""
+"""A fleet's tables: written host by host, read back without the rest."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from labctl.base.errors import BrokenError, UsageError
 from labctl.fleet import table as dataset
-from labctl.fleet.table import COMPACTED, EFFECTS, compact, landed, pieces, read, write_host
+from labctl.fleet.table import EFFECTS, landed, pieces, read, write_host
 
 DAY = "2026-11-24"
 
@@ -36,73 +35,21 @@ def _values(data: Path, digests: dict[str, str]) -> dict[str, list[float]]:
     return found
 
 
-def test_what_hosts_wrote_is_read_back_before_and_after_a_merge(tmp_path: Path) -> None:
+def test_what_hosts_wrote_is_read_back(tmp_path: Path) -> None:
     for number, host in enumerate(("b", "c", "a")):
         _land(tmp_path, host, 10.0 * number)
-    before = _values(tmp_path, _digests("a", "b", "c"))
-    assert before == {"a": [20, 21, 22], "b": [0, 1, 2], "c": [10, 11, 12]}
-    assert compact(tmp_path, EFFECTS, _digests("a", "b", "c")) == {DAY: 3}
-    assert [piece.path.name for piece in pieces(tmp_path, EFFECTS)] == [COMPACTED]
-    assert _values(tmp_path, _digests("a", "b", "c")) == before
-
-
-def test_a_merged_day_is_sorted_by_host_also_when_more_hosts_come(tmp_path: Path) -> None:
-    for hosts in (("d", "b"), ("c", "a")):
-        for host in hosts:
-            _land(tmp_path, host, 1.0)
-        compact(tmp_path, EFFECTS, _digests("a", "b", "c", "d"))
-    table = pq.read_table(tmp_path / EFFECTS / f"day={DAY}" / COMPACTED, partitioning=None)
-    assert table["host"].to_pylist() == [host for host in "abcd" for _ in range(3)]
-
-
-def test_one_host_is_read_without_the_row_groups_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dataset, "_ROWS_AT_ONCE", 3)
-    for host in ("a", "b", "c"):
-        _land(tmp_path, host, 1.0)
-    compact(tmp_path, EFFECTS, _digests("a", "b", "c"))
-    metadata = pq.read_metadata(tmp_path / EFFECTS / f"day={DAY}" / COMPACTED)
-    ranges = [metadata.row_group(n).column(0).statistics for n in range(metadata.num_row_groups)]
-    assert [(one.min, one.max) for one in ranges] == [("a", "a"), ("b", "b"), ("c", "c")]
-
-
-def test_a_host_in_two_files_is_read_once(tmp_path: Path) -> None:
-    """As after a crash between the merged file and the removal of the others."""
-    _land(tmp_path, "a", 1.0)
-    kept = next((tmp_path / EFFECTS / f"day={DAY}").iterdir())
-    content = kept.read_bytes()
-    compact(tmp_path, EFFECTS, _digests("a"))
-    kept.write_bytes(content)
-    assert _values(tmp_path, _digests("a")) == {"a": [1, 2, 3]}
-    assert compact(tmp_path, EFFECTS, _digests("a")) == {DAY: 1}
-    assert len(pieces(tmp_path, EFFECTS)) == 1
+    found = _values(tmp_path, _digests("a", "b", "c"))
+    assert found == {"a": [20, 21, 22], "b": [0, 1, 2], "c": [10, 11, 12]}
+    assert _values(tmp_path, {}) == {}
 
 
 def test_of_a_host_that_was_measured_anew_only_the_present_run_counts(tmp_path: Path) -> None:
     _land(tmp_path, "a", 1.0)
     _land(tmp_path, "b", 2.0)
-    compact(tmp_path, EFFECTS, _digests("a", "b"))
     _land(tmp_path, "a", 50.0, digest="another", day="2026-11-25")
     now = {**_digests("b"), "a": "another"}
     assert _values(tmp_path, now) == {"a": [50, 51, 52], "b": [2, 3, 4]}
-    assert compact(tmp_path, EFFECTS, now) == {DAY: 1, "2026-11-25": 1}
-    assert _values(tmp_path, _digests("a")) == {}
-
-
-def test_a_day_without_a_present_run_goes(tmp_path: Path) -> None:
-    _land(tmp_path, "a", 1.0)
-    assert compact(tmp_path, EFFECTS, {}) == {DAY: 0}
-    assert pieces(tmp_path, EFFECTS) == []
-
-
-def test_columns_that_some_hosts_lack_are_null_there(tmp_path: Path) -> None:
-    _land(tmp_path, "a", 1.0)
-    more = _rows(2.0).append_column("collector", [["zgc"] * 3])
-    write_host(tmp_path, EFFECTS, DAY, "b", "digest of b", more)
-    compact(tmp_path, EFFECTS, _digests("a", "b"))
-    table = pq.read_table(tmp_path / EFFECTS / f"day={DAY}" / COMPACTED, partitioning=None)
-    assert table["collector"].to_pylist() == [None] * 3 + ["zgc"] * 3
+    assert _values(tmp_path, _digests("a")) == {"a": [1, 2, 3]}
 
 
 def test_a_column_that_the_first_file_lacks_is_read_of_the_others(tmp_path: Path) -> None:
@@ -137,8 +84,6 @@ def test_a_write_that_fails_leaves_what_was_there(
     monkeypatch.setattr(dataset.pq.ParquetWriter, "write_table", fail)
     with pytest.raises(RuntimeError):
         _land(tmp_path, "a", 9.0)
-    with pytest.raises(RuntimeError):
-        compact(tmp_path, EFFECTS, _digests("a"))
     monkeypatch.undo()
     assert _values(tmp_path, _digests("a")) == {"a": [1, 2, 3]}
     assert len(list((tmp_path / EFFECTS / f"day={DAY}").iterdir())) == 1

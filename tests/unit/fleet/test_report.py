@@ -1,4 +1,4 @@
-"""`labctl fleet report` and `compact` on folders as a fleet sweep leaves them."""
+"""`labctl fleet report` on folders as a fleet sweep leaves them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_of
 from labctl.base.errors import LabctlError
 from labctl.cli.main import cli
 from labctl.fleet import table as landing
-from labctl.fleet.table import EFFECTS, SAMPLES, pieces
+from labctl.fleet.table import pieces
 from labctl.store.archive import RunArchive
 from tests.unit.example import ARCHIVE
 from tests.unit.fleet.fleets import MadeHost, add_host, hosts, make_fleet
@@ -177,21 +177,6 @@ def test_rows_have_the_runs_own_name_and_not_that_of_its_archive(copy: Path) -> 
     state = json.loads((copy / "hosts/h2/state.json").read_text())
     table = pq.read_table(copy / "data/effects/day=2024-01-01/host-h2.parquet", partitioning=None)
     assert set(table["run"].to_pylist()) == {state["run"]}
-
-
-def test_a_merge_changes_no_number(copy: Path) -> None:
-    before = said(copy)
-    assert "effects of 2024-01-01: 6 hosts" in run("compact", copy).stdout
-    assert len(pieces(copy / "data", EFFECTS)) == len(pieces(copy / "data", SAMPLES)) == 1
-    assert said(copy) == before
-
-
-def test_a_damaged_host_does_not_keep_the_others_from_being_merged(copy: Path) -> None:
-    said(copy)
-    state = {"schema": 1, "status": "done", "batch": 1}
-    (copy / "hosts/h2/state.json").write_text(json.dumps(state))
-    (copy / "hosts/h2/run.tar.xz").unlink()
-    assert "effects of 2024-01-01: 5 hosts" in run("compact", copy).stdout
 
 
 def test_files_are_looked_at_a_second_time_only_when_a_run_has_arrived(
