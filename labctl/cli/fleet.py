@@ -134,6 +134,40 @@ def report(
         console().print(fleet_table(fleet.name, judged))
 
 
+@click.command("compare")
+@click.argument("name_a", metavar="FLEET_A")
+@click.argument("name_b", metavar="FLEET_B")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/fleet-report.md).")
+@results_option
+def compare(name_a: str, name_b: str, as_json: bool, results: Path | None) -> None:
+    """Compare FLEET_B with FLEET_A, host by host: what changed, and on which hosts.
+
+    Both have the same study. FLEET@2026-09 stands for the runs of a month.
+    """
+    need_pyarrow("labctl fleet compare")
+    from labctl.analysis.hosts.changes import change_of_fleets
+    from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.table import taken
+    from labctl.report.export.json_report import fleet_change_json
+    from labctl.report.terminal.fleet_table import changes_table
+
+    a, b = (FleetFolder.find(runs_folder(results), name) for name in (name_a, name_b))
+    if (a.path.resolve(), a.month) == (b.path.resolve(), b.month):
+        raise UsageError(f"{name_a} and {name_b} are the same fleet")
+    if a.record.study_digest != b.record.study_digest:
+        raise UsageError(
+            f"{a.name} and {b.name} measured different studies",
+            hint="'labctl compare' compares two runs of different studies.",
+        )
+    change = change_of_fleets(
+        a.name, taken(a, tell_reading).rows, b.name, taken(b, tell_reading).rows
+    )
+    if as_json:
+        print_json(fleet_change_json(change))
+        return
+    console().print(changes_table(change))
+
+
 def tell_reading(host: str) -> None:
     """Say on a terminal which host's run is read: a thousand of them take a minute or two."""
     if sys.stderr.isatty():
@@ -152,14 +186,17 @@ def tell_reading(host: str) -> None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
 )
 @click.option("--host", metavar="NAME", help="Name of the host, if there is one FILE.")
-@click.option("--replace", is_flag=True, help="Replace the runs of hosts that have one.")
+@click.option(
+    "--replace", is_flag=True, help="Replace the runs of hosts that have one of the same month."
+)
 @results_option
 def add(
     name: str, files: tuple[Path, ...], host: str | None, replace: bool, results: Path | None
 ) -> None:
     """Add archives of runs to FLEET, which is made if there is none.
 
-    The host of HOST/run.tar.xz or HOST.tar.xz is HOST. All runs must have measured one study.
+    The host of HOST/run.tar.xz or HOST.tar.xz is HOST. All runs must have measured one study. A
+    host keeps one run of each month; FLEET@2026-09 stands for those of a month.
     """
     from labctl.base.paths import RUN_ARCHIVE
     from labctl.fleet.fleet_folder import add_runs, fleet_locked, host_of
@@ -597,4 +634,5 @@ command.add_command(sweep)
 command.add_command(rollout)
 command.add_command(report)
 command.add_command(add)
+command.add_command(compare)
 command.add_command(advise)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -50,24 +51,35 @@ class FleetFolder:
     path: Path
     record: FleetSweep
     archives: Mapping[str, Path] | None = None
-    """Archives by host, in a folder without fleet.json."""
+    """Archives by host, in a folder without fleet.json or of a month."""
+    month: str = ""
+    """Month of the runs that count, YYYY-MM; "": each host's last one."""
 
     @classmethod
-    def open(cls, path: Path) -> FleetFolder:
-        """Return the fleet at a path. Raises UsageError if there is none."""
-        if not (path / FLEET).is_file() and (found := _archives_in(path)):
-            return cls(path, _record_of(found), found)
-        return cls(path, read_fleet(path))
+    def open(cls, path: Path, month: str = "") -> FleetFolder:
+        """Return the fleet at a path. Raises UsageError if there is none, or if no host has a run
+        of the month."""
+        is_fleet = (path / FLEET).is_file()
+        found = _archives_in(path / "hosts" if is_fleet else path) if month or not is_fleet else {}
+        if not (found or is_fleet):
+            return cls(path, read_fleet(path))  # which says what is missing
+        if month and not (found := _of_month(found, month)):
+            raise UsageError(f"no host of {path.name} has a run of {month}")
+        record = read_fleet(path) if is_fleet else _record_of(found)
+        return cls(path, record, found or None, month)
 
     @classmethod
     def find(cls, results: Path, name: str) -> FleetFolder:
-        """Return the fleet of that name in `results`, or at that path (a name with a '/'). Raises
-        UsageError."""
+        """Return the fleet of that name in `results`, or at that path (a name with a '/'). With
+        '@YYYY-MM' after the name the runs of that month count. Raises UsageError."""
+        whole, at, month = name.rpartition("@")
+        if at and _MONTH.fullmatch(month):
+            return cls.open(fleet_path(results, whole), month)
         return cls.open(fleet_path(results, name))
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        return self.path.resolve().name + (f"@{self.month}" if self.month else "")
 
     @property
     def data(self) -> Path:
@@ -77,11 +89,11 @@ class FleetFolder:
     def is_swept(self) -> bool:
         """Return whether `labctl fleet sweep` measured it, so that its hosts can be reached and
         have their runs."""
-        return bool(self.record.inventory)
+        return bool(self.record.inventory) and not self.month
 
     def hosts(self) -> Iterator[str]:
         """Yield the hosts of the batches, then those that only have a folder, by name."""
-        planned = dict.fromkeys(self.record.hosts)
+        planned = dict.fromkeys(self.archives or self.record.hosts)
         yield from (host for host in planned if _is_plain(host))
         if self.archives is not None:
             return
@@ -173,13 +185,41 @@ def _measured(run: RunFolder, hosts: tuple[str, ...]) -> FleetSweep:
     )
 
 
+_MONTH: Final = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
+
+
+def _of_month(archives: Mapping[str, Path], month: str) -> dict[str, Path]:
+    """Return the archives of hosts whose runs began in a month: HOST/YYYY-MM.tar.xz, or the last
+    one."""
+    found = {}
+    for host, last in archives.items():
+        earlier = last.with_name(f"{month}{RUN_ARCHIVE}")
+        if last.name == RUN and earlier.is_file():
+            found[host] = earlier
+        elif _month(RunFolder.in_archive(last)) == month:
+            found[host] = last
+    return found
+
+
+def _month(run: RunFolder) -> str:
+    """Return the month in which a run began, in UTC; "" if that is unknown."""
+    try:
+        began = datetime.fromisoformat(run.read_run().started_at or "")
+        return began.astimezone(UTC).strftime("%Y-%m")
+    except (ValueError, OverflowError, LabctlError):
+        return ""
+
+
 # Add archives of runs to a fleet, or make one of them.
+#
+# fleet-ID/hosts/NAME/run.tar.xz        the host's last run
+# fleet-ID/hosts/NAME/2026-09.tar.xz    its run of an earlier month
 
 
 def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None:
-    """Copy runs' archives by host into a fleet, which is made if there is none. Raises UsageError
-    for a host that has a run already, unless `replace`; for a run of another study; or for a folder
-    without fleet.json."""
+    """Copy runs' archives by host into a fleet, which is made if there is none. A host has a run a
+    month. Raises UsageError for a host that has one of that month already, unless `replace`; for a
+    run of another study; or for a folder without fleet.json."""
     check_names(tuple(archives))
     runs = {host: RunFolder.in_archive(archive) for host, archive in archives.items()}
     if not (path / FLEET).is_file():
@@ -195,9 +235,9 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
                 f"{run.path} measured another study ({found or 'none'}) than the fleet",
                 hint="A fleet has one study: make another one.",
             )
-        if not replace and (path / "hosts" / host / RUN).exists():
+        if not replace and _taken(path / "hosts" / host, _month(run)):
             raise UsageError(
-                f"{host} has a run in {path.name} already",
+                f"{host} has a run of {_month(run) or 'that month'} in {path.name} already",
                 hint="Replace it with --replace, or name the host with --host.",
             )
         digests[host] = archive_digest(RunArchive(run.path))
@@ -207,10 +247,29 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         fleet = SweepFolder.write(path, record)
     for host, run in runs.items():
-        with replacing(fleet.host(host) / RUN, below=path) as file, run.path.open("rb") as source:
-            shutil.copyfileobj(source, file)
+        last, month = fleet.host(host) / RUN, _month(run)
+        present = _month(RunFolder.in_archive(last)) if last.exists() else ""
+        if present > month:
+            _copy(run.path, last.with_name(f"{month}{RUN_ARCHIVE}"), path)
+            continue
+        if present and present < month:
+            last.replace(last.with_name(f"{present}{RUN_ARCHIVE}"))
+        _copy(run.path, last, path)
         state = StateRecord(status=Status.DONE, digest=digests[host], batch=1)
         fleet.write_state(host, state)
+
+
+def _taken(host: Path, month: str) -> bool:
+    """Return whether a host has a run of a month; without a month, whether it has any."""
+    if not (host / RUN).exists():
+        return False
+    present = _month(RunFolder.in_archive(host / RUN))
+    return not (present and month) or present == month or (host / f"{month}{RUN_ARCHIVE}").exists()
+
+
+def _copy(archive: Path, target: Path, fleet: Path) -> None:
+    with replacing(target, below=fleet) as file, archive.open("rb") as source:
+        shutil.copyfileobj(source, file)
 
 
 def host_of(archive: Path) -> str:

@@ -69,6 +69,7 @@ NEEDING = [
     ("--format parquet", ("report", "example", "--format", "parquet", "--out", "f")),
     ("--format parquet", ("report", "example", "--parquet", "--out", "f")),
     ("labctl fleet report", ("fleet", "report", "fleet-1")),
+    ("labctl fleet compare", ("fleet", "compare", "fleet-1", "fleet-2")),
     ("labctl fleet advise", ("fleet", "advise", "fleet-1")),
     ("labctl fleet rollout", ("fleet", "rollout", "fleet-1", "--tuning", "pinned")),
     ("labctl fleet sweep", ("fleet", "sweep", "-i", "web1,", "pinning")),

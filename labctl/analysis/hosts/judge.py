@@ -64,7 +64,7 @@ from labctl.base.wording import metric_title, place_in_words
 ALPHA = 0.05
 """Chance of any false claim of a kind: a mean, a host apart, hosts or groups that differ."""
 
-_NOTHING_SAID = {
+NOTHING_SAID = {
     str(Verdict.DIFFERENT_DURABILITY): "its disk has a different durability guarantee there",
     str(Verdict.BEFORE_LOOK): "its run reached none of the plan's looks",
 }
@@ -190,7 +190,7 @@ def usable(place: Place, rows: Iterable[HostRow]) -> Here:
     kept, left_out = [], []
     for row in sorted(rows, key=lambda row: (row.effect.estimate, row.host)):
         one = row.effect
-        why = _NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
+        why = NOTHING_SAID.get(one.verdict or "") or _CONTROLS.get(one.control or "")
         if why is None and not _is_poolable(one.estimate, one.error):
             why = "its numbers cannot come from a measurement"
         if why is None and (one.error is None or one.units < FEWEST_UNITS):

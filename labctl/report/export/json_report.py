@@ -12,6 +12,7 @@ import orjson
 from labctl.analysis.answer.json import ab_json, answer_json, comparison_json, factors_json
 from labctl.analysis.answer.view import View
 from labctl.analysis.density import Density, Fitting
+from labctl.analysis.hosts.changes import FleetChange
 from labctl.analysis.hosts.fleet import (
     FactSplit,
     FleetEffect,
@@ -319,6 +320,24 @@ def fleet_json(judged: FleetJudgement) -> dict[str, object]:
         "effects": [_effect(one) for one in judged.effects],
         "levels": [_fleet_level(one) for one in judged.levels],
         "states": [asdict(state) for state in judged.states],
+    }
+
+
+def fleet_change_json(change: FleetChange) -> dict[str, object]:
+    """Return what changed between two fleets as plain JSON values."""
+    judged = change.judged
+    return {
+        "schema": FLEET_SCHEMA,
+        "a": change.a,
+        "b": change.b,
+        "measured": judged.measured,
+        "alpha": judged.alpha,
+        "confidence": judged.confidence,
+        "warnings": list(judged.warnings),
+        "facts": [asdict(one) for one in change.facts],
+        "only_a": list(change.only_a),
+        "only_b": list(change.only_b),
+        "changes": [_effect(one) for one in judged.effects],
     }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from labctl.analysis.answer.words import few
+from labctl.analysis.hosts.changes import FleetChange, changed
 from labctl.analysis.hosts.fleet import FleetJudgement, GroupAnswer, Take
 from labctl.analysis.verdicts.table import Verdict
 from labctl.base.notation import NOT_AVAILABLE, share
@@ -52,9 +54,58 @@ def fleet_table(name: str, judged: FleetJudgement) -> RenderableType:
         *marked("Note", judged.warnings),
         *_effects(judged),
         *_apart(judged),
+        *_levels(judged),
         *_groups(judged),
         *_not_measured(judged),
     )
+
+
+def changes_table(change: FleetChange) -> RenderableType:
+    """Return what changed between two fleets, in lines of 80 columns."""
+    judged = change.judged
+    both = counted(judged.measured, "host")
+    found = list(changed(change))
+    many = len(judged.accelerators) > 1
+    lead = "No mean changed" if not found else f"{counted(len(found), 'mean')} changed"
+    others = [
+        small(f"Only in {name}: {', '.join(few(hosts, _FEW))}.")
+        for name, hosts in ((change.a, change.only_a), (change.b, change.only_b))
+        if hosts
+    ]
+    facts = [
+        small(f"{one.fact}: {one.before} before, {one.after} now, on {counted(one.hosts, 'host')}.")
+        for one in change.facts
+    ]
+    table = bare_table("Changes over hosts")
+    for column, width in (("arm", 16), ("where", 26), ("mean change", 16), ("hosts", 5)):
+        table.add_column(column, min_width=min(width, 12), max_width=width, overflow="fold")
+    for one in judged.effects:
+        place, pooled = one.place, one.whole.pooled
+        table.add_row(
+            text(place.tuning if not place.against else f"{place.tuning}: {place.against}"),
+            text(place_title(place, many_accelerators=many)),
+            text(str(mean_shown(place, pooled)) if pooled else one.whole.why),
+            text(str(len(one.points))),
+        )
+    return Group(
+        text(f"{change.a} to {change.b}: {both} measured in both", style="bold"),
+        text(f"{lead}."),
+        *facts,
+        *others,
+        *marked("Note", judged.warnings),
+        Text(),
+        table,
+        small(
+            f"mean change: with a {share(judged.confidence)} CI, simultaneous at "
+            f"{share(1 - judged.alpha)}. 'pinned: baseline' is the change of an effect, an arm "
+            "alone the change of its level."
+        ),
+        *_apart(judged),
+    )
+
+
+_FEW = 5
+"""Hosts that a line names."""
 
 
 def answer_lines(answer: GroupAnswer, many_accelerators: bool) -> Iterator[RenderableType]:
@@ -115,7 +166,10 @@ def _apart(judged: FleetJudgement) -> Iterator[RenderableType]:
     else:
         yield text(apart_title(judged, lines), style="bold")
     yield small(f"{what_apart_says(judged)}.")
-    if why := no_levels(judged):
+
+
+def _levels(judged: FleetJudgement) -> Iterator[RenderableType]:
+    if judged.measured and (why := no_levels(judged)):
         yield small(f"Levels were not compared: {why}.")
 
 

@@ -263,7 +263,7 @@ def test_every_command_is_known_here() -> None:
         command = cli.get_command(context, group)
         assert isinstance(command, click.Group)
         listed = {f"{group} {name}" for name in command.list_commands(context)}
-        told = {"list", "show", "add", "report", "wheelhouse", "facts", "status"}
+        told = {"list", "show", "add", "compare", "report", "wheelhouse", "facts", "status"}
         told |= {"accel", "journal", "tuned"}
         unknown = {name for name in listed if name not in CONFIGURE} - {
             f"{group} {n}" for n in told

@@ -35,6 +35,7 @@ class MadeHost:
     status: str = "done"
     reason: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    started: str = "2024-01-01T00:00:00+00:00"
 
 
 def hosts(count: int, **options: Any) -> list[MadeHost]:
@@ -94,7 +95,9 @@ def write_archive(target: Path, member: MadeHost, number: int, **shape: Any) -> 
     made = write_run(
         target.parent / "unpacked",
         # A synthetic run's own facts name no topology and no microcode.
-        type(run)(run.name, run.run.but(host=facts), run.plan, run.trials, ()),
+        type(run)(
+            run.name, run.run.but(host=facts, started_at=member.started), run.plan, run.trials, ()
+        ),
     )
     files = {
         str(path.relative_to(made.path)): path for path in made.path.rglob("*") if path.is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from labctl.cli.main import cli
 from labctl.fleet.fleet_folder import FleetFolder, add_runs, host_of
 from labctl.fleet.rollout import AskedFor, planned_rollout
 from labctl.fleet.sweep_hosts import HowToReach
-from tests.unit.fleet.fleets import hosts, make_fleet
+from tests.unit.fleet.fleets import hosts, make_fleet, write_archive
+
+DOCUMENTED = Path(__file__).parents[3] / "docs/fleet-report.md"
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +82,92 @@ def test_archives_are_added_to_a_fleet(fetched: Path, tmp_path: Path) -> None:
     assert list(opened.hosts()) == ["h1", "h2", "h4"]
     assert {opened.state(host).status for host in opened.hosts()} == {"done"}
     assert said("report", new)["measured"] == 3
-    with pytest.raises(UsageError, match="h4 has a run in spring already"):
+    with pytest.raises(UsageError, match="h4 has a run of 2024-01 in spring already"):
         add_runs(new, {"h4": fetched / "h3/run.tar.xz"}, replace=False)
     add_runs(new, {"h4": fetched / "h3/run.tar.xz"}, replace=True)
     assert opened.run("h4").path.read_bytes() == (fetched / "h3/run.tar.xz").read_bytes()
+
+
+@pytest.fixture
+def year(tmp_path: Path) -> Path:
+    """Twelve hosts in two months; in the second they have another kernel, their baseline is 10 %
+    faster, h3 half as fast, and h12 was not measured."""
+    place = tmp_path / "year"
+    months = (("2024-09", 1.0, "6.12.0", hosts(12)), ("2024-10", 1.1, "6.13.0", hosts(11)))
+    for month, speed, kernel, members in months:
+        for number, host in enumerate(members):
+            own = speed * (0.5 if speed > 1 and host.name == "h3" else 1)
+            made = replace(
+                host,
+                speed=own,
+                facts={"kernel_release": kernel},
+                seed=number + 100 * int(month[-2:]),
+                started=f"{month}-07T00:00:00+00:00",
+            )
+            archive = tmp_path / month / host.name / "run.tar.xz"
+            archive.parent.mkdir(parents=True)
+            write_archive(
+                archive, made, number, effects={"pinned": 1.2}, noise=0.01, block_noise=0.01,
+            )  # fmt: skip
+        add_runs(
+            place, {one.name: tmp_path / month / one.name / "run.tar.xz" for one in members},
+            replace=False,
+        )  # fmt: skip
+    return place
+
+
+def test_a_fleet_has_a_run_of_each_host_a_month(year: Path, tmp_path: Path) -> None:
+    assert sorted(path.name for path in (year / "hosts/h1").iterdir()) == [
+        "2024-09.tar.xz", "run.tar.xz", "state.json",
+    ]  # fmt: skip
+    assert [said("report", f"{year}{of}")["measured"] for of in ("", "@2024-09", "@2024-10")] == [
+        12, 12, 11,
+    ]  # fmt: skip
+    assert {*said("report", f"{year}@2024-09")["facts"]["kernel"]} == {"6.12.0"}
+    assert said("report", year)["facts"]["kernel"] == {"6.13.0": 11, "6.12.0": 1}
+    with pytest.raises(UsageError, match="no host of year has a run of 2023-10"):
+        said("report", f"{year}@2023-10")
+    with pytest.raises(UsageError, match="h1 has a run of 2024-09 in year already"):
+        add_runs(year, {"h1": tmp_path / "2024-09/h1/run.tar.xz"}, replace=False)
+    # An older run is that of its month, whenever it is added.
+    late = tmp_path / "late"
+    for month in ("2024-10", "2024-09"):
+        add_runs(late, {"h1": tmp_path / month / "h1/run.tar.xz"}, replace=False)
+    assert {*said("report", late)["facts"]["kernel"]} == {"6.13.0"}
+    assert (late / "hosts/h1/2024-09.tar.xz").is_file()
+
+
+def test_two_months_are_compared_host_by_host(year: Path) -> None:
+    found = said("compare", f"{year}@2024-09", f"{year}@2024-10")
+    assert (found["measured"], found["only_a"], found["only_b"]) == (11, ["h12"], [])
+    assert found["facts"] == [
+        {"fact": "kernel", "before": "6.12.0", "after": "6.13.0", "hosts": 11}
+    ]
+    level = next(one for one in found["changes"] if one["against"] == "")
+    assert {one["host"] for one in level["by_host"] if one["apart"]} == {"h3"}
+    assert all(
+        point["estimate"] == pytest.approx(0.55 if point["host"] == "h3" else 1.1, rel=0.05)
+        for point in level["by_host"]
+    )
+    effects = [one for one in found["changes"] if one["against"] == "baseline"]
+    assert all(one["low"] < 1 < one["high"] for one in effects if one["mean"])
+    assert effects
+    keys = {key for one in found["changes"] for key in one} | {*found}
+    text = DOCUMENTED.read_text()
+    assert {key for key in keys if f"`{key}`" not in text} == set()
+
+
+def test_a_comparison_is_shown_in_80_columns(year: Path) -> None:
+    words = ["fleet", "compare", f"{year}@2024-09", f"{year}@2024-10"]
+    shown = CliRunner().invoke(cli, words, catch_exceptions=False).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "kernel: 6.12.0 before, 6.13.0 now, on 11 hosts." in shown
+    assert "h3" in shown.partition("Outlier hosts")[2]
+
+
+def test_a_fleet_is_not_compared_with_itself(year: Path) -> None:
+    with pytest.raises(UsageError, match="are the same fleet"):
+        said("compare", year, year)
 
 
 def test_a_run_of_another_study_is_not_added(fetched: Path, tmp_path: Path) -> None:
