@@ -80,7 +80,7 @@ def write_host(data: Path, table: str, day: str, host: str, digest: str, rows: A
 
 
 def pieces(data: Path, table: str) -> list[Piece]:
-    """Return the files of a table, by day. Raises BrokenError for one that can't be read."""
+    """Return the files of a table, by day. Raises FileError for one that can't be read."""
     return [_piece(path) for path in sorted((data / table).glob("day=*/host-*.parquet"))]
 
 
