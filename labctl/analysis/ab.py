@@ -204,7 +204,8 @@ def _is_speed(unit: Unit) -> bool:
 
 def ab_because(answer: AbAnswer) -> str:
     """Return the numbers of each place, and what they say of virtualization, as sentences."""
-    parts = [_of_place(place, names_place=len(answer.places) > 1) for place in answer.places]
+    several, images = len(answer.places) > 1, answer.labels.are_images
+    parts = [_of_place(place, names_place=several, are_images=images) for place in answer.places]
     return " ".join([_names(answer.labels), *parts])
 
 
@@ -212,7 +213,7 @@ def _names(labels: AbLabels) -> str:
     return f"A: {labels.a}. B: {labels.b}."
 
 
-def _of_place(place: AbPlace, *, names_place: bool) -> str:
+def _of_place(place: AbPlace, *, names_place: bool, are_images: bool) -> str:
     c = place.guest
     at = f"{scenario_of(c)}: " if names_place else ""
     direction = {Better.HIGHER: " (higher is better)", Better.LOWER: " (lower is better)"}
@@ -220,7 +221,7 @@ def _of_place(place: AbPlace, *, names_place: bool) -> str:
     text += f"{_with_interval(as_effect(c), c.unit)} in the guest ({_verdict(c)})"
     if place.native is not None:
         text += f", {_with_interval(place.native, c.unit)} natively"
-    return capital("; ".join([text, *_virtualization(place)])) + "."
+    return capital("; ".join([text, *_virtualization(place, are_images)])) + "."
 
 
 def _verdict(c: Comparison) -> str:
@@ -233,16 +234,15 @@ def _with_interval(of: AbEffect, unit: Unit) -> str:
     return f"{estimate} ({100 * of.confidence:.3g} % CI {interval})" if interval else estimate
 
 
-def _virtualization(place: AbPlace) -> Iterator[str]:
+def _virtualization(place: AbPlace, are_images: bool) -> Iterator[str]:
     if place.interaction is None:
         return
+    what = "virtualization or the guests' kernels" if are_images else "virtualization"
     words = {
-        Depends.YES: "the change depends on virtualization",
-        Depends.NO: "the change does not depend on virtualization",
+        Depends.YES: f"the change depends on {what}",
+        Depends.NO: f"the change does not depend on {what}",
     }
-    said = words.get(
-        place.depends or Depends.OPEN, "whether the change depends on virtualization is open"
-    )
+    said = words.get(place.depends or Depends.OPEN, f"whether the change depends on {what} is open")
     of = place.interaction
     estimate, interval = effect_shown(of.estimate, of.low, of.high, of.kind, place.guest.unit)
     sure = f", {100 * of.confidence:.3g} % CI {interval}" if interval else ""

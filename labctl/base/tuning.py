@@ -281,6 +281,8 @@ class Tuning:
     """Kernel that its guest boots. None: the image's, or the run's."""
     initrd: str | None = None
     """Initrd of that kernel."""
+    image: str | None = None
+    """Recipe of the image that its guest boots, natively of the tree. None: the study's."""
     workload: str | None = None
     """Workload of the study that runs in place of the one that is measured. None: that one."""
 

@@ -1,4 +1,4 @@
-"""Run `labctl ab`: compare two programs, tunings or builds, A and B, and judge B."""
+"""Run `labctl ab`: compare two programs, tunings, builds or images, A and B, and judge B."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from labctl.cli.sweep import command as sweep_command
 from labctl.cli.sweep import request_for, sweep_and_show
 from labctl.run.planning.planned import SweepRequest
 from labctl.store.records.plan_record import AbLabels
-from labctl.study.question import B, Question, ab_builds, ab_programs, ab_tunings
+from labctl.study.question import B, Question, ab_builds, ab_images, ab_programs, ab_tunings
 
 if TYPE_CHECKING:
     from labctl.study.load_study import OneProgram
 
 _SECTIONS = {
-    "A and B": "--command --tuning --qemu --kernel --initrd",
+    "A and B": "--command --tuning --qemu --kernel --initrd --image",
     "The programs": (
         "--metric --unit --better --once --timeout --setup --serve --port --ready --package "
         "--parameter --file"
@@ -94,6 +94,7 @@ class _Bisectable(Sectioned):
 @click.option(
     "--initrd", "initrds", multiple=True, type=_FILE, help="Its initrd: one, or one for each."
 )
+@click.option("--image", "images", metavar="NAME", multiple=True, help="An image: A, then B.")
 @click.option("--margin", metavar="PERCENT", help="The smallest change that matters (5%).")
 @click.pass_context
 def command(
@@ -105,6 +106,7 @@ def command(
     emulators: tuple[Path, ...],
     kernels: tuple[Path, ...],
     initrds: tuple[Path, ...],
+    images: tuple[str, ...],
     margin: str | None,
     plan_only: bool,
     as_json: bool,
@@ -112,16 +114,23 @@ def command(
     **_request: object,
 ) -> int | None:
     """Compare B with A: two programs (--command twice); or in each WORKLOAD two tunings (--tuning
-    twice), two QEMU binaries (--qemu twice) or two guest kernels (--kernel twice).
+    twice), two QEMU binaries (--qemu twice), two guest kernels (--kernel twice) or two images
+    (--image twice).
 
     It is a sweep with A as the baseline: the same blocks, A/A control, known loss, verdicts and
-    report. Programs and builds run on a quiet host unless --condition says otherwise. The exit
+    report. All but tunings are measured on a quiet host unless --condition says otherwise. The exit
     status fits 'git bisect run': 0 if B is not worse, 1 if it is worse, 125 if the run can't tell
     or failed.
     """
     _fill_in(context)
     given = _Given(
-        {"--command": commands, "--tuning": tunings, "--qemu": emulators, "--kernel": kernels},
+        {
+            "--command": commands,
+            "--tuning": tunings,
+            "--qemu": emulators,
+            "--kernel": kernels,
+            "--image": images,
+        },
         initrds,
         workloads,
         _share(margin),
@@ -205,6 +214,11 @@ def _question(options: Mapping[str, Any], given: _Given) -> Question:
     workloads = {name: {"program": name, **given.limit} for name in dict.fromkeys(given.workloads)}
     if kind == "--tuning":
         return ab_tunings(str(a), str(b), workloads, words=[*given.margin_words, *workloads])
+    if kind == "--image":
+        a, b = str(a), str(b)
+        labels = AbLabels(a=a, b=b, arm=B, are_images=True)
+        words = [*given.margin_words, kind, a, kind, b, *workloads]
+        return ab_images(a, b, workloads, labels, words=words)
     return _of_builds(kind, Path(a), Path(b), given, workloads)
 
 

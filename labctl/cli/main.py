@@ -64,7 +64,7 @@ def _letter(letter: str) -> str:
 _COMMANDS = {
     "init": ("labctl.cli.init", "Make a lab folder for tunings and studies of your own."),
     "sweep": ("labctl.cli.sweep", "Run a study and judge it."),
-    "ab": ("labctl.cli.ab", "Compare two programs, tunings or builds: A and B."),
+    "ab": ("labctl.cli.ab", "Compare two programs, tunings, builds or images: A and B."),
     "density": ("labctl.cli.density", "Count how many guests fit on this host."),
     "report": ("labctl.cli.report", "Show the results of a run."),
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),

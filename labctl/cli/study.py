@@ -98,7 +98,7 @@ def new_command(
         )
     asked = question(
         tunings or ("pinned",), {key: {} for key in workloads or ("sysbench-cpu",)}, name=name
-    )
+    ).fitted(checkers())
     checked_study(PLACE, asked.mapping, checkers())
     path = folder / "benchmarks" / f"{name}.yaml"
     try:

@@ -29,8 +29,10 @@ _CHECK = """\
 [ -d /run/systemd/system ] || echo systemd
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null || echo python3
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+IFS=
 for program; do
     case $program in
+        *[*]*) ls -d -- $program >/dev/null 2>&1;;
         */*) [ -x "$program" ];;
         *) command -v "$program" >/dev/null;;
     esac || echo "$program"

@@ -3,6 +3,7 @@ their hashes."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import shutil
@@ -18,12 +19,13 @@ DEEPEST = 4
 
 def hash_programs(paths: list[str]) -> dict[str, Any]:
     """Return each program's files with their SHA-256, as a command that runs it now would read
-    them; or the problem that prevented it."""
+    them; or the problem that prevented it. A glob stands for the last file that it matches."""
     digests: dict[str, str] = {}
     programs: dict[str, Any] = {}
     for path in paths:
         try:
-            files, is_script = files_of(shutil.which(path) or path)
+            found = sorted(glob.glob(path)) if "*" in path else []
+            files, is_script = files_of(found[-1] if found else shutil.which(path) or path)
             for name in files:
                 if name not in digests:
                     digests[name] = sha256(name)

@@ -157,8 +157,8 @@ def _higher(name: str, ours: Any, theirs: Any, parts: Sequence[Tuning]) -> Any:
 
 
 def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
-    """Return the native tuning with the guest's placement, policy and program, on a host that is
-    set up as the guest's is; else on one as it is; None where there is none."""
+    """Return the native tuning with the guest's placement, policy, program and image, on a host
+    that is set up as the guest's is; else on one as it is; None where there is none."""
     matching = [
         native
         for native in natives
@@ -175,7 +175,7 @@ def _placement(tuning: Tuning) -> tuple[object, ...]:
     sched = tuning.vcpu_sched
     ordinary = sched is None or sched.policy is Policy.OTHER
     own = (None if ordinary else sched, tuning.vcpu_slice_ms, tuning.nice, tuning.cpu_weight)
-    return tuning.pin.vcpus, tuning.pin.strategy, tuning.workload, *own
+    return tuning.pin.vcpus, tuning.pin.strategy, tuning.workload, tuning.image, *own
 
 
 def _union(lists: Iterable[Iterable[str]]) -> tuple[str, ...]:

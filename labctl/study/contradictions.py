@@ -312,6 +312,11 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
     refused: list[tuple[Key, bool, str]] = [
         (("emulator",), tuning.emulator is not None, saved),
         (("kernel",), tuning.kernel is not None, saved),
+        (
+            ("image",),
+            tuning.image is not None and tuning.kind is Kind.GUEST,
+            "it keeps the image that it booted",
+        ),
         *((key, acts, "it keeps the CPU that it booted with") for key, acts in cpu),
         *((key, changed, "it keeps the devices that it booted with") for key, changed in devices),
         (("memory", "source"), memory.source is not None, "its memory stays where it was saved"),

@@ -403,6 +403,7 @@ def load_study(
     what is allowed and the nearest name.
     """
     if isinstance(asked, Question):
+        asked = asked.fitted(programs)
         path, name = PLACE, asked.name
         file = checked_study(path, asked.mapping, programs)
         if overrides is not None:

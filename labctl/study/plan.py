@@ -212,7 +212,7 @@ class Plan:
                 if self.builds
                 else {}
             ),
-            **({"ab": asdict(self.ab)} if self.ab else {}),
+            **({"ab": self.ab.to_json()} if self.ab else {}),
         }
 
     def _neighbours_json(self) -> dict[str, Any]:

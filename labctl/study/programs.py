@@ -26,6 +26,10 @@ class Program(Protocol):
         """Return metrics that may be primary beside these two."""
 
     @property
+    def least_s(self) -> float:
+        """Return the shortest time that it can run for."""
+
+    @property
     def uses_data_disk(self) -> bool: ...
 
     @property

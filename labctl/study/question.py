@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import UsageError
 from labctl.base.yamltext import YamlMapping
 from labctl.store.records.plan_record import AbLabels
+from labctl.study.programs import Programs
 from labctl.study.studyfile import STANDARD_ROLES
 from labctl.study.tunings import load_tuning
 
@@ -19,7 +21,8 @@ PLACE = Path("the command line")
 """Stands for a file in errors about a question."""
 
 _SPARE_BLOCKS = 3
-_QUICK: Mapping[str, object] = {"duration_s": 2, "looks": [10, 20, 30]}
+_QUICK_S = 2
+_QUICK: Mapping[str, object] = {"duration_s": _QUICK_S, "looks": [10, 20, 30]}
 """Length and rule of benchmarks/pinning.yaml, which ends at the look that decides."""
 
 _LONGEST_NAME = 60
@@ -43,6 +46,17 @@ class Question:
         made = as_read(self.content)
         assert isinstance(made, YamlMapping)
         return made
+
+    def fitted(self, programs: Programs) -> Question:
+        """Return it with a quick trial that is long enough for each of its programs."""
+        workloads, quick = self.content["workloads"], self.content["quick"]
+        assert isinstance(workloads, Mapping | list)
+        assert isinstance(quick, Mapping)
+        given = workloads if isinstance(workloads, Mapping) else {}
+        names = (given.get(name, {}).get("program", name) for name in workloads)
+        least_s = (programs[name].least_s for name in names if name in programs)
+        seconds = max([_QUICK_S, *map(math.ceil, least_s)])
+        return replace(self, content={**self.content, "quick": {**quick, "duration_s": seconds}})
 
     @property
     def file_text(self) -> str:
@@ -137,6 +151,56 @@ def ab_builds(
     }
     return Question(
         name=_study_name(["ab", *workloads]), content=content, words=("ab", *words), ab=labels
+    )
+
+
+def ab_images(
+    a: str,
+    b: str,
+    workloads: Mapping[str, Mapping[str, object]],
+    labels: AbLabels,
+    *,
+    words: Sequence[str],
+) -> Question:
+    """Return the study that compares two images, in guests and natively in their trees. Each guest
+    boots for itself. Raises UsageError for an image compared with itself."""
+    if a == b:
+        raise UsageError(f"A and B are both '{a}'", hint="Name two images.")
+    content = {
+        "title": f"Is B better than A in {' and '.join(workloads)}?",
+        "roles": {
+            "native": STANDARD_ROLES.native,
+            "baseline": _A,
+            "control": _with(_A, "control"),
+            "handicap": _with(_A, "handicap"),
+        },
+        "tunings": [_NATIVE_B, B],
+        "define": {
+            _A: {
+                "extends": "baseline",
+                "description": f"The guest of image {a}.",
+                "restore": False,
+            },
+            _NATIVE_B: {
+                "extends": "native",
+                "description": f"The tree of image {b}.",
+                "image": b,
+            },
+            B: {
+                "extends": "baseline",
+                "description": f"The guest of image {b}.",
+                "restore": False,
+                "twin": _NATIVE_B,
+                "image": b,
+            },
+        },
+        "guest": {"image": a},
+        "workloads": {one: dict(keys) for one, keys in workloads.items()},
+        "conditions": ["quiet"],
+        **_rest({B: list(workloads)}),
+    }
+    return Question(
+        name=_study_name(["ab", a, b, *workloads]), content=content, words=("ab", *words), ab=labels
     )
 
 

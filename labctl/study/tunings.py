@@ -235,6 +235,9 @@ class TuningFile(FileModel):
     """Kernel that its guest boots, likewise; its modules are found as those of `--kernel`."""
     initrd: _File | None = None
     """Initrd of that kernel."""
+    image: str | None = None
+    """Recipe of the image that its guest boots, such as `debian-12`; natively the image's tree. A
+    guest's needs `restore: false`, and its twin has the same image."""
     workload: str | None = None
     """Workload of the study that runs in place of the one that is measured."""
 
@@ -469,7 +472,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
     if kind is Kind.NATIVE:
         _check_native(source, values)
     elif tuning.twin is not None:
-        _check_twin(source, tuning.twin, files)
+        _check_twin(source, tuning, tuning.twin, files)
     for found in contradictions(tuning):
         raise source.error(found.keys[0], found.text, found.hint)
     return tuning
@@ -537,13 +540,20 @@ def _check_native(source: _Source, values: Mapping[str, Any]) -> None:
             raise source.error(("pin", key), f"'pin.{key}' has no effect in a native tuning.")
 
 
-def _check_twin(source: _Source, twin: str, files: _Files) -> None:
+def _check_twin(source: _Source, tuning: Tuning, twin: str, files: _Files) -> None:
     if twin not in files:
         raise source.error(
             ("twin",), f"'twin' is '{twin}', which does not exist.", nearest(twin, files)
         )
-    if _merged(twin, files)[1].get("kind") != Kind.NATIVE:
+    values = _merged(twin, files)[1]
+    if values.get("kind") != Kind.NATIVE:
         raise source.error(("twin",), f"'twin' is '{twin}', which is not a native tuning.")
+    if values.get("image") != tuning.image:
+        raise source.error(
+            ("twin",),
+            f"'twin' is '{twin}', which runs in another image.",
+            "Give both the same 'image', or write 'twin: null'.",
+        )
 
 
 # Write a tuning as JSON, and as digests that show whether two of them do the same. Pure.

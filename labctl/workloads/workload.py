@@ -126,6 +126,11 @@ class Workload:
                 raise UsageError(f"{self.where}: {said}", hint=refusal.hint)
         return found
 
+    @property
+    def least_s(self) -> float:
+        """Return the shortest time that it can run for."""
+        return self.file.trial.least_s
+
     def check_duration(self, duration_s: float) -> None:
         """Raise UsageError if the program cannot run for exactly that long."""
         trial = self.file.trial

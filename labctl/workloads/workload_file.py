@@ -359,7 +359,8 @@ class DeclaredFile(FileModel):
     primary: Text
     """The metric that decides by default."""
     binaries: list[Item] = []
-    """Programs to hash beside those that the commands name; `{{ files }}` is filled in."""
+    """Programs to hash beside those that the commands name, also as globs; `{{ files }}` is filled
+    in."""
     constant_instructions: bool = False
     """True if user instructions per operation are a constant: no lock, no spin, no I/O."""
     places_itself: bool = False

@@ -1,4 +1,4 @@
-"""`labctl ab` of two programs, one slower by construction, natively and in a guest."""
+"""`labctl ab` of two programs, one slower by construction, of builds and of images."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from labctl.base.errors import ExitCode
-from labctl.base.paths import StatePaths
-from labctl.guest.images import Image, list_images
+from labctl.base.paths import MARKER, StatePaths
+from labctl.guest.images import DIGEST_LENGTH, MANIFEST, Image, list_images
+from labctl.guest.recipe import recipe_in
 from tests.guest.conftest import Sandbox
 
 BLOCKS = 3
@@ -117,3 +118,49 @@ def test_each_guest_boots_its_own_kernel(sandbox: Sandbox, image: Image, tmp_pat
     # Their paths are in the run: they end with the test.
     for one in made:
         shutil.rmtree(one.dir)
+
+
+def test_each_arm_runs_in_its_own_image_on_both_sides(
+    sandbox: Sandbox, image: Image, tmp_path: Path
+) -> None:
+    # Another image of the same files under another name, so that none must be built.
+    sandbox.shadow_image(image)
+    (tmp_path / "lab" / "guest-images").mkdir(parents=True)
+    (tmp_path / "lab" / MARKER).touch()
+    recipe = tmp_path / "lab" / "guest-images" / "other.yaml"
+    recipe.write_text(f"extends: {image.name}\nuser: somebody\n")
+    digest = recipe_in(recipe).digest
+    own = sandbox.state / "images" / f"other-{digest[:DIGEST_LENGTH]}"
+    (own / "prepared").mkdir(parents=True)
+    for path in image.dir.iterdir():
+        if path.name not in (MANIFEST, "prepared"):
+            (own / path.name).symlink_to(path)
+    manifest = {**image.manifest, "name": "other", "digest": digest, "user": "somebody"}
+    (own / MANIFEST).write_text(json.dumps(manifest))
+    done = sandbox.labctl(
+        *("ab", "--image", image.name, "--image", "other", "hackbench", "--accel=tcg"),
+        *("--blocks=1", "--spare-blocks=0", "--duration=1", "--other-cpu=1000"),
+        *("--quiet", "--json"),
+        seconds=3000,
+        lab=tmp_path / "lab",
+    )
+    assert done.returncode == ExitCode.OPEN, done.stderr
+    (run,) = sandbox.runs()
+    recorded = json.loads((run / "run.json").read_text())
+    trials = [trial for trial in sandbox.trials(run) if trial["status"] == "done"]
+    arms = ["A", "A+control", "A+handicap", "B", "native", "native+B"]
+    assert sorted(trial["cell"]["tuning"] for trial in trials) == arms
+    assert recorded["image"]["name"] == image.name
+    assert {name: one["name"] for name, one in recorded["images"].items()} == {
+        "B": "other",
+        "native+B": "other",
+    }
+    hashed = recorded["hashed"]
+    other = hashed["images"]["other"]
+    for side in ("native", "guest"):
+        assert "/usr/bin/hackbench" in hashed[side]["files"]
+        assert "/usr/bin/hackbench" in other[side]["files"]
+    assert [*(own / "prepared").iterdir()], "its first boot was its own"
+    (place,) = json.loads(done.stdout)["ab"]["places"]
+    assert None not in (place["native"], place["interaction"])
+    assert sandbox.leftovers() == []

@@ -324,6 +324,9 @@ def hashed(run: LoadedRun) -> Hashed:
     if not found:
         return Hashed(_AS_BUILT, _files(_of_programs(run.run.binaries)))
     by_side = {_SIDES["native"]: found.native, _SIDES["guest"]: found.guest}
+    for name, other in found.images.items():
+        by_side[f"{_SIDES['native']} in {name}"] = other.native
+        by_side[f"{_SIDES['guest']} of {name}"] = other.guest
     sides = {words: side for words, side in by_side.items() if side}
     times = [f"{words} {counted(side.checks, 'time')}" for words, side in sides.items()]
     proof = _AS_RUN.format(times=" and ".join(times))

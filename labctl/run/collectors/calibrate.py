@@ -15,7 +15,7 @@ from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError
 from labctl.base.events import Listener, Note, Warned
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Tuning
 from labctl.collect.counters import calibrated, perf_stat
 from labctl.collect.counters.perf import counts, perf_attached, read_counters, totals
 from labctl.collect.counters.perf_stat import countable
@@ -66,13 +66,21 @@ class Calibrations:
             Path("/proc/cpuinfo").read_text(),
             _text(Path("/sys/devices/system/cpu/cpu0/tsc_freq_khz")),
         )
+        self._others = {
+            name: Calibrations(other, workloads) for name, other in lab.other_images.items()
+        }
+
+    def for_arm(self, tuning: Tuning) -> Calibrations:
+        """Return the counts in the image in which a tuning runs."""
+        return self._others.get(self._lab.for_arm(tuning).image.name, self)
 
     def count_natively(self) -> None:
-        """Count in the image's tree what isn't counted yet."""
-        if self._all_counted(Kind.NATIVE):
-            return
-        with tree_channel(self._lab) as channel:
-            self._count(channel, Kind.NATIVE)
+        """Count in the trees of the images what isn't counted yet."""
+        if not self._all_counted(Kind.NATIVE):
+            with tree_channel(self._lab) as channel:
+                self._count(channel, Kind.NATIVE)
+        for other in self._others.values():
+            other.count_natively()
 
     def count_in_guest(self, channel: Channel) -> None:
         """Count in a booted guest what isn't counted yet."""

@@ -15,6 +15,7 @@ from labctl.base.process import Deadline
 from labctl.base.tuning import Kind
 from labctl.collect.counters import perf
 from labctl.domain.session import EMBEDDED, is_embedded
+from labctl.guest.images import Image
 from labctl.host.accelerator import Accelerator
 from labctl.host.facts import QEMU, host_facts
 from labctl.host.narrow import Narrow
@@ -53,6 +54,10 @@ def check_same_host(name: str, then: RunRecord, now: RunRecord) -> None:
             ("QEMU", *(run.host.get("qemu") for run in both)),
             ("the CPU", *(run.host.get("cpu_model") for run in both)),
             ("the image", *(run.image.digest[:12] if run.image else "" for run in both)),
+            *(
+                (f"the image of '{name}'", *(_image_digest(run, name) for run in both))
+                for name in now.images
+            ),
             ("the domain", *(_domain_digest(run) for run in both)),
             ("libvirt", *(_connection(run) for run in both)),
         )
@@ -71,7 +76,7 @@ def class_of_host(lab: Lab) -> RunRecord:
         labctl=labctl.__version__,
         host=host_facts(lab.places),
         accelerator=lab.accelerator.name,
-        image=ImageUsed(name=lab.image.name, digest=lab.image.digest),
+        image=_used(lab.image),
         vcpus=lab.vcpus,
     )
 
@@ -80,12 +85,14 @@ def facts_of_host(lab: Lab, chosen: Accelerator, own: OwnGuest | None) -> RunRec
     """Return run.json's facts on the host, its libvirt and the guests' image."""
     facts = host_facts(lab.places)
     facts["libvirt_session"] = lab.session.versions()
+    images = {name: _used(image) for name, (image, _) in lab.others.items()}
     return RunRecord(
         accelerator_reason=chosen.reason,
         connection=lab.session.uri,
         host=facts,
-        image=ImageUsed(name=lab.image.name, digest=lab.image.digest),
+        image=_used(lab.image),
         domain=own and own.record,
+        **({"images": images} if images else {}),
     )
 
 
@@ -117,10 +124,18 @@ def store_xml(lab: Lab, folder: RunFolder, disks: Disks) -> dict[str, str]:
     for name, tuning in lab.tunings.items():
         if tuning.kind is Kind.GUEST:
             path = f"xml/{name}.xml"
-            text = guest_xml(lab, tuning, named).encode()
+            text = guest_xml(lab.for_arm(tuning), tuning, named).encode()
             write_bytes(folder.path / path, text, below=folder.path)
             stored[name] = path
     return stored
+
+
+def _used(image: Image) -> ImageUsed:
+    return ImageUsed(name=image.name, digest=image.digest)
+
+
+def _image_digest(run: RunRecord, tuning: str) -> str:
+    return run.images[tuning].digest[:12] if tuning in run.images else "none"
 
 
 def _domain_digest(run: RunRecord) -> str | None:

@@ -369,7 +369,8 @@ class GuestBase:
     accelerator: Accelerator
     source: GuestSource
     others: Mapping[str, tuple[Image, GuestSource]] = field(default_factory=dict)
-    """Image of guests that boot another kernel, by tuning, and the source of their disks."""
+    """Image of arms with another image or kernel than the baseline, by tuning, and the source of
+    their guests' disks."""
 
 
 def guest_base(

@@ -440,7 +440,7 @@ def native_bench(lab: Lab, tuning: Tuning) -> Iterator[Bench]:
     """
     with ExitStack() as stack:
         on_host = stack.enter_context(host_changed(lab, tuning))
-        lab = with_cpus_of_now(lab, tuning)
+        lab = with_cpus_of_now(lab, tuning).for_arm(tuning)
         pinned = tuning.pin.vcpus is not None
         cpus = lab.pin_plan_for(tuning).vcpu_cpus if pinned else lab.topology.usable
         session = stack.enter_context(

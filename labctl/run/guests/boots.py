@@ -35,8 +35,9 @@ class _NoSecondError(BrokenError):
     """Report that a second guest did not start beside the first."""
 
 
-SetUp = Callable[[Channel, tuple[str, ...]], None]
-"""Function that sets up a booted guest before it is saved; it gets the guest's data disk."""
+SetUp = Callable[[Channel, tuple[str, ...], Tuning], None]
+"""Function that sets up a booted guest before it is saved; it gets the guest's data disks and the
+tuning that it booted with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class Boots:
         finish_boot(channel, self._lab.boot_s)
         self._lab.source.quieten(channel)
         nic.configure(self._lab, channel)
-        self._set_up(channel, guest_data_paths(tuning.disk, self._lab.data.count))
+        self._set_up(channel, guest_data_paths(tuning.disk, self._lab.data.count), tuning)
 
     def _boot_and_save(self, planned: int) -> list[SavedBoot]:
         """Boot and save that boot of the plan, and the next one if two may boot at once."""

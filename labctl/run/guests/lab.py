@@ -75,8 +75,9 @@ Pins = Mapping[Strategy, PinPlan]
 class Lab:
     """Hold the host, the image and the open connection for making guests.
 
-    `image`: native runs and neighbours use its programs, whatever guests are made of. `work`: the
-    folder for overlays, save files and sockets; emptied before and after a run.
+    `image`: native runs use its programs, whatever guests are made of, unless their tuning has an
+    image of its own; neighbours always do. `work`: the folder for overlays, save files and sockets;
+    emptied before and after a run.
     """
 
     places: StatePaths
@@ -103,7 +104,8 @@ class Lab:
     """Network namespace of native runs; None for the host's."""
     listener: Listener
     others: Mapping[str, tuple[Image, GuestSource]] = field(default_factory=dict)
-    """Image of guests that boot another kernel, by tuning, and the source of their disks."""
+    """Image of arms with another image or kernel than the baseline, by tuning, and the source of
+    their guests' disks."""
     builds: Mapping[str, BuildFile] = field(default_factory=dict)
     """QEMU binaries and kernels of tunings, by path."""
     seat: int = 0
@@ -115,11 +117,20 @@ class Lab:
         return guest_name(self.seat)
 
     def for_arm(self, tuning: Tuning) -> Lab:
-        """Return the lab with the image that a tuning's guest boots."""
+        """Return the lab with the image that a tuning's guest boots, or whose tree it runs in."""
         if tuning.name not in self.others:
             return self
         image, source = self.others[tuning.name]
         return replace(self, image=image, source=source)
+
+    @property
+    def other_images(self) -> dict[str, Lab]:
+        """Return the lab of each image of another name than the run's, by that name."""
+        return {
+            image.name: replace(self, image=image, source=source, others={})
+            for image, source in self.others.values()
+            if image.name != self.image.name
+        }
 
     def pin_plan_for(self, tuning: Tuning) -> PinPlan:
         """Return the CPUs of the threads of a tuning that pins by the plan."""

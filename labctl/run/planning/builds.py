@@ -1,10 +1,10 @@
-"""Check and hash the files of a host that tunings boot their guests with: QEMU and kernels."""
+"""Find what tunings run in place of the run's: QEMU binaries, kernels and images."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from labctl.base import process
@@ -93,12 +93,23 @@ def with_kernel_of(recipe: Recipe, tuning: Tuning) -> Recipe:
 
 
 def recipes_of(
-    recipe: Recipe, baseline: Tuning, tunings: Mapping[str, Tuning]
+    recipe_named: Callable[[str], Recipe],
+    image: str,
+    baseline: Tuning,
+    tunings: Mapping[str, Tuning],
 ) -> dict[str, Recipe]:
-    """Return the recipes of guests that boot another kernel than the baseline, by tuning."""
+    """Return the recipes of arms with another image than the baseline, or another kernel in their
+    guests, by tuning. `recipe_named`: returns an image's recipe as the run uses it; `image`: the
+    study's."""
+
+    def runs_in(tuning: Tuning) -> tuple[str | None, ...]:
+        # A native arm has no kernel of its own.
+        is_guest = tuning.kind is Kind.GUEST
+        kernel = (tuning.kernel, tuning.initrd) if is_guest else (baseline.kernel, baseline.initrd)
+        return (tuning.image or image, *kernel)
+
     return {
-        name: with_kernel_of(recipe, tuning)
+        name: with_kernel_of(recipe_named(tuning.image or image), tuning)
         for name, tuning in tunings.items()
-        if tuning.kind is Kind.GUEST
-        and (tuning.kernel, tuning.initrd) != (baseline.kernel, baseline.initrd)
+        if runs_in(tuning) != runs_in(baseline)
     }

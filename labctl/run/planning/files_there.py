@@ -357,8 +357,10 @@ def _has_module(folder: Path, name: str) -> bool:
 
 
 def has_program(tree: Path, program: str) -> bool:
-    """Return whether a program is in a tree. A link counts, because its target may exist only if
-    the tree is the root."""
+    """Return whether a program, or one that matches a glob, is in a tree. A link counts, because
+    its target may exist only if the tree is the root."""
+    if "*" in program:
+        return any(tree.glob(program.lstrip("/")))
     folders = ("",) if "/" in program else PATH
     return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
 

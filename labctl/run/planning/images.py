@@ -110,10 +110,10 @@ def recipe_asked_for(name: str, kernel: Path | None, initrd: Path | None) -> Rec
     return recipe
 
 
-def recipe_of_run(plan: Plan, run: str, recorded: KernelUsed | None) -> Recipe:
-    """Return the recipe of the resumed run `run`, with its workloads' needs and the kernel that it
-    was started with, or raise UsageError."""
-    recipe = with_what_is_needed(load_recipe(plan.guest.image), plan)
+def recipe_of_run(plan: Plan, image: str, run: str, recorded: KernelUsed | None) -> Recipe:
+    """Return the recipe of an image of the resumed run `run`, with its workloads' needs and the
+    kernel that it was started with, or raise UsageError."""
+    recipe = with_what_is_needed(load_recipe(image), plan)
     if recorded is None:
         return recipe
     kernel = Path(recorded.file)

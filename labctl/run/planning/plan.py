@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from labctl.base.errors import FileError, UsageError
 from labctl.base.events import Listener
+from labctl.base.tuning import Tuning
 from labctl.domain.session import EMBEDDED, is_embedded
+from labctl.guest.recipe import Recipe
 from labctl.host.accelerator import known_accelerator
 from labctl.host.topology import read_topology
 from labctl.run.planning.builds import check_builds, read_builds, recipes_of, with_kernel_of
@@ -26,6 +28,7 @@ from labctl.run.planning.host import (
 )
 from labctl.run.planning.images import (
     accelerator_of,
+    built_image,
     recipe_asked_for,
     recipe_of_run,
     refuse_files,
@@ -112,19 +115,20 @@ def _planned(
         check_room(own.domain, topology)
         check_places(own.domain, topology)
     tunings = load_tunings(study.tunings, study.defined)
-    recipe = recipe_asked_for(study.guest.image, request.kernel, request.initrd)
-    unchecked: tuple[str, ...] = ()
-    if own is None:
-        recipe = with_what_is_needed(recipe, study)
-        workloads = {name: workload_of(item) for name, item in study.workloads.items()}
-        program = request.overrides.program
-        sources = program.sources if program else {}
-        unchecked = check_programs(workloads, recipe, request.places, sources)
-    else:
-        refuse_files(study.workloads, request.domain or "")
-        recipe = with_what_neighbours_need(recipe, study)
     baseline = tunings[study.roles.baseline]
-    recipe = with_kernel_of(recipe, baseline)
+
+    def recipe_named(image: str) -> Recipe:
+        recipe = recipe_asked_for(image, request.kernel, request.initrd)
+        if own is None:
+            return with_what_is_needed(recipe, study)
+        return with_what_neighbours_need(recipe, study)
+
+    if own is not None:
+        refuse_files(study.workloads, request.domain or "")
+        _refuse_builds(tunings.values())
+    recipe = with_kernel_of(recipe_named(baseline.image or study.guest.image), baseline)
+    recipes = recipes_of(recipe_named, study.guest.image, baseline, tunings)
+    unchecked = () if own is not None else _unchecked(request, study, [recipe, *recipes.values()])
     kernels = Kernels.of(recipe, request.places, is_own_domain=own is not None)
     if accelerator is None and any(tuning.requires.accelerator for tuning in tunings.values()):
         kernel = kernels.image.kernel if kernels.image else None
@@ -173,11 +177,6 @@ def _planned(
     )
     # The study stays as it is, so that its digest is the same on every host.
     builds = read_builds(planned.values())
-    if builds and own is not None:
-        raise UsageError(
-            "a tuning with its own 'emulator' or 'kernel' cannot be used with --domain",
-            hint="Leave --domain out, or the tuning.",
-        )
     plan = replace(plan, guest=replace(plan.guest, vcpus=vcpus), builds=builds)
     waiting = [t.name for t in planned.values() if t.requires.accelerator and not accelerator]
     return Planned(
@@ -191,8 +190,32 @@ def _planned(
         hangs_on_image=tuple(tracers_of(study)) if kernels.guests_are_unknown else (),
         unchecked=unchecked,
         own=own,
-        recipes=recipes_of(recipe, baseline, planned),
+        recipes={name: one for name, one in recipes.items() if name in planned},
     )
+
+
+def _unchecked(request: SweepRequest, study: Study, recipes: Iterable[Recipe]) -> tuple[str, ...]:
+    """Return `check_programs` of each image."""
+    workloads = {name: workload_of(item) for name, item in study.workloads.items()}
+    program = request.overrides.program
+    sources = program.sources if program else {}
+    by_name = {recipe.name: recipe for recipe in recipes}
+    found = (
+        sentence
+        for recipe in by_name.values()
+        for sentence in check_programs(workloads, recipe, request.places, sources)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _refuse_builds(tunings: Iterable[Tuning]) -> None:
+    for tuning in tunings:
+        if tuning.emulator or tuning.kernel or tuning.image:
+            raise UsageError(
+                f"tuning '{tuning.name}' has its own 'emulator', 'kernel' or 'image', which a copy "
+                "of your domain does not have",
+                hint="Leave --domain out, or the tuning.",
+            )
 
 
 # Plan a run: a new, resumed or extended one.
@@ -248,6 +271,8 @@ def with_image(request: SweepRequest, planned: Planned, listener: Listener) -> P
     if not (planned.hangs_on_accelerator or planned.hangs_on_image or planned.unchecked):
         return planned
     chosen = accelerator_of(planned.recipe, request.places, request.accel, listener)
+    for recipe in planned.recipes.values():
+        built_image(recipe, request.places, listener)
     return plan_sweep(replace(request, seed=planned.plan.seed), chosen.name)
 
 
@@ -298,11 +323,17 @@ def resumed_plan(begun: Begun) -> Planned:
             hint="Restore the files in 'domains/', or start a new run.",
         )
     check_builds(folder.name, plan.builds, read_builds(tunings.values()))
-    recipe = recipe_of_run(plan, folder.name, begun.record.kernel)
+    baseline = tunings[plan.roles.baseline]
+    # That of a tuning is one of its builds.
+    kernel = None if baseline.kernel else begun.record.kernel
+
+    def recipe_named(image: str) -> Recipe:
+        return recipe_of_run(plan, image, folder.name, kernel)
+
     return Planned(
         plan=plan,
-        recipe=recipe,
-        recipes=recipes_of(recipe, tunings[plan.roles.baseline], tunings),
+        recipe=with_kernel_of(recipe_named(baseline.image or plan.guest.image), baseline),
+        recipes=recipes_of(recipe_named, plan.guest.image, baseline, tunings),
         tunings=tunings,
         topology=topology,
         pin_plans=pin_plans,

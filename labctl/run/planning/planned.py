@@ -83,7 +83,7 @@ class Planned:
     own: OwnGuest | None = None
     """User's own domain, if the run measures one."""
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
-    """Recipes of guests that boot another kernel than the baseline, by tuning."""
+    """Recipes of arms with another image or kernel than the baseline, by tuning."""
     added: Extension | None = None
     """Part of the plan that is not on disk yet, for a run that is extended."""
 

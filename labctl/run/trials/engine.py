@@ -13,7 +13,7 @@ from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
 from labctl.base.process import Deadline
 from labctl.base.stopping import Looks
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Tuning
 from labctl.base.wording import roughly
 from labctl.host.machines import machine_facts, same_kernel
 from labctl.run.collectors.calibrate import Calibrations
@@ -348,7 +348,7 @@ class Engine:
                 if bench.boot:
                     self._failed_boots = 0
                 else:
-                    self._proof.check(bench.kind, bench.channel)
+                    self._proof.for_arm(bench.tuning).check(bench.kind, bench.channel)
                 for trial in trials:
                     self._lab.listener(self._tally.progress(trial))
                     if not self._run_trial(bench, trial):
@@ -414,15 +414,15 @@ class PostBootSetup:
         self._proof = proof
         self._facts: dict[str, object] | None = None
 
-    def set_up(self, channel: Channel, data_paths: tuple[str, ...]) -> None:
+    def set_up(self, channel: Channel, data_paths: tuple[str, ...], tuning: Tuning) -> None:
         """Set up the guest in every boot, so that all are saved in the same state. `data_paths`:
-        the data disks in that guest."""
+        the data disks in that guest; `tuning`: the one that it booted with."""
         if self._facts is None:
             self._facts = machine_facts(
                 lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
             )
-            self._calibrations.count_in_guest(channel)
-        self._proof.check(Kind.GUEST, channel)
+        self._calibrations.for_arm(tuning).count_in_guest(channel)
+        self._proof.for_arm(tuning).check(Kind.GUEST, channel)
         # One window of each program: its files are in the guest's page cache when it is saved,
         # so that no restore waits for them.
         programs = {item.program: item for item in self._in_guests()}

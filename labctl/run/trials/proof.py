@@ -11,7 +11,7 @@ from labctl.base.errors import HostError
 from labctl.base.events import Warned
 from labctl.base.process import Deadline
 from labctl.base.runner_messages import HashedProgram
-from labctl.base.tuning import Kind
+from labctl.base.tuning import Kind, Tuning
 from labctl.base.wording import counted
 from labctl.run.guests.bench import tree_channel
 from labctl.run.guests.lab import Lab
@@ -68,14 +68,24 @@ class Proof:
             self._checks[kind] = told.checks if told else 0
         self._programs: dict[Kind, dict[str, HashedProgram]] = {kind: {} for kind in _MACHINES}
         self._unproven = [] if self._is_one else [_NO_OTHER_SIDE]
+        images = earlier.images if earlier else {}
+        self._others = {
+            name: Proof(other, plan, images.get(name)) for name, other in lab.other_images.items()
+        }
+
+    def for_arm(self, tuning: Tuning) -> Proof:
+        """Return the proof of the image in which a tuning runs."""
+        return self._others.get(self._lab.for_arm(tuning).image.name, self)
 
     def check_tree(self) -> None:
         """Hash all programs of the image in its tree, before any of them runs: neighbours and peers
-        run from there as well. Does nothing if none will run. Raises HostError as `check` does."""
-        if not self._paths[Kind.NATIVE]:
-            return
-        with tree_channel(self._lab) as channel:
-            self._check(Kind.NATIVE, channel, sorted({*self._paths[Kind.NATIVE], *self._built}))
+        run from there as well. Does nothing if none will run; likewise for each other image of the
+        run. Raises HostError as `check` does."""
+        if self._paths[Kind.NATIVE]:
+            with tree_channel(self._lab) as channel:
+                self._check(Kind.NATIVE, channel, sorted({*self._paths[Kind.NATIVE], *self._built}))
+        for other in self._others.values():
+            other.check_tree()
 
     def check(self, kind: Kind, channel: Channel) -> None:
         """Hash the programs of the run's workloads on this machine, before its first trial.
@@ -87,13 +97,18 @@ class Proof:
 
     def to_json(self) -> dict[str, object]:
         """Return its entry in run.json: by side how often its files were hashed, and each file's
-        SHA-256; and what could not be proven, in sentences."""
+        SHA-256; what could not be proven, in sentences; and the same of each other image."""
         sides = {
             str(kind): {"checks": checks, "files": dict(sorted(self._files[kind].items()))}
             for kind, checks in self._checks.items()
             if checks
         }
-        return {**sides, "unproven": list(self._unproven)}
+        images = {name: other.to_json() for name, other in self._others.items()}
+        return {
+            **sides,
+            "unproven": list(self._unproven),
+            **({"images": images} if images else {}),
+        }
 
     def binaries(self) -> dict[str, dict[str, str]]:
         """Return the SHA-256 of each program that guests ran, without its libraries, by name (by

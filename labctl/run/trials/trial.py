@@ -395,7 +395,7 @@ class Attempts:
             attempt=attempt,
             window_rates=self._window_rates,
             traces=traces,
-            calibration=partial(self._calibrations.of, bench.kind, declared),
+            calibration=partial(self._calibrations.for_arm(bench.tuning).of, bench.kind, declared),
             neighbours=partial(self.neighbours.of, trial),
             note=notes.append,
         )

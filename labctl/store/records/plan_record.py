@@ -196,14 +196,14 @@ class BuildFile:
     version: Text | None = None
 
 
-@with_config(_SLOTS)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbLabels:
-    """Name what A and B are, in a comparison of two. A is the baseline; `arm`: that of B."""
+class AbLabels(Record):
+    """Name what A and B are, in a comparison of two. A is the baseline; `arm`: that of B;
+    `are_images`: their guests have other kernels, and their native arms the host's."""
 
     a: Text
     b: Text
     arm: Text
+    are_images: Flag = False
 
 
 class StoppingRule(Record):

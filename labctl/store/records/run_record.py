@@ -128,6 +128,8 @@ class Hashed(Record):
     native: SideHashes | None = None
     guest: SideHashes | None = None
     unproven: tuple[Text, ...] = ()
+    images: dict[str, Hashed] = {}
+    """Files of arms in another image, by its name."""
 
 
 class Calibrated(Record):
@@ -282,6 +284,8 @@ class RunRecord(Record):
     qemu_user: QemuUser | None = None
     host: dict[str, Any] = {}
     image: ImageUsed | None = None
+    images: dict[str, ImageUsed] = {}
+    """Images of tunings that run in another one."""
     xml: dict[str, Text] = {}
     """File of each tuning's domain XML."""
     guest: dict[str, Any] = {}

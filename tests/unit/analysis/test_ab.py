@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,3 +147,10 @@ def test_equal_effects_are_seldom_called_different() -> None:
         assert found is not None
         wrong += found.places[0].depends is Depends.YES
     assert wrong <= 26
+
+
+def test_of_two_images_the_kernels_are_a_cause_too() -> None:
+    found = answer(1.2, 1.5)
+    labels = AbLabels(a="debian-12", b="debian-13", arm="pinned", are_images=True)
+    said = ab_because(replace(found, labels=labels))
+    assert "the change depends on virtualization or the guests' kernels (interaction" in said

@@ -61,17 +61,15 @@ def test_two_programs_are_arms_on_both_sides_in_one_place(labctl: Labctl) -> Non
     [
         (*PROGRAMS, "--margin", "2%", "--looks", "10,20"),
         ("ab", "--tuning", "pinned", "--tuning", "pinned+fifo", "redis-get", "--quick"),
+        ("ab", "--image", "debian-12", "--image", "debian-13", "sysbench-cpu", "--margin", "2%"),
     ],
 )
 def test_the_command_that_a_run_records_plans_the_same(
-    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    labctl: Labctl, words: tuple[str, ...]
 ) -> None:
     plan = planned(labctl, *words)
-    asked: list[Any] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(plan_only, "show_plan", lambda request, as_json: asked.append(request))
-        assert labctl(*words, "--plan-only", "--seed", "5").code == 0
-    line = recorded_command(asked[0], plan_sweep(asked[0]).plan)
+    asked = asked_by(labctl, *words)
+    line = recorded_command(asked, plan_sweep(asked).plan)
     assert line[:2] == ["labctl", "ab"]
     assert planned(labctl, *line[1:])["digest"] == plan["digest"]
 
@@ -84,6 +82,36 @@ def test_two_tunings_are_baseline_and_arm_with_checks_of_the_first(labctl: Labct
     assert plan["ab"]["arm"] == "pinned+fifo"
     plan = planned(labctl, "ab", "--tuning", "baseline", "--tuning", "pinned", "redis-get")
     assert (plan["control"], plan["handicap"]) == ("control", "handicap")
+
+
+def test_two_images_have_arms_on_both_sides_and_boot_for_themselves(labctl: Labctl) -> None:
+    words = ("ab", "--image", "debian-12", "--image", "debian-13", "sysbench-cpu")
+    plan = planned(labctl, *words)
+    arms = plan["tunings"]
+    assert [*arms] == ["native", "A", "A+control", "A+handicap", "native+B", "B"]
+    assert not any(arms[name]["restore"] for name in ("A", "A+control", "A+handicap", "B"))
+    assert (arms["A"]["twin"], arms["B"]["twin"]) == ("native", "native+B")
+    assert plan["guest"]["image"] == "debian-12"
+    assert {name: one.get("image") for name, one in plan["define"].items()} == {
+        "A": None,
+        "native+B": "debian-13",
+        "B": "debian-13",
+    }
+    made = plan_sweep(asked_by(labctl, *words))
+    assert made.recipe.name == "debian-12"
+    assert {name: one.name for name, one in made.recipes.items()} == {
+        "native+B": "debian-13",
+        "B": "debian-13",
+    }
+
+
+def asked_by(labctl: Labctl, *words: str) -> Any:
+    """Return the request of a command line."""
+    asked: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan_only, "show_plan", lambda request, as_json: asked.append(request))
+        assert labctl(*words, "--plan-only", "--seed", "5").code == 0
+    return asked[0]
 
 
 @pytest.fixture
@@ -145,6 +173,9 @@ def test_a_build_that_others_can_change_is_not_run(
         ((), "expected A and B"),
         (("--tuning", "pinned", "--tuning", "pinned+fifo"), "a workload is missing"),
         (("--tuning", "pinned", "--tuning", "pinned", "redis-get"), "A and B are both 'pinned'"),
+        (("--image", "debian-12", "--image", "debian-12", "redis-get"), "both 'debian-12'"),
+        (("--image", "debian-12", "--image", "debian-14", "redis-get"), "image recipe 'debian-14'"),
+        (("--image", "debian-12", "--image", "debian-13"), "a workload is missing"),
         (("--tuning", "pined", "--tuning", "pinned", "redis-get"), "no tuning 'pined'"),
         (("--command", "true", "--command", "false", "redis-get"), "exclude each other"),
         (("--tuning", "pinned", "--tuning", "booted", "redis-get", "--once"), "needs --command"),

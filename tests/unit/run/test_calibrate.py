@@ -71,6 +71,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
 
 def _calibrations(folder: Path, said: list[Event]) -> Calibrations:
     lab: Any = SimpleNamespace(
+        other_images={},
         source=SimpleNamespace(has_native_side=True),
         image=SimpleNamespace(digest="abc", tree=folder),
         places=SimpleNamespace(cache=folder / "cache"),

@@ -41,6 +41,7 @@ def test_a_guest_whose_complaint_is_no_text_is_an_error_and_no_crash() -> None:
     )
     plan = SimpleNamespace(workloads={"cpu": declared}, skipped_workloads={})
     done = SimpleNamespace(count_in_guest=lambda channel: None, check=lambda kind, channel: None)
+    done.for_arm = lambda tuning: done
     post_boot = PostBootSetup(cast(Any, lab), cast(Any, plan), cast(Any, done), cast(Any, done))
     with pytest.raises(BrokenError, match="sysbench-cpu fails in the guest: .*: gone"):
-        post_boot.set_up(cast(Any, Guest()), "/dev/vdb")
+        post_boot.set_up(cast(Any, Guest()), ("/dev/vdb",), cast(Any, None))

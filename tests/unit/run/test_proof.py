@@ -74,6 +74,7 @@ def make(monkeypatch: pytest.MonkeyPatch, said: list[Event]) -> Any:
         lab: Any = SimpleNamespace(
             source=SimpleNamespace(has_native_side=not own_vm),
             image=SimpleNamespace(binaries=records),
+            other_images={},
             listener=said.append,
         )
         workloads = {"it": SimpleNamespace(program="it", parameters={})}

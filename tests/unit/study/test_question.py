@@ -40,6 +40,11 @@ def test_its_quick_size_has_the_looks_and_seconds_of_the_study_pinning() -> None
     assert study.blocks_per_boot == pinning.blocks_per_boot
 
 
+def test_its_quick_trials_are_long_enough_for_each_program() -> None:
+    study = load_study(question(["pinned"], {"pgbench": {}}), programs=checkers(), quick=True)
+    assert study.workloads["pgbench"].duration_s == 10
+
+
 def test_its_file_makes_the_same_study(tmp_path: Path) -> None:
     asked = question(["vcpupin+cache-none"], {"redis-get": {}, "sysbench-cpu": {}}, name="mine")
     file = tmp_path / "mine.yaml"
@@ -98,6 +103,8 @@ def test_a_study_defines_tunings_that_extend_and_combine_with_others(tmp_path: P
         ("{extends: pinned, description: x, colour: red}", "colour"),
         ("{extends: mine, description: x}", "in a circle"),
         ("{extends: baseline, description: x, emulator: /bin/qemu}", "restore: false"),
+        ("{extends: baseline, description: x, image: i, twin: null}", "restore: false"),
+        ("{extends: baseline, description: x, image: i, restore: false}", "in another image"),
         ("{extends: baseline, description: x, emulator: qemu, restore: false}", "emulator"),
         ("{extends: baseline, description: x, host: {thp: never}}", "'host' is given"),
         ("{extends: baseline, description: x, initrd: /i, restore: false}", "its 'kernel'"),
