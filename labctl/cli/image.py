@@ -111,6 +111,8 @@ def list_(context: click.Context, as_json: bool) -> None:
     for name in missing:
         table.add_row(name, "not built", "", "", "")
     console(listing=True).print(table)
+    if any(image.layer.get("workloads") for image in built):
+        click.echo(f"Of images with files, the {images.LAYERS_KEPT} used last are kept.")
     for message in broken.values():
         click.echo(message, err=True)
 

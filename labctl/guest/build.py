@@ -378,6 +378,13 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
         working.rename(final)
     finally:
         shutil.rmtree(working, ignore_errors=True)
+    for name in images.remove_old_layers(places) if recipe.layer else ():
+        listener(
+            Note(
+                text=f"Removed the image {name}: of images with files of workloads, the "
+                f"{images.LAYERS_KEPT} used last are kept"
+            )
+        )
     return Image.load(final)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ INITRD = "initrd.img"
 TREE = "tree"
 DIGEST_LENGTH = 12
 """Characters of the digest in the folder's name."""
+LAYERS_KEPT = 4
+"""Limit on images with files of workloads. Each change of a user's program makes another one."""
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
@@ -214,18 +216,39 @@ def remove(image: Image, places: StatePaths) -> None:
     with images_lock(places):
         remove_leftovers(places)
         _refuse_mounted(image.dir)
-        # Rename it first: leftovers of an interrupted removal are then not an image.
-        doomed = places.images / f".removing-{image.dir.name}"
-        try:
-            image.dir.rename(doomed)
-            shutil.rmtree(doomed)
-        except OSError as error:
-            raise HostError(
-                f"cannot remove {image.dir}: {error.strerror}", hint="Run labctl as root."
-            ) from error
+        _remove(image, places)
         file = _download_of(image)
         if file is not None and file not in map(_download_of, list_images(places)):
             (places.downloads / file).unlink(missing_ok=True)
+
+
+def mark_used(image: Image) -> None:
+    """Note that a run uses an image. Another user than root cannot."""
+    with suppress(OSError):
+        os.utime(image.dir / MANIFEST)
+
+
+def remove_old_layers(places: StatePaths) -> list[str]:
+    """Remove images with files of workloads but for the LAYERS_KEPT that were used last; return the
+    names of their folders. The caller holds the lock."""
+    layers = [image for image in list_images(places) if image.layer.get("workloads")]
+    layers.sort(key=lambda image: (image.dir / MANIFEST).stat().st_mtime_ns, reverse=True)
+    old = [image for image in layers[LAYERS_KEPT:] if _mounted_in(image.dir) is None]
+    for image in old:
+        _remove(image, places)
+    return [image.dir.name for image in old]
+
+
+def _remove(image: Image, places: StatePaths) -> None:
+    # Rename it first: leftovers of an interrupted removal are then not an image.
+    doomed = places.images / f".removing-{image.dir.name}"
+    try:
+        image.dir.rename(doomed)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise HostError(
+            f"cannot remove {image.dir}: {error.strerror}", hint="Run labctl as root."
+        ) from error
 
 
 def _download_of(image: Image) -> str | None:
@@ -243,12 +266,18 @@ def remove_leftovers(places: StatePaths) -> None:
 
 def _refuse_mounted(folder: Path) -> None:
     """Refuse mounts: deleting below a bind mount would delete the host's own files there."""
+    if target := _mounted_in(folder):
+        raise HostError(f"{target} is mounted", hint=f"Unmount it: umount {target}")
+
+
+def _mounted_in(folder: Path) -> str | None:
     prefix = f"{folder.resolve()}/"
     for line in MOUNTINFO.read_text().splitlines():
         # proc(5): field 5 is the mount point, with spaces and the like as octal escapes.
         target = line.split()[4].encode().decode("unicode_escape")
         if f"{target}/".startswith(prefix):
-            raise HostError(f"{target} is mounted", hint=f"Unmount it: umount {target}")
+            return target
+    return None
 
 
 @contextmanager

@@ -334,8 +334,9 @@ def _files(tree: Path, name: str) -> list[PurePath]:
 
 # Add a layer to an image: packages and files for a study's workloads, on a copy of its tree.
 #
-# Copied, not linked: packages' scripts change files in place (/etc/passwd, logs, dpkg's lists), and
-# the base's own tree must still match its digest.
+# Copied for packages: their scripts change files in place (/etc/passwd, logs, dpkg's lists), and
+# the base's own tree must still match its digest. Files alone are added or replaced: a layer of
+# them has links to the base's.
 
 
 _DEADLINE_S = 1800.0
@@ -353,7 +354,7 @@ def add_layer_in(
     deadline = Deadline.after(_DEADLINE_S, f"adding {layer.says} to the image '{base.name}'")
     tree = folder / images.TREE
     listener(Note(text=f"Copying the files of the image '{base.name}'"))
-    copy_tree(base.tree, tree, deadline)
+    copy_tree(base.tree, tree, deadline, by_links=not layer.packages)
     tree.chmod(0o755)  # the root folder of the disk made from it
     before = starters(tree)
     packages = dict(base.manifest["packages"])

@@ -15,10 +15,11 @@ from labctl.base.process import Deadline
 from labctl.base.trust import held_in_tree
 
 
-def copy_tree(source: Path, target: Path, deadline: Deadline) -> None:
-    """Copy a tree with all attributes of its files."""
-    copy = ["cp", "--archive", "--reflink=auto", str(source.resolve()), str(target)]
-    process.run(copy, deadline=deadline)
+def copy_tree(source: Path, target: Path, deadline: Deadline, *, by_links: bool = False) -> None:
+    """Copy a tree with all attributes of its files. `by_links`: both have the same files from then
+    on, for a copy in which files are only added or replaced."""
+    how = "--link" if by_links else "--reflink=auto"
+    process.run(["cp", "--archive", how, str(source.resolve()), str(target)], deadline=deadline)
 
 
 def write_file(root: Path, name: str, data: str | bytes, *, mode: int = 0o644) -> None:

@@ -10,7 +10,7 @@ from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.base.events import Listener
 from labctl.base.paths import StatePaths
 from labctl.guest.build import build
-from labctl.guest.images import Image, find, list_images
+from labctl.guest.images import Image, find, list_images, mark_used
 from labctl.guest.kernels import read_kernel
 from labctl.guest.layer import Brought, Build, Large, Wheel, joined
 from labctl.guest.layers import refuse_what_cannot_be_layered
@@ -146,7 +146,10 @@ def accelerator_of(
 def built_image(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
     """Return the recipe's image; built now if there is none."""
     found = find(recipe, places)
-    return found if found is not None else build(recipe, places, listener)
+    if found is None:
+        return build(recipe, places, listener)
+    mark_used(found)
+    return found
 
 
 def accelerator_here(image: str, places: StatePaths, requested: Requested = "auto") -> Accelerator:

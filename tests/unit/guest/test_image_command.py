@@ -84,6 +84,7 @@ def test_a_layer_is_listed_with_what_it_adds_to_which_image(state: Path) -> None
     assert base["layer"] == []
     said = " ".join(image(state, "list").stdout.split())
     assert "debian-13-0123456789ab with redis-tools" in said
+    assert "the 4 used last are kept" in said
     shown = image(state, "show", folder.name).stdout
     assert "debian-13-0123456789ab: redis-tools, wheel java21, files of frames" in shown
     assert "redis.service" in shown

@@ -19,6 +19,7 @@ from labctl.guest.images import Image
 from labctl.guest.kernels import read_kernel
 from labctl.guest.layer import Brought, Build, Large, Layer, joined
 from labctl.guest.layers import refuse_what_cannot_be_layered
+from labctl.guest.recipe import Recipe
 
 from .kernels import write_kernel
 from .test_build import FAKES, MMDEBSTRAP, RECIPE, fake
@@ -155,6 +156,35 @@ def test_the_base_is_neither_changed_nor_built_again(places: StatePaths, base: I
     assert (image.tree / "etc/machine-id").read_bytes() == b""
     assert not (image.tree / "usr/sbin/policy-rc.d").exists()
     assert not (image.tree / "etc/postgresql-common").exists()
+
+
+def files_alone(text: bytes) -> Recipe:
+    return RECIPE.with_layer(Layer(brought=(Brought(workload="w", files={"w.sh": text}),)))
+
+
+def test_a_layer_of_files_alone_shares_the_bases_files(places: StatePaths, base: Image) -> None:
+    before = images.content_sha256(base.dir)
+    image = build.build(files_alone(b"#!/bin/sh\n"), places, silent)
+    assert (image.tree / "usr/bin/fio").samefile(base.tree / "usr/bin/fio")
+    assert (image.tree / WHERE / "w/w.sh").read_bytes() == b"#!/bin/sh\n"
+    assert images.content_sha256(base.dir) == before
+
+
+def test_of_layers_with_files_those_used_last_are_kept(places: StatePaths, base: Image) -> None:
+    packages = build.build(RECIPE.with_layer(REDIS), places, silent)
+    made = [
+        build.build(files_alone(b"%d" % number), places, silent)
+        for number in range(images.LAYERS_KEPT)
+    ]
+    for age, image in enumerate([packages, *made]):
+        os.utime(image.dir / images.MANIFEST, (age, age))
+    images.mark_used(made[0])
+    heard: list[Event] = []
+    last = build.build(files_alone(b"last"), places, heard.append)
+    kept = {base.dir, packages.dir, last.dir, made[0].dir, *(one.dir for one in made[2:])}
+    assert {one.dir for one in images.list_images(places)} == kept
+    said = [event.text for event in heard if isinstance(event, Note)]
+    assert any(made[1].dir.name in text for text in said)
 
 
 def test_a_layer_is_made_once_and_can_be_removed(places: StatePaths, base: Image) -> None:
