@@ -6,11 +6,15 @@ import platform
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 MAGIC = b"\x7fELF"
 
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29
+_VERDEF, _VERNEED = 0x6FFFFFFC, 0x6FFFFFFE
+_WEAK = 2
+"""Flag of a version without which a program runs too (VER_FLG_WEAK)."""
 _SHARED = 3
 _MOST_HEADERS = 1000
 _MOST_ENTRIES = 10_000
@@ -41,7 +45,10 @@ _ALSO = {
 class Elf:
     """Hold what an ELF file names. `machine`: its architecture as uname(2) names it; `loader`: its
     program interpreter (PT_INTERP), None for a static program or a library; `needed`: its libraries
-    (DT_NEEDED); `paths`: where it looks for them first (DT_RUNPATH, else DT_RPATH)."""
+    (DT_NEEDED); `paths`: where it looks for them first (DT_RUNPATH, else DT_RPATH);
+    `versions_needed`: library and version of the symbols that it takes from it; `versions`: those
+    of its own symbols (DT_VERNEED and DT_VERDEF, "Symbol Versioning" of the Linux Standard Base).
+    """
 
     machine: str
     is_shared: bool
@@ -49,6 +56,8 @@ class Elf:
     needed: tuple[str, ...]
     soname: str | None
     paths: tuple[str, ...]
+    versions_needed: tuple[tuple[str, str], ...] = ()
+    versions: tuple[str, ...] = ()
 
     @property
     def is_library(self) -> bool:
@@ -104,6 +113,16 @@ def _read(data: bytes) -> Elf:
         paths = next((text(known[tag]) for tag in (_RUNPATH, _RPATH) if tag in known), "")
         needed = tuple(text(value) for tag, value in entries if tag == _NEEDED)
         soname = text(known[_SONAME]) if _SONAME in known else None
+
+        def chain(tag: int) -> _Chain:
+            start = _offset(segments, known[tag]) if tag in known else None
+            return _Chain(data, order, start)
+
+        names = islice(chain(_VERNEED).needed(), _MOST_ENTRIES)
+        versions_needed = tuple(
+            (text(library), text(version)) for library, version, flags in names if not flags & _WEAK
+        )
+        versions = tuple(text(version) for version in chain(_VERDEF).defined())
     except ValueError as error:
         raise ValueError("it is a damaged ELF file") from error
     return Elf(
@@ -113,7 +132,43 @@ def _read(data: bytes) -> Elf:
         needed=needed,
         soname=soname,
         paths=tuple(path for path in paths.split(":") if path),
+        versions_needed=versions_needed,
+        versions=versions,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Hold a list of versions: entries that name the distance to the next one, and to the first of
+    their own names. `start`: None without any."""
+
+    data: bytes
+    order: str
+    start: int | None
+
+    def needed(self) -> Iterator[tuple[int, int, int]]:
+        """Yield library and version, as places of their names, and the version's flags."""
+        for at, (_, count, file, aux, _) in self._entries("HHIII", self.start, _MOST_ENTRIES):
+            for _, (_, flags, _, name, _) in self._entries("IHHII", at + aux, count):
+                yield file, name, flags
+
+    def defined(self) -> Iterator[int]:
+        """Yield the places of the versions' names."""
+        for at, (*_, aux, _) in self._entries("HHHHIII", self.start, _MOST_ENTRIES):
+            for _, (name, _) in self._entries("II", at + aux, 1):
+                yield name
+
+    def _entries(
+        self, layout: str, at: int | None, most: int
+    ) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield place and numbers of each entry; the last one is the distance to the next."""
+        for _ in range(most if at is not None else 0):
+            assert at is not None
+            entry = struct.unpack_from(self.order + layout, self.data, at)
+            yield at, entry
+            if entry[-1] == 0:
+                return
+            at += entry[-1]
 
 
 def _segments(data: bytes, order: str, is_wide: bool) -> Iterator[_Segment]:

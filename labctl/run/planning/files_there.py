@@ -10,7 +10,9 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from labctl.base.elf import MAGIC, Elf, read_elf
@@ -84,6 +86,19 @@ class Files:
         for name in self._python_scripts():
             found |= {one.what: one for one in self._module_lacks(name, tree)}
         return list(found.values())
+
+    def too_new(self, tree: Path) -> list[tuple[str, str, str]]:
+        """Return file, library and version of symbols that the files need and that library lacks in
+        the image's tree: they were built for newer libraries."""
+        found = []
+        for name in self._elf_names():
+            for library, version in self._elf(name).versions_needed:
+                if PurePosixPath(library).name in map(os.path.basename, self.contents):
+                    continue  # one of the files
+                has = versions_of(tree, library)
+                if has and version not in has:
+                    found.append((name, library, version))
+        return found
 
     @property
     def names(self) -> list[str]:
@@ -363,6 +378,19 @@ def has_program(tree: Path, program: str) -> bool:
         return any(tree.glob(program.lstrip("/")))
     folders = ("",) if "/" in program else PATH
     return any(os.path.lexists(tree / folder / program.lstrip("/")) for folder in folders)
+
+
+@lru_cache(maxsize=64)
+def versions_of(tree: Path, library: str) -> tuple[str, ...]:
+    """Return the versions of a library's symbols in a tree; () if it is not there, or has none."""
+    for folder in library_folders(tree):
+        path = folder / library
+        if path.is_symlink():
+            path = folder / os.path.basename(os.readlink(path))
+        if data := read_file(tree, str(path.relative_to(tree))):
+            with suppress(ValueError):
+                return read_elf(data).versions
+    return ()
 
 
 def library_folders(tree: Path) -> list[Path]:

@@ -15,8 +15,8 @@ from labctl.base.errors import LabctlError, UsageError, nearest
 from labctl.base.paths import BROUGHT, StatePaths, shipped_data
 from labctl.base.process import Deadline
 from labctl.guest.apt import host_sources
-from labctl.guest.images import find
-from labctl.guest.recipe import Recipe
+from labctl.guest.images import find, list_images
+from labctl.guest.recipe import Recipe, recipe_names
 from labctl.run.planning.files_there import Files, Lack, has_program
 from labctl.workloads.registry import checkers
 from labctl.workloads.workload import Workload
@@ -57,6 +57,8 @@ def check_programs(
     for name, files in brought.items():
         if lacks := files.lacks(base if is_known else None):
             raise _lacking(name, recipe, lacks, is_file=not sources)
+        if base is not None and files.too_new(base):
+            raise _too_new(name, recipe, files, base, places)
         if not is_known:
             waiting += [lack.what for lack in files.lacks(base)] if base else files.names
     for name, program in programs.items():
@@ -126,6 +128,25 @@ def _lacking(name: str, recipe: Recipe, lacks: Sequence[Lack], *, is_file: bool)
     return UsageError(
         f"workload '{name}': missing in the image '{recipe.name}' and among its files: {what}",
         hint=f"Add {remedies}{to_file}.",
+    )
+
+
+def _too_new(name: str, recipe: Recipe, files: Files, tree: Path, places: StatePaths) -> UsageError:
+    """Return the error for files that were built for newer libraries than the image's."""
+    file, library, version = files.too_new(tree)[-1]
+    hint = f"Build it on a system as old as '{recipe.name}', or link it statically."
+    for image in list_images(places):
+        is_other = image.name != recipe.name and image.name in recipe_names() and not image.layer
+        if is_other and os.access(image.tree, os.X_OK) and not files.too_new(image.tree):
+            hint = (
+                f"The image '{image.name}' has it: take a study with 'guest: {{image: "
+                f"{image.name}}}'. Or build it on an older system, or link it statically."
+            )
+            break
+    return UsageError(
+        f"workload '{name}': {file} needs {version} of {library}, and that of the image "
+        f"'{recipe.name}' is older",
+        hint=hint,
     )
 
 

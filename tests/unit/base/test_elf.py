@@ -41,6 +41,23 @@ def test_a_library_has_a_name_and_no_loader() -> None:
     assert (found.soname, found.is_library) == ("libfoo.so.1", True)
 
 
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_versions_of_symbols_are_read_without_weak_ones(wide: bool, order: str) -> None:
+    data = elf_file(
+        needed=("libc.so.6", "libm.so.6"),
+        needs={"libc.so.6": ("GLIBC_2.4", "GLIBC_2.38", "WEAK"), "libm.so.6": ("M_1", "WEAK")},
+        defines=("MINE_1", "MINE_2"),
+        wide=wide,
+        order=order,
+    )
+    found = read_elf(data)
+    assert found.versions_needed == (
+        *(("libc.so.6", "GLIBC_2.4"), ("libc.so.6", "GLIBC_2.38"), ("libm.so.6", "M_1")),
+    )
+    assert found.versions == ("MINE_1", "MINE_2")
+
+
 def test_this_host_s_own_python_is_not_foreign() -> None:
     found = read_elf(Path(sys.executable).resolve().read_bytes())
     assert found.machine == platform.machine()
@@ -73,7 +90,9 @@ def test_what_is_not_a_whole_elf_file_is_refused(data: bytes) -> None:
 
 
 def test_a_damaged_file_is_refused_or_read() -> None:
-    whole, chance = elf_file(needed=("libfoo.so.1",), loader="/l", runpath="/x"), random.Random(7)
+    parts = {"needs": {"libfoo.so.1": ("F_1", "F_2")}, "defines": ("A_1",)}
+    whole = elf_file(needed=("libfoo.so.1",), loader="/l", runpath="/x", **parts)  # type: ignore[arg-type]
+    chance = random.Random(7)
     for _ in range(2000):
         data = bytearray(whole[: chance.randrange(len(whole) + 1)])
         for _ in range(chance.randrange(4)):

@@ -105,6 +105,31 @@ def test_loader_and_libraries_are_looked_for_in_the_tree_and_beside_the_program(
     assert foo not in lacks(files({"w": data}), tree)
 
 
+def test_symbols_of_newer_libraries_are_found(tree: Path) -> None:
+    libc = tree / "usr/lib/x86_64-linux-gnu/libc.so.6"
+    libc.write_bytes(elf_file(soname="libc.so.6", defines=("GLIBC_2.4", "GLIBC_2.36")))
+    (tree / "usr/lib/x86_64-linux-gnu/libm.so.6").symlink_to("libm-2.36.so")
+    libm = tree / "usr/lib/x86_64-linux-gnu/libm-2.36.so"
+    libm.write_bytes(elf_file(soname="libm.so.6", defines=("GLIBC_2.29",)))
+
+    def built_for(*versions: str, library: str = "libc.so.6") -> bytes:
+        return elf_file(needed=(library,), needs={library: (*versions, "WEAK")})
+
+    found = files(
+        {
+            "old": built_for("GLIBC_2.4", "GLIBC_2.36"),
+            "new": built_for("GLIBC_2.36", "GLIBC_2.38"),
+            "maths": built_for("GLIBC_2.35", library="libm.so.6"),
+            "user": built_for("OWN_2", library="libown.so"),
+            "libown.so": elf_file(soname="libown.so", defines=("OWN_1",)),
+        }
+    )
+    assert found.too_new(tree) == [
+        ("new", "libc.so.6", "GLIBC_2.38"),
+        ("maths", "libm.so.6", "GLIBC_2.35"),
+    ]
+
+
 def test_a_missing_loader_is_named(tree: Path) -> None:
     data = elf_file(needed=("libc.so.6",), loader="/lib/ld-musl-x86_64.so.1")
     assert list(lacks(files({"w": data}), tree)) == ["the loader /lib/ld-musl-x86_64.so.1 of w"]

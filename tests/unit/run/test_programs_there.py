@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from labctl.run.planning.programs_there import check_programs
 from labctl.workloads.declarations import declare
 from labctl.workloads.registry import workload
 from labctl.workloads.workload import Workload
+from tests.unit.elf_files import elf_file
 
 RECIPE = load_recipe("debian-13")
 APT = """\
@@ -48,7 +50,7 @@ def built(recipe: Recipe, places: StatePaths, *programs: str) -> None:
         (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         # Links of a tree lead to places that this host may not have.
         (folder / "tree" / name).symlink_to("/nowhere/at/all")
-    manifest = {"name": "debian-13", "digest": recipe.digest, "command_line": ""}
+    manifest = {"name": recipe.name, "digest": recipe.digest, "command_line": ""}
     (folder / "manifest.json").write_text(
         json.dumps({**manifest, "files": {}, "binaries": {}, "packages": {}})
     )
@@ -85,6 +87,29 @@ def test_the_remedy_names_the_package_or_the_file_that_this_host_has(
     with pytest.raises(UsageError) as why:
         check_programs({"mine": program("wrk")}, RECIPE, places)
     assert "--package wrk " in str(why.value.hint)
+
+
+def test_a_program_for_newer_libraries_is_refused_with_the_image_that_has_them(
+    places: StatePaths,
+) -> None:
+    newer, older = RECIPE, load_recipe("debian-12")
+    for recipe, version in ((newer, "GLIBC_2.41"), (older, "GLIBC_2.36")):
+        built(recipe, places, "usr/bin/openssl")
+        libc = images.image_dir(recipe, places) / "tree/usr/lib/x86_64-linux-gnu/libc.so.6"
+        libc.parent.mkdir(parents=True)
+        libc.write_bytes(elf_file(soname="libc.so.6", defines=("GLIBC_2.34", version)))
+    data = elf_file(needed=("libc.so.6",), needs={"libc.so.6": ("GLIBC_2.41", "WEAK")})
+    keys = {"description": "mine", "primary": "elapsed", "trial": {"kind": "once"}}
+    given = {**keys, "files": {"w": {"base64": b64encode(data).decode()}}}
+    mine = declare("mine", YamlMapping({**given, "command": ["{{ files }}/w"]}), Path("mine.yaml"))
+    assert check_programs({"mine": mine}, newer, places) == ()
+    with pytest.raises(UsageError, match=r"w needs GLIBC_2\.41 of libc\.so\.6") as why:
+        check_programs({"mine": mine}, older, places)
+    assert "The image 'debian-13' has it" in str(why.value.hint)
+    images.remove(images.get("debian-13", places), places)
+    with pytest.raises(UsageError, match="is older") as why:
+        check_programs({"mine": mine}, older, places)
+    assert "link it statically" in str(why.value.hint)
 
 
 def test_what_a_package_may_bring_is_looked_for_once_it_is_there(places: StatePaths) -> None:
