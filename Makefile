@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs site bench calibrate lessons lock clean
+    lint unit docs site bench calibrate lessons lock clean fuzz
 
 setup:
 	@tools/setup.sh
@@ -106,6 +106,16 @@ site: sphinx := $(bin)/python -m sphinx -n -W --keep-going -q -c docs -d dist/si
 # Lessons, pages and recorded runs as one archive, for a room without a network.
 lessons: setup
 	@$(bin)/python -m tools.lessons
+
+# Alters inputs of every reader of what others wrote, guided by coverage; ends with 1 at a crash.
+# `make fuzz SECONDS=600 SEED=2 ARGS='--target archive'`.
+SECONDS ?= 3600
+SEED ?= 1
+fuzz: setup
+	@$(bin)/python -c 'import atheris' 2>/dev/null || \
+	    $(bin)/pip install --quiet --require-hashes --no-deps -r tests/fuzz/requirements.txt || \
+	    echo 'atheris is not at hand: inputs are altered at random' >&2
+	@$(bin)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)

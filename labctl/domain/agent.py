@@ -15,7 +15,7 @@ from typing import Any
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.process import Deadline
 from labctl.domain.render import RUNNER_PORT
-from labctl.domain.session import AgentSilentError
+from labctl.domain.session import AgentSilentError, understood
 
 RUNNER_PATH = "/run/labctl-runner.pyz"
 """Path of the runner, in memory on every guest with systemd: labctl writes nothing to its disk."""
@@ -123,7 +123,9 @@ class GuestAgent:
         self._run_well(_START)
 
     def _check_allowed(self) -> None:
-        known = {c["name"]: c["enabled"] for c in self._ask("guest-info")["supported_commands"]}
+        with understood("the guest's agent", "guest-info"):
+            commands = self._ask("guest-info")["supported_commands"]
+            known = {str(command["name"]): command["enabled"] for command in commands}
         forbidden = [name for name in _NEEDED if not known.get(name)]
         if forbidden:
             raise HostError(
@@ -147,22 +149,24 @@ class GuestAgent:
 
     def _distribution(self) -> str:
         try:
-            return str(self._ask("guest-get-osinfo").get("id", ""))
+            with understood("the guest's agent", "guest-get-osinfo"):
+                return str(self._ask("guest-get-osinfo").get("id", ""))
         except BrokenError:
             return ""  # an agent from before 2.10, or one that may not report it
 
     def _run(self, argv: Sequence[str]) -> Answer:
         path, *arguments = argv
-        started = self._ask("guest-exec", path=path, arg=arguments, **{"capture-output": True})
-        deadline = Deadline.after(_COMMAND_S, f"'{path}' in the guest")
-        while not (status := self._ask("guest-exec-status", pid=started["pid"]))["exited"]:
-            time.sleep(min(_PAUSE_S, deadline.remaining()))
-        return Answer(
-            # A process ended by a signal has no exit code.
-            status.get("exitcode", -1),
-            _decoded(status.get("out-data")),
-            _decoded(status.get("err-data")),
-        )
+        with understood("the guest's agent", "guest-exec"):
+            started = self._ask("guest-exec", path=path, arg=arguments, **{"capture-output": True})
+            deadline = Deadline.after(_COMMAND_S, f"'{path}' in the guest")
+            while not (status := self._ask("guest-exec-status", pid=started["pid"]))["exited"]:
+                time.sleep(min(_PAUSE_S, deadline.remaining()))
+            return Answer(
+                # A process ended by a signal has no exit code.
+                status.get("exitcode", -1),
+                _decoded(status.get("out-data")),
+                _decoded(status.get("err-data")),
+            )
 
     def _run_well(self, argv: Sequence[str]) -> None:
         done = self._run(argv)

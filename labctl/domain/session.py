@@ -130,6 +130,18 @@ def _start_event_loop() -> None:
         _loop_started = True
 
 
+@contextmanager
+def understood(who: str, command: str) -> Iterator[None]:
+    """Raise BrokenError if an answer has another form than documented: a guest may have written
+    it."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BrokenError(
+            f"{who} answered '{command}' with something else than documented ({error!r})"
+        ) from error
+
+
 class AgentSilentError(BrokenError):
     """Report that the guest's agent does not answer, or not yet."""
 
@@ -336,10 +348,11 @@ class RunningGuest:
         request: Mapping[str, object] = {"execute": command, "arguments": arguments}
         with self._calls.explained(f"QEMU does not answer '{command}'"):
             answer = libvirt_qemu.qemuMonitorCommand(self._domain, json.dumps(request), 0)
-        decoded = parse_json(answer)
-        if "return" not in decoded:
-            raise BrokenError(f"QEMU refused '{command}': {decoded.get('error')}")
-        return decoded["return"]
+        with understood("QEMU", command):
+            decoded = parse_json(answer)
+            if "error" in decoded:
+                raise BrokenError(f"QEMU refused '{command}': {decoded['error']}")
+            return decoded["return"]
 
     def agent(self, command: str, **arguments: Any) -> Any:
         """Return the answer of the guest's own agent (the value of "return").
@@ -359,7 +372,8 @@ class RunningGuest:
                 if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
                     raise AgentSilentError(f"the guest's agent does not answer: {error}") from error
                 raise
-        return parse_json(answer)["return"]
+        with understood("the guest's agent", command):
+            return parse_json(answer)["return"]
 
     def cpu_shares(self) -> int:
         """Return the weight of the guest's cpu cgroup, as its hierarchy counts it."""
@@ -374,12 +388,15 @@ class RunningGuest:
 
     def vcpu_threads(self) -> dict[int, int]:
         """Map vCPU number to host thread id."""
-        return {cpu["cpu-index"]: cpu["thread-id"] for cpu in self.qmp("query-cpus-fast")}
+        cpus = self.qmp("query-cpus-fast")
+        with understood("QEMU", "query-cpus-fast"):
+            return {int(cpu["cpu-index"]): int(cpu["thread-id"]) for cpu in cpus}
 
     def iothread_threads(self) -> dict[int, int]:
         """Map libvirt's iothread number (from 1) to host thread id."""
         threads = self.qmp("query-iothreads")
-        return {int(t["id"].removeprefix("iothread")): t["thread-id"] for t in threads}
+        with understood("QEMU", "query-iothreads"):
+            return {int(t["id"].removeprefix("iothread")): int(t["thread-id"]) for t in threads}
 
     def is_active(self) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import shutil
 import stat
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import uuid
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath, PurePosixPath
@@ -79,6 +81,10 @@ def fetch_wheel(wheel: Wheel, places: StatePaths, deadline: Deadline, listener: 
     raise BrokenError(f"pip downloaded no file of {wheel.requirement} with that SHA-256")
 
 
+_UNPACKING = (RuntimeError, NotImplementedError, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of zipfile at an encrypted file, an unknown compression, and damaged data."""
+
+
 def unpack(wheel: Wheel, archive: Path, tree: Path, inside: str) -> None:
     """Write a wheel's files into a folder of the tree. They belong to root, and of their modes only
     the executable bit is kept. Raises BrokenError for a wheel with links, or with files outside the
@@ -91,8 +97,7 @@ def unpack(wheel: Wheel, archive: Path, tree: Path, inside: str) -> None:
                 is_program = (entry.external_attr >> 16) & stat.S_IXUSR
                 mode = 0o555 if is_program else 0o444
                 write_file(tree, f"{inside}/{entry.filename}", opened.read(entry), mode=mode)
-    # RuntimeError: encrypted; NotImplementedError: an unknown compression.
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, *_UNPACKING) as error:
         raise BrokenError(f"wheel '{wheel.name}': {archive}: {str(error)[:_LAST]}") from error
 
 

@@ -200,7 +200,7 @@ def _whole(path: Path, files: Mapping[str, Path], below: tuple[Path, ...] = ()) 
     if name is None:
         return mapping
     below = (*below, path)
-    if name not in files or files[name] in below:
+    if not isinstance(name, str) or name not in files or files[name] in below:
         hint = nearest(str(name), set(files) - {one.stem for one in below})
         raise UsageError(f"{path}: 'extends': no other image recipe '{name}'", hint=hint)
     for key, value in _whole(files[name], files, below).items():

@@ -16,11 +16,13 @@ from labctl.base.errors import LabctlError
 from labctl.base.paths import data_files, shipped_data
 from labctl.base.tuning import Kind
 from labctl.base.units import Better, Unit
+from labctl.cli.workload import facts_of, found_workload
 from labctl.collect import neighbour
 from labctl.domain.render import render
 from labctl.guest.recipe import load_recipe
 from labctl.store.samples import Sample
 from labctl.store.trial import TrialFolder
+from labctl.study.conditions import load_condition
 from labctl.study.load_study import load_study
 from labctl.study.make_plan import make_plan
 from labctl.study.published_file import read_published
@@ -120,6 +122,14 @@ def _published(path: Path) -> None:
     )
 
 
+def _workload(path: Path) -> None:
+    facts_of(found_workload(str(path)))
+
+
+def _condition(path: Path) -> None:
+    load_condition(str(path), checkers())
+
+
 def _fork(path: Path) -> None:
     text = path.read_bytes().decode(errors="replace")
     STRESS_NG_FORK.window_rates("", {"stress-ng.yaml": text.encode()})
@@ -172,6 +182,16 @@ READERS: dict[str, tuple[str, str, Read]] = {
         (shipped_data() / "benchmarks/published/nested-overhead.yaml").read_text(),
         _published,
     ),
+    "workload": (
+        "benchmarks/workloads/mine.yaml",
+        _of("benchmarks/workloads", "pgbench"),
+        _workload,
+    ),
+    "condition": (
+        "benchmarks/conditions/mine.yaml",
+        _of("benchmarks/conditions", "noisy-guests"),
+        _condition,
+    ),
     "policy": ("policy.yaml", _POLICY, load_policy),
     "stress-ng": (
         "stress-ng.yaml",
@@ -194,7 +214,7 @@ def reader(
     reader."""
     where, text, read = READERS[request.param]
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path))
-    (tmp_path / where).parent.mkdir(exist_ok=True)
+    (tmp_path / where).parent.mkdir(exist_ok=True, parents=True)
     beside = "benchmarks/published"
     shutil.copytree(shipped_data() / beside, tmp_path / beside)
     return request.param, tmp_path / where, text, read

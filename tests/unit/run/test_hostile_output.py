@@ -27,10 +27,9 @@ from labctl.trace import files
 from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.recordings import Traces
 from labctl.workloads.registry import checkers, workload
-from labctl.workloads.setting import Setting
+from tests.unit.workloads.trials import FIXTURES, file_of, outputs_of, parser_of, read_raw
 
 UNIT = Path(__file__).parents[1]
-OUTPUTS = UNIT / "workloads" / "fixtures"
 
 REPORTS = (
     "perf-kvm-stat-3.7-intel-98202-samples.txt",
@@ -98,49 +97,11 @@ damages = st.one_of(
 )
 
 
-def _read(data: bytes, file: str, parse: Callable[[TrialFolder], Iterator[object]]) -> list[object]:
-    """[] for what is refused."""
-    with TemporaryDirectory() as place:
-        folder = TrialFolder(Path(place))
-        folder.write_raw("stderr.txt", b"")
-        folder.write_raw_json(
-            "runner.json", {"duration_s": 1.0, "rusage": {"utime_s": 0.5, "stime_s": 0.1}}
-        )
-        folder.write_raw(file, data)
-        with suppress(BrokenError), believable(place):
-            return list(parse(folder))
-    return []
-
-
-def _parser(program: str) -> Callable[[TrialFolder], Iterator[object]]:
-    """All that a workload makes of its output."""
-    return workload(program).with_parameters({}).parse
-
-
-def _outputs(program: str) -> list[Path]:
-    return sorted((OUTPUTS / program).glob("*"))
-
-
-def _file_of(program: str, recorded: Path) -> str:
-    """The trial's raw file that such an output is: one that the program writes, or what it
-    prints."""
-    found = workload(program)
-    setting = Setting(
-        parameters=found.check_parameters({}),
-        vcpus=1,
-        duration_s=max(1.0, found.file.trial.least_s),
-        data_paths=("/dev/vdb",),
-        peer="198.18.0.1",
-    )
-    written = (name for name in found.command(setting).files if name.endswith(recorded.suffix))
-    return next((f"files/{name}" for name in written), "stdout.txt")
-
-
 @pytest.mark.parametrize("program", checkers())
 def test_every_workload_has_recorded_output(program: str) -> None:
-    assert _outputs(program), (
+    assert outputs_of(program), (
         f"record what '{program}' writes, with its version in the file's name, "
-        f"in {OUTPUTS.relative_to(UNIT.parents[1])}/{program}/"
+        f"in {FIXTURES.relative_to(UNIT.parents[1])}/{program}/"
     )
 
 
@@ -148,18 +109,18 @@ def test_every_workload_has_recorded_output(program: str) -> None:
 @settings(max_examples=MANY)
 @given(data=st.data())
 def test_a_workload_s_output(program: str, data: st.DataObject) -> None:
-    recorded = data.draw(st.sampled_from(_outputs(program)))
+    recorded = data.draw(st.sampled_from(outputs_of(program)))
     damaged = data.draw(damages)(recorded.read_bytes())
-    _read(damaged, _file_of(program, recorded), _parser(program))
+    read_raw(damaged, file_of(program, recorded), parser_of(program))
 
 
 @pytest.mark.parametrize("program", checkers())
 @settings(max_examples=MANY)
 @given(data=st.data())
 def test_what_a_workload_says_of_its_warm_up(program: str, data: st.DataObject) -> None:
-    recorded = data.draw(st.sampled_from(_outputs(program)))
+    recorded = data.draw(st.sampled_from(outputs_of(program)))
     damaged = data.draw(damages)(recorded.read_bytes())
-    file = _file_of(program, recorded)
+    file = file_of(program, recorded)
     stdout = damaged.decode(errors="replace") if file == "stdout.txt" else ""
     with suppress(BrokenError), believable("the warm-up"):
         workload(program).window_rates(stdout, {Path(file).name: damaged})
@@ -168,7 +129,7 @@ def test_what_a_workload_says_of_its_warm_up(program: str, data: st.DataObject) 
 @settings(max_examples=25)
 @given(damage=damages)
 def test_a_neighbour_s_output(damage: Damage) -> None:
-    (recorded,) = _outputs("neighbour")
+    (recorded,) = outputs_of("neighbour")
     hog = json.loads(recorded.read_text())
     hog[neighbour.OUTPUT] = damage(hog[neighbour.OUTPUT].encode()).decode(errors="replace")
     share = sample("host_cpu", 1.2, source="host.json", labels={"thread": "neighbour"})
@@ -176,7 +137,7 @@ def test_a_neighbour_s_output(damage: Damage) -> None:
     def parse(raw: TrialFolder) -> Iterator[object]:
         return neighbour.neighbour_readings(raw, [share])
 
-    _read(json.dumps({"hogs": [hog]}).encode(), neighbour.RAW, parse)
+    read_raw(json.dumps({"hogs": [hog]}).encode(), neighbour.RAW, parse)
 
 
 @pytest.mark.parametrize("recorded", TRACES)
@@ -211,17 +172,17 @@ def test_a_workload_s_output_that_is_cut_tells_nothing_else(
     knows of last ones that are missing."""
     if workload(program).file.trial.kind == "repeat":
         return
-    recorded = data.draw(st.sampled_from(_outputs(program)))
+    recorded = data.draw(st.sampled_from(outputs_of(program)))
     if recorded.suffix == ".csv":
         return
-    whole, file = recorded.read_bytes(), _file_of(program, recorded)
+    whole, file = recorded.read_bytes(), file_of(program, recorded)
     cut = whole[: -min(short, len(whole))]
-    assert _read(cut, file, _parser(program)) in ([], _read_whole(program, recorded))
+    assert read_raw(cut, file, parser_of(program)) in ([], _read_whole(program, recorded))
 
 
 @cache
 def _read_whole(program: str, recorded: Path) -> list[object]:
-    return _read(recorded.read_bytes(), _file_of(program, recorded), _parser(program))
+    return read_raw(recorded.read_bytes(), file_of(program, recorded), parser_of(program))
 
 
 @pytest.mark.parametrize("recorded", REPORTS)
@@ -239,7 +200,7 @@ def test_perf_kvm_stat_s(recorded: str, damage: Damage) -> None:
 @given(damage=damages)
 def test_perf_stat_s(recorded: str, damage: Damage) -> None:
     data = (UNIT / "collect" / "fixtures" / recorded).read_bytes()
-    _read(damage(data), perf_stat.RAW, lambda raw: perf_stat.parse(raw, kind="guest"))
+    read_raw(damage(data), perf_stat.RAW, lambda raw: perf_stat.parse(raw, kind="guest"))
 
 
 @settings(max_examples=25)
@@ -253,7 +214,7 @@ def test_bpftrace_s(damage: Damage) -> None:
         return exits.parse(raw)
 
     data = (fixtures / "exits-bpftrace-0.17-software-kvm.jsonl").read_bytes()
-    _read(damage(data), bpf_exits.RAW, parse)
+    read_raw(damage(data), bpf_exits.RAW, parse)
 
 
 @settings(max_examples=25)
@@ -274,4 +235,4 @@ def test_perf_s_table_of_the_exits_that_it_recorded(damage: Damage) -> None:
         return exits.parse(raw)
 
     data = (UNIT / "collect" / "fixtures" / "perf-kvm-stat-6.1-svm-850-samples.txt").read_bytes()
-    _read(damage(data), perf.REPORT, parse)
+    read_raw(damage(data), perf.REPORT, parse)
