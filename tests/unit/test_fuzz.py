@@ -1,5 +1,5 @@
-"""Some seconds of `make fuzz`: every target reads whole inputs, and refuses altered ones in labctl's
-words, as well as each input that crashed it once (tests/fuzz/corpus)."""
+"""Some seconds of `make fuzz`: every target reads whole inputs, and reads or refuses altered ones,
+as well as each input that crashed it once (tests/fuzz/corpus)."""
 
 from __future__ import annotations
 
