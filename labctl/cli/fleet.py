@@ -216,10 +216,7 @@ def add(
             raise UsageError(f"{file} and {archives[of]} are both of the host {of}")
         archives[of] = file
     path = fleet_path(runs_folder(results), name)
-    if path.is_dir():
-        with fleet_locked(path, f"labctl fleet add {name}"):
-            add_runs(path, archives, replace=replace)
-    else:
+    with fleet_locked(path, f"labctl fleet add {name}", make=True):
         add_runs(path, archives, replace=replace)
     click.echo(f"{path}: {counted(len(archives), 'run')} added")
 

@@ -42,6 +42,8 @@ from labctl.store.jsonfile import replacing
 from labctl.store.run_folder import RunFolder
 from labctl.store.run_places import find_run
 
+_LOCK: Final = ".lock"
+
 
 @dataclass(frozen=True, slots=True)
 class FleetFolder:
@@ -223,7 +225,7 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
     check_names(tuple(archives))
     runs = {host: RunFolder.in_archive(archive) for host, archive in archives.items()}
     if not (path / FLEET).is_file():
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(one.name != _LOCK for one in path.iterdir()):
             raise UsageError(f"{path} is not empty, and has no {FLEET}", hint="Name a new folder.")
         record = _measured(next(iter(runs.values())), tuple(archives))
     else:
@@ -287,14 +289,15 @@ def _is_plain(host: str) -> bool:
 # Lock a fleet's folder: two control nodes would measure and change the same hosts.
 
 
-_LOCK: Final = ".lock"
-
-
 @contextmanager
-def fleet_locked(fleet: Path, what: str) -> Iterator[None]:
-    """Hold a fleet's folder for a block. The kernel releases it however the holder ends. Raises
+def fleet_locked(fleet: Path, what: str, *, make: bool = False) -> Iterator[None]:
+    """Hold a fleet's folder for a block. The kernel releases it however the holder ends. `make`: a
+    missing folder is made, and goes again if the block fails and has written nothing. Raises
     BusyError with its holder if another has it, HostError if the lock cannot be opened."""
+    made = make and not fleet.is_dir()
     try:
+        if made:
+            fleet.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(fleet / _LOCK, flags, 0o600)
     except OSError as error:
@@ -312,6 +315,10 @@ def fleet_locked(fleet: Path, what: str) -> Iterator[None]:
         file.flush()
         try:
             yield
+        except BaseException:
+            if made and [path.name for path in fleet.iterdir()] == [_LOCK]:
+                shutil.rmtree(fleet)
+            raise
         finally:
             os.ftruncate(descriptor, 0)
 

@@ -184,7 +184,8 @@ def apart_lines(judged: FleetJudgement) -> list[ApartLine]:
     many = len(judged.accelerators) > 1
     for one in judged.effects:
         title = place_title(one.place, many_accelerators=many)
-        what = f"effect of '{one.place.tuning}' on {title}"
+        is_level = not one.place.against  # of a change between two fleets
+        what = f"{'level' if is_level else 'effect'} of '{one.place.tuning}' on {title}"
         lines += [_line(point, what, one.place) for point in one.points]
     for level in judged.levels:
         title = place_title(level.place, many_accelerators=many)

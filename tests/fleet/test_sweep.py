@@ -229,3 +229,20 @@ def test_tags_start_a_sweep_and_fetch_it_later(rig: Rig, tmp_path: Path) -> None
     # A folder of archives is a fleet.
     shown = rig.run(LABCTL, "fleet", "report", tmp_path / "runs", "--json")
     assert json.loads(shown.stdout)["measured"] == 2, shown.stderr
+
+
+@pytest.mark.hosts(3)
+def test_of_two_control_nodes_at_the_same_instant_one_sweeps(rig: Rig, tmp_path: Path) -> None:
+    rig.do("h2", "refuse")
+    fleet = rig.sweep(tmp_path).folder
+    rig.do("h2", "seconds 3")
+    words = ["--resume", fleet.name, "--results", str(tmp_path)]
+    with (
+        rig.start(LABCTL, "fleet", "sweep", *words) as one,
+        rig.start(LABCTL, "fleet", "sweep", *words) as other,
+    ):
+        said = [node.communicate(timeout=120)[0] for node in (one, other)]
+    assert sorted((one.returncode, other.returncode)) == [ExitCode.FOUND, ExitCode.HOST], said
+    assert sum("is in use by root on" in text for text in said) == 1, said
+    assert status(tmp_path, "h2") == "done"
+    assert sum(call.startswith("sweep") for call in rig.calls("h2")) == 2, "the refusal, and one"

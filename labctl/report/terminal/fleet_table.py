@@ -66,7 +66,11 @@ def changes_table(change: FleetChange) -> RenderableType:
     both = counted(judged.measured, "host")
     found = list(changed(change))
     many = len(judged.accelerators) > 1
-    lead = "No mean changed" if not found else f"{counted(len(found), 'mean')} changed"
+    lead = (
+        "No mean is shown to have changed"
+        if not found
+        else f"{counted(len(found), 'mean')} changed"
+    )
     others = [
         small(f"Only in {name}: {', '.join(few(hosts, _FEW))}.")
         for name, hosts in ((change.a, change.only_a), (change.b, change.only_b))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from labctl.base.errors import UsageError
+from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.cli.main import cli
 from labctl.fleet.fleet_folder import FleetFolder, add_runs, host_of
 from labctl.fleet.rollout import AskedFor, planned_rollout
@@ -86,6 +88,53 @@ def test_archives_are_added_to_a_fleet(fetched: Path, tmp_path: Path) -> None:
         add_runs(new, {"h4": fetched / "h3/run.tar.xz"}, replace=False)
     add_runs(new, {"h4": fetched / "h3/run.tar.xz"}, replace=True)
     assert opened.run("h4").path.read_bytes() == (fetched / "h3/run.tar.xz").read_bytes()
+
+
+def test_of_control_nodes_that_begin_at_the_same_instant_one_goes_first(
+    fetched: Path, tmp_path: Path
+) -> None:
+    """Each adds a host to a fleet that none of them has made yet."""
+    results, go = tmp_path / "results", tmp_path / "go"
+    code = (
+        "import sys, pathlib, time\n"
+        "from labctl.cli.main import main\n"
+        "import labctl.fleet.fleet_folder, labctl.cli.fleet\n"
+        "print('ready', flush=True)\n"
+        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.001)\n"
+        "sys.argv[0] = 'labctl'\n"
+        "main()\n"
+    )
+    hosts = ("h1", "h2", "h3")
+    words = ["fleet", "add", "spring", "--results", str(results)]
+    nodes = {
+        host: subprocess.Popen(
+            [sys.executable, "-c", code, *words, str(fetched / host / "run.tar.xz")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for host in hosts
+    }  # fmt: skip
+    for node in nodes.values():
+        assert node.stdout is not None
+        assert node.stdout.readline() == "ready\n"
+    go.touch()
+    said = {host: node.communicate(timeout=60)[1] for host, node in nodes.items()}
+    codes = {host: node.returncode for host, node in nodes.items()}
+    assert set(codes.values()) <= {0, int(ExitCode.HOST)}, said
+    passed = [host for host, code in codes.items() if code == 0]
+    assert passed
+    assert all("is in use by" in said[host] for host in hosts if host not in passed)
+    opened = FleetFolder.find(results, "spring")
+    assert sorted(opened.hosts()) == passed
+    assert [opened.state(host).status for host in passed] == ["done"] * len(passed)
+
+
+def test_a_fleet_that_could_not_be_made_leaves_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "h1.tar.xz"
+    broken.write_bytes(b"nothing")
+    words = ["fleet", "add", "spring", "--results", str(tmp_path / "results"), str(broken)]
+    with pytest.raises(LabctlError):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert not (tmp_path / "results/spring").exists()
 
 
 @pytest.fixture
