@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 
-from labctl.analysis.compare.history import change_points
+from labctl.analysis.compare.history import search
 from labctl.analysis.effects.design import ALPHA
 from tools.calibrate.noise import KINDS, Values
 from tools.calibrate.rates import SURE, Rate
@@ -36,9 +36,16 @@ def _and_back(runs: int) -> Values:
     return np.asarray((at >= runs // 3) & (at < 2 * runs // 3), dtype=float)
 
 
+def _sliding(runs: int) -> Values:
+    return np.arange(runs) / (runs - 1)
+
+
+SLIDE = "a slide over all runs"
+
 SHAPES: Mapping[str, Callable[[int], Values]] = {
     "halfway": _until_the_end,
     "for a third, and back": _and_back,
+    SLIDE: _sliding,
 }
 
 
@@ -55,15 +62,18 @@ def marked(noise: str, r: float, runs: int, count: int, seed: int) -> Rate:
     """Return the share of series without a change that get a mark."""
     rng = np.random.default_rng([seed, crc32(f"{noise}/{r}/{runs}".encode())])
     return Rate.of(
-        bool(change_points(values, ALPHA)) for values in series(noise, r, runs, count, rng)
+        bool(of.changes or of.trend)
+        for of in (search(values, ALPHA) for values in series(noise, r, runs, count, rng))
     )
 
 
 def found(shape: str, size: float, r: float, runs: int, count: int, seed: int) -> Rate:
-    """Return the share of series with a change of a size that get a mark."""
+    """Return the share of series with a change of a size that get a mark; of those that slide, a
+    mark or a trend."""
     rng = np.random.default_rng([seed, crc32(f"{shape}/{size}/{r}/{runs}".encode())])
     shifted = series("normal", r, runs, count, rng) + size * SHAPES[shape](runs)
-    return Rate.of(bool(change_points(values, ALPHA)) for values in shifted)
+    found = (search(values, ALPHA) for values in shifted)
+    return Rate.of(bool(of.changes or (shape == SLIDE and of.trend)) for of in found)
 
 
 def marked_table(simulations: Simulations) -> Table:
@@ -73,7 +83,7 @@ def marked_table(simulations: Simulations) -> Table:
     calls = [(*cell, count, simulations.seed) for cell in cells]
     rates = dict(zip(cells, simulations.of("history", marked, calls), strict=True))
     return Table(
-        title="History: marks where nothing changed",
+        title="History: marks and trends where nothing changed",
         text=(
             f"{count} series of runs each, in percent of series that get a mark, by the "
             "correlation of each run with the one before."

@@ -37,7 +37,8 @@ from labctl.store.run_folder import LoadedRun
 # Every step is fitted by generalized least squares in noise of first-order autocorrelation, whose
 # assumed value exceeds its estimate. The clearness that the clearest step reaches without any
 # change comes from the series itself: the part that the autocorrelation does not explain is
-# permuted and scanned in the same way. Simulations and alternatives:
+# permuted and scanned in the same way. A straight line over all values is an alternative among the
+# steps, and counts where no step is clear. Simulations and alternatives:
 # docs/decisions/change-points.md.
 
 
@@ -72,23 +73,42 @@ class ChangePoint:
     """Hold the begin of a level.
 
     `index`: of the first value of the new level. `p`: share of series of the same autocorrelation
-    without the change that show an equally clear one anywhere, this series included.
+    without the change that show an equally clear one, or trend, this series included.
     """
 
     index: int
     p: float
 
 
-def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[ChangePoint]:
-    """Return the changes of a series, by index; each with p <= alpha when it was found.
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Hold a straight line over all values, from `first` to `last`. `p`: as of a ChangePoint."""
 
-    They are found one after the other, the clearest first, in the remainder of the series. The
-    chance that a series without a change gets one is alpha. Values must be finite.
+    p: float
+    first: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hold the changes of a series, or its trend; never both."""
+
+    changes: tuple[ChangePoint, ...] = ()
+    trend: Trend | None = None
+
+
+def search(values: Sequence[float], alpha: float, seed: int = 0) -> Found:
+    """Return the changes of a series, by index, each with p <= alpha when it was found; or, if no
+    change is clear, its trend.
+
+    Changes are found one after the other, the clearest first, in the remainder of the series. The
+    chance that a series without change and trend gets either is alpha. Values must be finite.
     """
     if len(values) < 2 * FEWEST_BESIDE:
-        return []
+        return Found()
     series = np.asarray(values, dtype=float)
-    series = (series - series.mean()) / (np.ptp(series) or 1.0)
+    middle, span = series.mean(), np.ptp(series) or 1.0
+    series = (series - middle) / span
     rng = np.random.default_rng(seed)
     # Enough orders that p can reach alpha, whatever the number of series that share it.
     most = max(_MOST_ORDERS, math.ceil(1 / alpha))
@@ -103,9 +123,15 @@ def change_points(values: Sequence[float], alpha: float, seed: int = 0) -> list[
         step = _clearest(series, segments, r)
         p = _p_value(series, segments, r, step.ratio, orders, alpha, rng)
         if p > alpha:
+            line = _trend_ratio(_whitened(series[np.newaxis], r), r)[0] if not found else 0.0
+            if line > step.ratio:
+                p = _p_value(series, segments, r, float(line), orders, alpha, rng)
+                if p <= alpha:
+                    first, last = (end * span + middle for end in _line(series, r))
+                    return Found(trend=Trend(p, float(first), float(last)))
             break
         found.extend(ChangePoint(place, p) for place in step.places)
-    return sorted(found, key=lambda point: point.index)
+    return Found(tuple(sorted(found, key=lambda point: point.index)))
 
 
 def _segments(series: Floats, levels: Sequence[int]) -> list[Segment]:
@@ -175,6 +201,33 @@ def _ratios(white: Floats, r: float) -> Floats:
     return np.asarray(-n * np.log(left) - 2 * math.log(n) * ended)
 
 
+def _trend_ratio(white: Floats, r: float) -> Floats:
+    """Return the clearness of a straight line for each row of whitened values, on the scale of
+    `_ratios`. A step has about n possible places; log n more makes a line about as rare."""
+    n = white.shape[1]
+    level, slope = _line_parts(n, r)
+    rest = white - np.outer(white @ level / (level @ level), level)
+    along = rest @ slope
+    squares = np.maximum((rest * rest).sum(axis=1), _ROUNDING)
+    left = np.maximum(1 - along * along / (slope @ slope * squares), _UNEXPLAINED)
+    return np.asarray(-n * np.log(left) + math.log(n))
+
+
+def _line_parts(n: int, r: float) -> tuple[Floats, Floats]:
+    """Return the whitened level, and the whitened slope without its part along the level."""
+    level = _whitened(np.ones(n), r)
+    slope = _whitened(np.arange(n) - (n - 1) / 2, r)
+    return level, slope - level * (slope @ level / (level @ level))
+
+
+def _line(series: Floats, r: float) -> tuple[float, float]:
+    """Return both ends of the straight line through a series, by generalized least squares."""
+    n = len(series)
+    rows = _whitened(np.stack((np.ones(n), np.arange(n, dtype=float))), r)
+    start, slope = np.linalg.lstsq(rows.T, _whitened(series, r), rcond=None)[0].tolist()
+    return start, start + slope * (n - 1)
+
+
 def _whitened(values: Floats, r: float) -> Floats:
     """Return the values, whose noise has autocorrelation r, whitened along the last axis."""
     white = values.copy()
@@ -187,12 +240,15 @@ def autocorrelation(series: Floats, levels: Sequence[int]) -> float:
     """Return the assumed autocorrelation if levels begin at `levels` (the first at 0) and perhaps
     elsewhere.
 
-    Steps that are not found yet look like autocorrelation. So up to _MOST_STEPS more are removed,
-    the clearest first, and the least result counts. Added to each estimate are 4 (1 + r)/n for each
-    of these steps, because their places were chosen, and its standard error, sqrt((1 - r^2)/n).
-    Simulations set these figures.
+    Steps that are not found yet look like autocorrelation, and so does a trend. So a trend, or up
+    to _MOST_STEPS more steps, the clearest first, are removed, and the least result counts. Added
+    to each estimate are 4 (1 + r)/n for the trend or each of these steps, whose places were chosen,
+    and its standard error, sqrt((1 - r^2)/n). Simulations set these figures.
     """
     n, surely, chosen = len(series), _MOST, list(levels)
+    if len(levels) == 1:
+        r = _estimate(series, levels, with_slope=True)
+        surely = min(surely, r + 4 * (1 + r) / n + math.sqrt((1 - r * r) / n))
     for steps in range(1, _MOST_STEPS + 1):
         segments = _segments(series, chosen)
         if not segments:
@@ -203,17 +259,19 @@ def autocorrelation(series: Floats, levels: Sequence[int]) -> float:
     return max(surely, _LEAST)
 
 
-def _estimate(values: Floats, places: Sequence[int]) -> float:
-    """Return the autocorrelation of noise around levels that begin at `places`, by restricted
-    likelihood (D. A. Harville, JASA 72, 1977), which corrects for the levels."""
+def _estimate(values: Floats, places: Sequence[int], *, with_slope: bool = False) -> float:
+    """Return the autocorrelation of noise around levels that begin at `places`, and around a slope,
+    by restricted likelihood (D. A. Harville, JASA 72, 1977), which corrects for them."""
     n = len(values)
     levels = np.array([np.arange(n) >= place for place in places], dtype=float)
+    if with_slope:
+        levels = np.vstack((levels, (np.arange(n) - (n - 1) / 2) / n))
     likeliest, estimate = math.inf, 0.0
     for r in _ESTIMATED:
         rows, y = _whitened(levels, r), _whitened(values, r)
         square, along = rows @ rows.T, rows @ y
         left = max(float(y @ y - along @ np.linalg.solve(square, along)), _ROUNDING)
-        found = (n - len(places)) * math.log(left) - math.log(1 - r * r)
+        found = (n - len(levels)) * math.log(left) - math.log(1 - r * r)
         found += math.log(np.linalg.det(square))
         if found < likeliest:
             likeliest, estimate = found, r
@@ -231,9 +289,11 @@ def _p_value(
 ) -> float:
     """Return (1 + orders with a step at least as clear) / (1 + orders).
 
-    Orders are permutations of the whitened values' residuals from the segments' levels. The count
-    ends early if p can't be alpha or less any more.
+    Orders are permutations of the whitened values' residuals from the segments' levels. In a series
+    without a change so far an order may have a trend that is as clear, instead. The count ends
+    early if p can't be alpha or less any more.
     """
+    has_trends = segments == [(0, len(series))]
     left = np.concatenate([_around_level(series[a:b], r) for a, b in segments])
     starts = np.cumsum([0, *(b - a for a, b in segments)])
     at_once = max(1, min(100, _MOST_AT_ONCE // len(left) ** 2))
@@ -245,6 +305,8 @@ def _p_value(
         clearest = [
             _ratios(made[:, a:b], r).max(axis=1) for a, b in itertools.pairwise(starts.tolist())
         ]
+        if has_trends:
+            clearest.append(_trend_ratio(made, r))
         # A difference by rounding counts as equal: the same step, summed in another order.
         as_clear += int((np.max(clearest, axis=0) >= ratio * (1 - 1e-9)).sum())
         done += count
@@ -275,6 +337,20 @@ class Point:
     record: RunRecord
 
 
+NEAR = 2
+"""Runs by which a mark may miss the begin of a level: small changes were marked late by so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactNear:
+    """Hold a fact that changed with `run`, which is `distance` runs after the mark (negative:
+    before)."""
+
+    fact: FactDifference
+    run: str
+    distance: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelChange:
     """Describe a level that ends before `run`. `before` and `after`: typical values of the runs
@@ -286,13 +362,14 @@ class LevelChange:
     p: float
     before: float
     after: float
-    facts: tuple[FactDifference, ...]
+    facts: tuple[FactNear, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
     """Hold a metric of one cell over comparable runs, oldest first. `apart`: difference from other
-    series of the same cell. `unmarked`: reason if the series was not searched for changes."""
+    series of the same cell. `trend`: of a series without changes. `unmarked`: reason if the series
+    was not searched for changes."""
 
     tuning: str
     workload: str
@@ -306,6 +383,7 @@ class RunSeries:
     points: tuple[Point, ...]
     changes: tuple[LevelChange, ...]
     unmarked: str | None
+    trend: Trend | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,10 +546,10 @@ def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) 
     kept, points = group[0][0], [point for _, point in group]
     values = [point.value for point in points]
     logs = min(values) > 0
-    unmarked, changes = None, []
+    unmarked, found = None, Found()
     if len(points) >= FEWEST:
         scaled = [math.log(value) for value in values] if logs else values
-        changes = change_points(scaled, alpha)
+        found = search(scaled, alpha)
     else:
         unmarked = f"{len(points)} of the {FEWEST} runs that a change needs"
     sample = kept.series.sample
@@ -486,9 +564,27 @@ def _run_series(group: Sequence[tuple[_Kept, Point]], alpha: float, apart: str) 
         host=kept.traits["host"],
         apart=apart,
         points=tuple(points),
-        changes=tuple(_changes(points, changes, logs)),
+        changes=tuple(_changes(points, found.changes, logs)),
         unmarked=unmarked,
+        trend=_unscaled(found.trend, logs),
     )
+
+
+def _unscaled(trend: Trend | None, logs: bool) -> Trend | None:
+    if trend is None or not logs:
+        return trend
+    return Trend(trend.p, math.exp(trend.first), math.exp(trend.last))
+
+
+def _near(points: Sequence[Point], here: int) -> list[FactNear]:
+    """Return the facts that changed within NEAR runs of a mark, the nearest first."""
+    around = range(max(1, here - NEAR), min(len(points), here + NEAR + 1))
+    found = [
+        FactNear(fact=fact, run=points[at].run, distance=at - here)
+        for at in around
+        for fact in fact_differences(points[at - 1].record, points[at].record)
+    ]
+    return sorted(found, key=lambda one: abs(one.distance))
 
 
 def _changes(
@@ -503,7 +599,7 @@ def _changes(
             p=change.p,
             before=_typical(points[start:here], logs),
             after=_typical(points[here:end], logs),
-            facts=tuple(fact_differences(points[here - 1].record, points[here].record)),
+            facts=tuple(_near(points, here)),
         )
 
 

@@ -9,7 +9,6 @@ from labctl.analysis.compare.history import History, LevelChange, RunSeries
 from labctl.base.wording import counted, metric_title
 from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.report.templating import template
-from labctl.report.terminal.compare import differing_words
 from labctl.report.terminal.history import (
     CHANGE,
     LEGEND,
@@ -17,7 +16,9 @@ from labctl.report.terminal.history import (
     change_words,
     day,
     ends,
+    near_words,
     title,
+    trend_words,
     unmarked,
     value_words,
 )
@@ -54,6 +55,7 @@ class _Section:
     ends: str
     changes: tuple[_Level, ...]
     unmarked: str
+    trend: str
     first: str
     last: str
     rows: tuple[tuple[str, str, str, int, str], ...]
@@ -84,6 +86,7 @@ def _section(series: RunSeries) -> _Section:
         ends=ends(series),
         changes=tuple(_level(series, change) for change in series.changes),
         unmarked=unmarked(series) if series.unmarked else "",
+        trend=trend_words(series, series.trend) if series.trend else "",
         first=day(points[0].at),
         last=day(points[-1].at),
         rows=tuple(
@@ -100,7 +103,9 @@ def _section(series: RunSeries) -> _Section:
 
 
 def _level(series: RunSeries, change: LevelChange) -> _Level:
-    facts = tuple((fact.name, *differing_words(fact.a, fact.b)) for fact in change.facts)
+    facts = tuple(
+        (name + when, before, after) for name, before, after, when in map(near_words, change.facts)
+    )
     return _Level(_x(change.index, len(series.points)), change_words(series, change), facts)
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from labctl.analysis.compare.history import History, LevelChange, RunSeries
+from labctl.analysis.compare.history import (
+    NEAR,
+    FactNear,
+    History,
+    LevelChange,
+    RunSeries,
+    Trend,
+)
 from labctl.base.errors import nearest
 from labctl.base.notation import change as ratio_text
 from labctl.base.notation import difference, quantity
@@ -26,11 +34,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 CHANGE = "▲"
 _MOST_FACTS = 6
 
-NO_FACT = "no recorded fact of host, guest or run differs"
+NO_FACT = f"no recorded fact of host, guest or run changed within {NEAR} runs"
 LEGEND = (
-    f"{CHANGE}: a new level begins (over all series, the chance of a false mark is about 5 "
-    "%, also if runs are autocorrelated). The facts that differ from the previous run are "
-    "listed beside it; they need not be the cause."
+    f"{CHANGE}: a new level begins (over all series, the chance of a false mark or trend is about "
+    f"5 %, also if runs are autocorrelated). The facts that changed within {NEAR} runs are listed "
+    "beside it; they need not be the cause."
 )
 
 
@@ -74,12 +82,13 @@ def _series(series: RunSeries, *, alone: bool) -> Iterator[RenderableType]:
     for change in series.changes:
         yield small(f"{CHANGE} {change_words(series, change)}")
         for fact in change.facts[:_MOST_FACTS]:
-            before, after = differing_words(fact.a, fact.b)
-            yield small(f"  {fact.name}: {before} → {after}")
+            yield small("  {}: {} → {}{}".format(*near_words(fact)))
         if len(change.facts) > _MOST_FACTS:
             yield small(f"  and {len(change.facts) - _MOST_FACTS} more facts (--json has them)")
         if not change.facts:
             yield small(f"  {NO_FACT}")
+    if series.trend:
+        yield small(trend_words(series, series.trend))
     if series.unmarked:
         yield small(unmarked(series))
     if alone:
@@ -127,23 +136,40 @@ def value_words(series: RunSeries, value: float) -> str:
 def change_words(series: RunSeries, change: LevelChange) -> str:
     """Return the time of a change of level, both levels, and its certainty."""
     point = series.points[change.index]
+    said = _from_to(series, change.before, change.after, change.p)
+    return f"{day(point.at)}, from {change.run} on: {said}"
+
+
+def trend_words(series: RunSeries, trend: Trend) -> str:
+    """Return how far a series without a clear step has slid from its first run to its last."""
+    said = _from_to(series, trend.first, trend.last, trend.p)
+    return f"trend over all {len(series.points)} runs, without a clear step: {said}"
+
+
+def _from_to(series: RunSeries, before: float, after: float, p: float) -> str:
     size = (
-        ratio_text(change.after / change.before)
-        if change.before > 0 and change.after > 0
-        else difference(change.after - change.before, series.unit)
+        ratio_text(after / before)
+        if before > 0 and after > 0
+        else difference(after - before, series.unit)
     )
     return (
-        f"{day(point.at)}, from {change.run} on: "
-        f"{value_words(series, change.before)} → {value_words(series, change.after)} "
-        f"({size}{_direction(series.better, change)}, p = {change.p:.2g})"
+        f"{value_words(series, before)} → {value_words(series, after)} "
+        f"({size}{_direction(series.better, before, after)}, p = {p:.2g})"
     )
 
 
-def _direction(better: Better, change: LevelChange) -> str:
+def _direction(better: Better, before: float, after: float) -> str:
     if better is Better.NEITHER:
         return ""
-    is_better = (change.after > change.before) == (better is Better.HIGHER)
-    return ", better" if is_better else ", worse"
+    return ", better" if (after > before) == (better is Better.HIGHER) else ", worse"
+
+
+def near_words(near: FactNear) -> tuple[str, str, str, str]:
+    """Return a fact's name, its values before and after, and with which other run it changed."""
+    distance = near.distance
+    when = "" if not distance else f" ({counted(abs(distance), 'run')} "
+    when += "" if not distance else "earlier)" if distance < 0 else "later)"
+    return (near.fact.name, *differing_words(near.fact.a, near.fact.b), when)
 
 
 def unmarked(series: RunSeries) -> str:
@@ -205,8 +231,18 @@ def _series_json(series: RunSeries) -> dict[str, object]:
                 "p": change.p,
                 "before": change.before,
                 "after": change.after,
-                "facts": [{"name": f.name, "before": f.a, "after": f.b} for f in change.facts],
+                "facts": [
+                    {
+                        "name": near.fact.name,
+                        "before": near.fact.a,
+                        "after": near.fact.b,
+                        "run": near.run,
+                        "distance": near.distance,
+                    }
+                    for near in change.facts
+                ],
             }
             for change in series.changes
         ],
+        "trend": None if series.trend is None else asdict(series.trend),
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labctl.analysis.compare import history
-from labctl.analysis.compare.history import Floats, autocorrelation, change_points
+from labctl.analysis.compare.history import Floats, autocorrelation, search
 from tools.calibrate import levels
 
 
@@ -19,7 +19,7 @@ def normal(seed: int, *steps: tuple[float, int]) -> list[float]:
 
 
 def indices(values: list[float], alpha: float = 0.05) -> list[int]:
-    return [point.index for point in change_points(values, alpha)]
+    return [point.index for point in search(values, alpha).changes]
 
 
 def left_over(values: Floats, r: float, *columns: Floats) -> float:
@@ -47,6 +47,27 @@ def test_a_steps_ratio_is_that_of_the_likelihoods_written_out(r: float) -> None:
         share = left_over(values, r, level, step) / left_over(values, r, level)
         cost = 2 * math.log(n) if end < n else 0
         assert ratio == pytest.approx(-n * math.log(share) - cost)
+
+
+def test_a_lines_ratio_is_that_of_the_likelihoods_written_out() -> None:
+    values = np.array(normal(1, (0.0, 6), (2.0, 6)))
+    (ratio,) = history._trend_ratio(history._whitened(values[np.newaxis], 0.6), 0.6)
+    level, at = np.ones(12), np.arange(12.0)
+    share = left_over(values, 0.6, level, at) / left_over(values, 0.6, level)
+    assert ratio == pytest.approx(-12 * math.log(share) + math.log(12))
+
+
+def test_a_slide_without_a_clear_step_is_a_trend() -> None:
+    """16 % over 40 runs in noise of 6 %: of six in ten a step is clear."""
+    slides = []
+    for seed in range(16):
+        noise = np.random.default_rng(seed).normal(0, 0.06, 40)
+        slides.append(search((np.linspace(0, math.log(0.84), 40) + noise).tolist(), 0.05))
+    trends = [one.trend.last - one.trend.first for one in slides if one.trend]
+    assert len(trends) >= 3
+    assert all(abs(change - math.log(0.84)) < 0.1 for change in trends)
+    assert sum(bool(one.changes) for one in slides) + len(trends) >= 14
+    assert not any(one.changes and one.trend for one in slides)
 
 
 def test_each_of_several_changes_is_found_where_it_is() -> None:
@@ -82,9 +103,20 @@ def test_other_noise_makes_few_marks_more(noise: str) -> None:
     assert levels.marked(noise, 0.5, 20, 150, seed=1).lower_limit(0.999) <= 0.05
 
 
-@pytest.mark.parametrize(("size", "r", "least"), [(3, 0.0, 0.8), (6, 0.0, 0.95), (6, 0.5, 0.6)])
-def test_a_real_change_is_found_all_the_same(size: float, r: float, least: float) -> None:
-    assert levels.found("halfway", size, r, 30, 60, seed=1).share >= least
+@pytest.mark.parametrize(
+    ("shape", "size", "r", "least"),
+    [
+        ("halfway", 3, 0.0, 0.8),
+        ("halfway", 6, 0.0, 0.95),
+        ("halfway", 6, 0.5, 0.6),
+        (levels.SLIDE, 4, 0.0, 0.8),
+        (levels.SLIDE, 6, 0.5, 0.5),
+    ],
+)
+def test_a_real_change_is_found_all_the_same(
+    shape: str, size: float, r: float, least: float
+) -> None:
+    assert levels.found(shape, size, r, 30, 60, seed=1).share >= least
 
 
 def test_an_autocorrelation_is_that_around_the_levels() -> None:
@@ -108,7 +140,7 @@ def test_what_is_too_short_or_never_moves_has_no_change(values: list[float]) -> 
 
 def test_the_same_values_get_the_same_answer_each_time() -> None:
     values = normal(7, (0.0, 10), (1.5, 10))
-    assert change_points(values, 0.05) == change_points(values, 0.05)
+    assert search(values, 0.05) == search(values, 0.05)
 
 
 def test_a_step_without_any_noise_is_found() -> None:
@@ -124,4 +156,4 @@ def test_the_unit_decides_nothing(scale: float) -> None:
 def test_a_large_change_is_found_among_many_series_too() -> None:
     """Of 600 series each has a 600th of alpha, which takes more orders than one alone."""
     values = [1.0 + 0.01 * (k % 3) for k in range(10)] + [5.0 + 0.01 * (k % 3) for k in range(10)]
-    assert [point.index for point in change_points(values, 0.05 / 600, seed=1)] == [10]
+    assert [point.index for point in search(values, 0.05 / 600, seed=1).changes] == [10]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from labctl.analysis.compare.history import Choice, History, RunSeries, history
@@ -55,10 +56,44 @@ def test_a_change_stands_where_it_is_with_both_levels_and_what_else_changed() ->
     assert (change.run, change.index) == ("run-7", 6)
     assert change.after / change.before == pytest.approx(0.8, rel=0.02)
     assert change.p <= 0.05
-    assert [(f.name, f.a, f.b) for f in change.facts] == [
-        ("kernel", "6.1", "6.6"),
-        ("microcode", "0x1", "0x2"),
+    assert [(f.fact.name, f.fact.a, f.fact.b, f.distance) for f in change.facts] == [
+        ("kernel", "6.1", "6.6", 0),
+        ("microcode", "0x1", "0x2", 0),
     ]
+
+
+@pytest.mark.parametrize("early", [0, 1, 2, 3])
+def test_facts_that_changed_within_two_runs_of_a_mark_stand_beside_it(early: int) -> None:
+    """A small change may be marked late."""
+    runs = [
+        run(
+            day,
+            0.8 if day >= 7 else 1.0,
+            host={"microcode": "0x2" if day >= 7 - early else "0x1",
+                  "kernel_release": "6.6" if day >= 9 else "6.1"},
+        )
+        for day in range(1, 13)
+    ]  # fmt: skip
+    (change,) = only(history(runs, PINNED)).changes
+    found = {near.fact.name: (near.run, near.distance) for near in change.facts}
+    assert found["kernel"] == ("run-9", 2)
+    assert found.get("microcode") == (None if early > 2 else (f"run-{7 - early}", -early))
+
+
+def test_a_slide_is_a_trend_in_the_metrics_own_unit() -> None:
+    rng = np.random.default_rng(3)
+    slide = [math.exp(math.log(0.84) * day / 39 + rng.normal(0, 0.05)) for day in range(40)]
+    made = [
+        replace(one, run=one.run.but(started_at=f"2024-{1 + day // 28:02d}-{1 + day % 28:02d}"))
+        for day, one in enumerate(run(1, speed) for speed in slide)
+    ]
+    series = only(
+        history([replace(one, name=f"run-{d:02d}") for d, one in enumerate(made)], PINNED)
+    )
+    assert series.changes == ()
+    assert series.trend is not None
+    assert series.trend.last / series.trend.first == pytest.approx(0.84, rel=0.06)
+    assert min(p.value for p in series.points) < series.trend.last < series.trend.first
 
 
 def test_without_a_change_nothing_is_marked() -> None:

@@ -75,7 +75,9 @@ def test_json_has_every_run_and_every_change(results: Path) -> None:
     assert len(series["points"]) == DAYS
     (change,) = series["changes"]
     assert change["run"] == f"run-{CHANGED:02d}"
-    assert change["facts"] == [{"name": "QEMU", "before": "8.2", "after": "9.0"}]
+    assert change["facts"] == [
+        {"name": "QEMU", "before": "8.2", "after": "9.0", "run": change["run"], "distance": 0}
+    ]
 
 
 def test_a_metric_that_nobody_measured_is_refused_with_those_that_were(results: Path) -> None:
