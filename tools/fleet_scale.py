@@ -2,7 +2,9 @@
 
 Each host's run is resampled of a recorded one: blocks drawn with replacement, as many as make
 about so many trials, every value of a trial moved by the host's own speed, the arm's own effect
-there and noise. It is judged as any run. docs/scale.md has what reading them back takes.
+there and noise. Control is baseline once more, with noise of its own: blocks that are drawn several
+times would make a difference by chance one beyond doubt. It is judged as any run. docs/scale.md has
+what reading them back takes.
 """
 
 from __future__ import annotations
@@ -45,11 +47,17 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
     kinds = Kinds()
     made: list[LoadedTrial] = []
     for block, source in enumerate(rng.choice(known, blocks), start=1):
+        baseline = {
+            _place(trial): trial
+            for trial in by_block[int(source)]
+            if trial.record.cell["tuning"] == run.plan.baseline
+        }
         for trial in by_block[int(source)]:
-            arm = trial.record.cell["tuning"]
-            own = effects[run.plan.baseline if arm == run.plan.control else arm]
-            shift = speed + own + NOISE * rng.standard_normal()
-            readings = kinds.pack(trial.readings)
+            arm, drawn = trial.record.cell["tuning"], trial
+            if arm == run.plan.control:
+                arm, drawn = run.plan.baseline, baseline.get(_place(trial), trial)
+            shift = speed + effects[arm] + NOISE * rng.standard_normal()
+            readings = kinds.pack(drawn.readings)
             values = np.frombuffer(readings.values) * np.exp(shift)
             record = replace(
                 trial.record,
@@ -61,6 +69,11 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
                 replace(trial, record=record, readings=Readings(readings.kinds, array("d", values)))
             )
     return replace(run, trials=tuple(made))
+
+
+def _place(trial: LoadedTrial) -> tuple[str | None, str | None]:
+    cell = trial.record.cell
+    return cell.get("workload"), cell.get("condition")
 
 
 def fleet(folder: Path, hosts: int) -> FleetFolder:

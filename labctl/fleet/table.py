@@ -240,17 +240,18 @@ def _effects_table(run: LoadedRun) -> Any:
 
 
 def _read(known: Mapping[str, Piece], where: Any) -> Iterator[HostRow]:
+    texts: dict[Any, Any] = {}
     for batch in read(known, ("host", *_FACTS, *_EFFECT), where):
-        yield from _rows(batch)
+        yield from _rows(batch, texts)
 
 
-def _rows(batch: Any) -> Iterator[HostRow]:
-    """Yield a batch's rows; hosts of equal facts share them."""
+def _rows(batch: Any, texts: dict[Any, Any]) -> Iterator[HostRow]:
+    """Yield a batch's rows; hosts of equal facts share them, and all rows equal texts."""
     known: dict[tuple[str, ...], HostFacts] = {}
     # A column that a later version adds is missing from earlier files.
     there = frozenset(batch.schema.names)
     columns = [
-        batch.column(name).to_pylist() if name in there else [None] * len(batch)
+        _shared(batch.column(name).to_pylist(), texts) if name in there else [None] * len(batch)
         for name in ("host", *_FACTS, *_EFFECT)
     ]
     facts_end = 1 + len(_FACTS)
@@ -261,3 +262,8 @@ def _rows(batch: Any) -> Iterator[HostRow]:
             facts = known[told] = HostFacts(**dict(zip(_FACTS, told, strict=True)))
         values = dict(zip(_EFFECT, others[facts_end - 1 :], strict=True))
         yield HostRow(host=host, facts=facts, effect=HostEffect(**values))
+
+
+def _shared(values: list[Any], texts: dict[Any, Any]) -> list[Any]:
+    """Return values with one object for equal texts: a fleet has few, and each in many rows."""
+    return [texts.setdefault(of, of) if isinstance(of, str) else of for of in values]
