@@ -91,6 +91,7 @@ def report(
     need_pyarrow("labctl fleet report")
     from labctl.analysis.hosts.judge import judge_fleet
     from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.rollout import note_killed
     from labctl.fleet.table import taken
     from labctl.report.export.json_report import fleet_json
     from labctl.report.terminal.fleet_table import fleet_table
@@ -104,6 +105,7 @@ def report(
         check_folder(target)
     least_share = _least_share(policy)
     fleet = FleetFolder.find(runs_folder(results), name)
+    note_killed(fleet)
     found = taken(fleet, tell_reading)
     judged = judge_fleet(found.rows, found.states, least_share)
     if format_name is not None:
@@ -253,10 +255,12 @@ def advise(
         why_nothing,
     )
     from labctl.fleet.fleet_folder import FleetFolder
+    from labctl.fleet.rollout import note_killed
     from labctl.fleet.table import taken
 
     least_share = _least_share(policy)
     fleet = FleetFolder.find(runs_folder(results), name)
+    note_killed(fleet)
     found = taken(fleet, tell_reading)
     judged = judge_fleet(found.rows, found.states, least_share)
     _check(fleet.name, judged, tuning)

@@ -21,7 +21,7 @@ from labctl.analysis.gate.policy import load_policy
 from labctl.analysis.hosts.judge import hosts_that_may, judge_fleet
 from labctl.base.errors import BrokenError, HostError, LabctlError, UsageError
 from labctl.fleet.ansible import batches_of, inventory_hosts, play
-from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.fleet_folder import FleetFolder, fleet_locked
 from labctl.fleet.host_news import RUN_NAME, HostNews, What, lacking, news_of
 from labctl.fleet.sweep_hosts import STATE, HowToReach, check_names, play_on, read_record
 from labctl.fleet.table import taken
@@ -183,6 +183,13 @@ def end_killed(fleet: FleetFolder) -> None:
     for path in _rollouts(fleet):
         with suppress(LabctlError):  # a damaged one hinders no other
             RolloutFolder.open(path).end_killed()
+
+
+def note_killed(fleet: FleetFolder) -> None:
+    """Do the same from a command that only reads the fleet, unless another one has it."""
+    if _rollouts(fleet):
+        with suppress(LabctlError, OSError), fleet_locked(fleet.path, "labctl fleet report"):
+            end_killed(fleet)
 
 
 def _rollouts(fleet: FleetFolder) -> list[Path]:

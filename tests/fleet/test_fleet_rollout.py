@@ -94,7 +94,7 @@ class Fleet:
         (self.folder / "fleet.json").write_text(json.dumps(content))
 
     def roll_out(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.rig.run(*self.command(*words), seconds=300)
+        return self.rig.run(*self.command(*words), seconds=800)
 
     def command(self, *words: str) -> list[str | Path]:
         given = ("labctl_sweep_look_every_s=1", f"labctl_host_tune_command={self._labctl()}")
@@ -117,11 +117,21 @@ class Fleet:
         path = self.rig.stand / "advises"
         real = real_labctl(self.rig)
         path.write_text(
-            f'#!/bin/sh\n[ "$1" = advise ] || exec {real} "$@"\nshift 2\n'
+            f"#!/bin/sh\nhang={self.rig.stand}/$(hostname).hang\n"
+            'if [ "$1 $2" = "host keep" ] && [ -e "$hang" ]; then\n'
+            '  mv "$hang" "$hang.keeping"; sleep 300\nfi\n'
+            f'[ "$1" = advise ] || exec {real} "$@"\nshift 2\n'
             f'exec {real} advise "{self.rig.stand}/$(hostname).first.tar.xz" "$@"\n'
         )
         path.chmod(0o755)
         return path
+
+    def hang_in_keeping(self, host: str) -> None:
+        """The host answers no more when it is told to keep the change."""
+        (self.rig.stand / f"{host}.hang").touch()
+
+    def is_keeping(self, host: str) -> bool:
+        return (self.rig.stand / f"{host}.hang.keeping").exists()
 
     def settings(self) -> dict[str, str]:
         return {host: self.rig.on(host, "cat", KSM).stdout.strip() for host in self.rig.hosts}
@@ -239,3 +249,68 @@ def test_a_killed_roll_out_is_resumed_where_it_was(fleet: Fleet) -> None:
     assert stands(done) == {"h1": "kept", "h2": "kept", "h3": "kept"}, done.stderr
     assert done.returncode == 0
     assert fleet.measured() == {"h1": 1, "h2": 1, "h3": 1, "h4": 0}
+
+
+def state(fleet: Fleet, host: str) -> dict[str, Any]:
+    [path] = fleet.folder.glob(f"rollouts/*/hosts/{host}/state.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.hosts(6)
+def test_a_host_that_is_lost_while_it_keeps_the_change_undoes_it_itself(fleet: Fleet) -> None:
+    """The others of its batch keep it; one of four is beyond the budget of the next batch."""
+    fleet.make()
+    fleet.hang_in_keeping("h3")
+    words = fleet.command("--serial", "1,3,100%", "--max-fail", "20%", "--restore-after", "60s")
+    with fleet.rig.start(*words) as process:
+        wait_for(lambda: fleet.is_keeping("h3"), 240, "h3's keeping", process)
+        assert fleet.rig.run("ip", "link", "set", "h3", "down").returncode == 0
+        out, _ = process.communicate(timeout=200)
+    assert process.returncode == ExitCode.FOUND, out
+    found = {host: state(fleet, host)["stand"] for host in fleet.rig.hosts}
+    assert found == {
+        "h1": "kept", "h2": "kept", "h3": "unknown", "h4": "kept",
+        "h5": "not touched", "h6": "not touched",
+    }, out  # fmt: skip
+    assert "it keeps the change, or undoes it itself 60s after it" in state(fleet, "h3")["reason"]
+    wait_for(lambda: fleet.settings()["h3"] == "0", 120, "h3's timer", process)
+    assert fleet.settings() == {**dict.fromkeys(("h1", "h2", "h4"), "1"),
+                                **dict.fromkeys(("h3", "h5", "h6"), "0")}  # fmt: skip
+
+
+@pytest.mark.hosts(3)
+def test_a_control_node_that_is_killed_between_change_and_keep(fleet: Fleet) -> None:
+    fleet.make()
+    fleet.hang_in_keeping("h2")
+    words = fleet.command("--serial", "1,1", "--limit", "h1,h2", "--restore-after", "60s")
+    with fleet.rig.start(*words) as process:
+        wait_for(lambda: fleet.is_keeping("h2"), 240, "h2's keeping", process)
+        os.kill(child(process), signal.SIGKILL)
+    assert state(fleet, "h2")["stand"] == "changed"
+    wait_for(lambda: fleet.settings()["h2"] == "0", 120, "h2's timer", process)
+    assert fleet.settings()["h1"] == "1"
+    fleet.rig.run(LABCTL, "fleet", "report", fleet.folder)
+    now = state(fleet, "h2")
+    assert now["stand"] == "unknown"
+    assert "it keeps the change, or undoes it itself 60s after it" in now["reason"]
+
+    done = fleet.roll_out("--json", "--resume")
+    assert stands(done) == {"h1": "kept", "h2": "kept"}, done.stderr
+    assert fleet.settings()["h2"] == "1"
+    assert fleet.measured() == {"h1": 1, "h2": 1, "h3": 0}
+
+
+@pytest.mark.hosts(20)
+def test_of_twenty_hosts_two_are_broken_and_the_rest_keep_the_tuning(fleet: Fleet) -> None:
+    """h7 does not show the gain again, and h20 has a wrong key."""
+    fleet.gains["h7"] = 1.0
+    fleet.make()
+    done = fleet.roll_out("--json", "--serial", "1,9,10", "--max-fail", "12%")
+    expected = {**dict.fromkeys(fleet.rig.hosts, "kept"), "h7": "not changed", "h20": "unknown"}
+    assert stands(done) == expected, done.stderr
+    said = json.loads(done.stdout)
+    assert said["failed"] == ["h7", "h20"]
+    limit = Path(said["path"], "failed.limit").read_text()
+    assert limit.split() == ["h7", "h20"]
+    assert fleet.settings() == {host: "1" if of == "kept" else "0" for host, of in expected.items()}

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from labctl.base.errors import BrokenError, UsageError
+from labctl.cli.main import cli
 from labctl.fleet import rollout as rolling
 from labctl.fleet import sweep_hosts as sweeping
 from labctl.fleet.ansible import Ended
-from labctl.fleet.fleet_folder import FleetFolder
+from labctl.fleet.fleet_folder import FleetFolder, fleet_locked
 from labctl.fleet.host_news import RUN_NAME, news_of
 from labctl.fleet.rollout import (
     KILLED,
@@ -212,6 +214,23 @@ def test_a_killed_roll_out_says_so(
     found = last_rollout(fleet)
     assert (found.stands["h1"].stand, found.stands["h1"].reason) == (stand, why)
     assert (found.stands["h2"].stand, found.stands["h2"].reason) == (Stand.NOT_TOUCHED, KILLED)
+
+
+def test_a_report_says_that_a_roll_out_was_killed_unless_it_goes_on(tmp_path: Path) -> None:
+    place = make_fleet(tmp_path / "fleet-1", hosts(3), effects={"pinned": 1.5}, noise=0.01)
+    fleet = FleetFolder.open(place)
+    record = Rollout(
+        fleet="fleet-1", tuning="pinned", seed=7, labctl="", started="", command=(),
+        restore_after="30m", runs={}, batches=(("h1",),),
+    )  # fmt: skip
+    folder = RolloutFolder.create(place / "rollouts/r1", record)
+    folder.change("h1", stand=Stand.MEASURING)
+    with fleet_locked(place, "labctl fleet rollout fleet-1"):
+        CliRunner().invoke(cli, ["fleet", "report", str(place)], catch_exceptions=False)
+    assert last_rollout(fleet).stands["h1"].stand is Stand.MEASURING
+    CliRunner().invoke(cli, ["fleet", "report", str(place)], catch_exceptions=False)
+    now = last_rollout(fleet).stands["h1"]
+    assert (now.stand, now.reason) == (Stand.NOT_CHANGED, KILLED)
 
 
 def test_an_interrupted_roll_out_says_so(
