@@ -274,7 +274,7 @@ def test_a_host_that_is_lost_while_it_keeps_the_change_undoes_it_itself(fleet: F
         "h5": "not touched", "h6": "not touched",
     }, out  # fmt: skip
     assert "it keeps the change, or undoes it itself 60s after it" in state(fleet, "h3")["reason"]
-    wait_for(lambda: fleet.settings()["h3"] == "0", 120, "h3's timer", process)
+    wait_for(lambda: fleet.settings()["h3"] == "0", 120, "h3's timer")
     assert fleet.settings() == {**dict.fromkeys(("h1", "h2", "h4"), "1"),
                                 **dict.fromkeys(("h3", "h5", "h6"), "0")}  # fmt: skip
 
@@ -288,7 +288,7 @@ def test_a_control_node_that_is_killed_between_change_and_keep(fleet: Fleet) -> 
         wait_for(lambda: fleet.is_keeping("h2"), 240, "h2's keeping", process)
         os.kill(child(process), signal.SIGKILL)
     assert state(fleet, "h2")["stand"] == "changed"
-    wait_for(lambda: fleet.settings()["h2"] == "0", 120, "h2's timer", process)
+    wait_for(lambda: fleet.settings()["h2"] == "0", 120, "h2's timer")
     assert fleet.settings()["h1"] == "1"
     fleet.rig.run(LABCTL, "fleet", "report", fleet.folder)
     now = state(fleet, "h2")
