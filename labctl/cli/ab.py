@@ -11,6 +11,7 @@ import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.base.quantities import PERCENT
+from labctl.base.wording import printable
 from labctl.cli.help import Sectioned
 from labctl.cli.own_program import one_program
 from labctl.cli.sweep import command as sweep_command
@@ -262,7 +263,7 @@ def _of_programs(options: Mapping[str, Any], given: _Given, a: str, b: str) -> Q
         one.name if one.name == other.name else "program",
         {"define": dict(one.definition), **given.limit},
         {"define": dict(other.definition), **given.limit},
-        AbLabels(a=a, b=b, arm=B),
+        AbLabels(a=printable(a), b=printable(b), arm=B),
         words=[*given.margin_words, *one.words, "--command", b],
     )
 

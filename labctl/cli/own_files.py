@@ -107,7 +107,7 @@ class OwnFiles:
             return None
         if not _is_file(path) or self._is_written(path):
             return None
-        return self._bring(path, path.name, option)
+        return self._bring(path, _plain_name(path.name), option)
 
     def _is_written(self, path: Path) -> bool:
         return any(fnmatchcase(path.name, name) for name in self.written)
@@ -254,6 +254,13 @@ def _named(text: str) -> tuple[Path, str | None]:
             hint="Give a path of this host, and maybe a name: --file PATH=NAME.",
         )
     return _absolute(path), name
+
+
+def _plain_name(name: str) -> str:
+    """Return a name without the characters that labctl's copy of a file cannot have."""
+    if FILE_NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^A-Za-z0-9._+]+", "-", name)[-100:].lstrip(".+-") or "file"
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

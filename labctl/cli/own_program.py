@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from labctl.base.errors import UsageError
+from labctl.base.wording import printable
 from labctl.cli.common import TIME_OPTION
 from labctl.cli.own_files import OwnFiles, note, script_of
 
@@ -212,7 +213,7 @@ def _definition(
         "command": files.words(command, "--command"),
     }
     found: dict[str, object] = {
-        "description": f"{shlex.join(command)}"[:4000],
+        "description": printable(shlex.join(command))[:4000],
         "parameters": _parameters(options.given),
         "packages": list(options.packages),
         "files": files.declared,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -234,7 +234,7 @@ def recorded(folder: RunFolder, request: SweepRequest, planned: Planned) -> Iter
     before = folder.read_run() if request.earlier else None
     log = RunLog(folder, before.without("failure") if before else _first_record(request, planned))
     if request.extend:
-        said = Extended(at=_now(), command=shlex.join(command(request, planned.plan)))
+        said = Extended(at=_now(), command=line_of(command(request, planned.plan)))
         log.put(extended=[*log.record.extended, said])
     log.put(status="running", ended_at=None)
     log.write()
@@ -279,7 +279,7 @@ def _first_record(request: SweepRequest, planned: Planned) -> RunRecord:
     first = RunRecord(
         labctl=labctl.__version__,
         started_at=_now(),
-        command=shlex.join(command(request, plan)),
+        command=line_of(command(request, plan)),
         study=plan.study,
         title=plan.title,
         seed=plan.seed,
@@ -373,6 +373,12 @@ def command(request: SweepRequest, plan: Plan) -> list[str]:
     return words
 
 
+def line_of(words: Sequence[str]) -> str:
+    """Return a command as a shell takes it. Bytes that are not UTF-8 are escaped, because no file
+    of labctl's can have them."""
+    return shlex.join(words).encode("utf-8", "backslashreplace").decode()
+
+
 def _lab_words() -> list[str]:
     """Return the lab folder, where the study and its tunings may come from: empty if it is that of
     labctl's own code, which every labctl has."""
@@ -417,7 +423,7 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         begun = Begun.read(folder) if folder else None
         request = on_its_connection(request, begun)
         planned = planned_for(request, begun)
-        what = shlex.join(command(request, planned.plan))
+        what = line_of(command(request, planned.plan))
         path = folder.path if folder else folder_path(request, planned.plan)
         stack.enter_context(host_locked(host_lock(), what=what, run_folder=path))
         clean_up(request.places, listener)

@@ -109,8 +109,9 @@ def _owner(pattern: str) -> str | None:
     owner = _said("dpkg", "-S", pattern).partition(":")[0]
     if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", owner):
         return None
-    # python3-minimal lacks modules of the standard library.
-    return owner.removesuffix("-minimal")
+    # Each release has another version of Java, and python3-minimal lacks modules of the standard
+    # library.
+    return re.sub(r"^openjdk-\d+-", "default-", owner).removesuffix("-minimal")
 
 
 def _is_package(name: str) -> bool:

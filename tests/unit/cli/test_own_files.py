@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from labctl.cli import plan_only
 from labctl.cli.own_files import OwnFiles, script_of
 from labctl.cli.own_program import _NAMES, one_program
+from labctl.run.commands.sweep import command as recorded_command
+from labctl.run.commands.sweep import line_of
+from labctl.run.planning.plan import plan_sweep
 from labctl.workloads.declarations import load_declaration
 from labctl.workloads.workload_file import bytes_of
 from tests.unit.cli.conftest import Labctl
@@ -161,14 +165,35 @@ def test_a_file_may_have_another_name(labctl: Labctl, here: Path) -> None:
     assert workload["definition"]["command"] == ["{{ files }}/prog.py", "{{ files }}/x.py"]
 
 
-@pytest.mark.parametrize("name", ["a b.py", "-x.py", "a\nb.py", ".hidden", "ä.py"])
-def test_a_name_that_labctl_cannot_keep_is_refused_with_the_remedy(
-    labctl: Labctl, here: Path, name: str
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("a b.py", "a-b.py"),
+        ("-x.py", "x.py"),
+        ("a\nb.py", "a-b.py"),
+        (".hidden", "hidden"),
+        ("ä", "file"),
+        ("$(touch x);.py", "touch-x-.py"),
+        ("\udcff.py", "py"),
+        (f"{'ä' * 50}.{'x' * 150}", "x" * 100),
+    ],
+)
+def test_a_name_that_labctl_cannot_keep_is_replaced_by_a_plain_one(
+    labctl: Labctl, here: Path, name: str, plain: str
 ) -> None:
     (here / name).write_text(SCRIPT)
-    said = refused(labctl, "--command", f"cat './{name}'")
+    (workload,) = planned(labctl, "--command", f"cat './{name}'")["workloads"].values()
+    assert workload["definition"]["command"] == ["cat", f"{{{{ files }}}}/{plain}"]
+    assert [*workload["definition"]["files"]] == [plain]
+    said = refused(labctl, "--command", "true", "--file", f"./{name}")
     assert "cannot be brought along as" in said
     assert "=NAME" in said
+
+
+def test_two_names_that_become_one_are_refused(labctl: Labctl, here: Path) -> None:
+    for name in ("a b.py", "a-b.py"):
+        (here / name).write_text(SCRIPT)
+    assert "have the same name" in refused(labctl, "--command", "cat './a b.py' ./a-b.py")
 
 
 def test_a_name_with_braces_is_refused_with_the_remedy(labctl: Labctl, here: Path) -> None:
@@ -249,3 +274,16 @@ def test_the_script_of_an_interpreter_is_its_first_argument(
     argv: list[str], position: int | None
 ) -> None:
     assert script_of(argv) == position
+
+
+def test_bytes_that_are_not_utf_8_come_into_no_file(labctl: Labctl, here: Path) -> None:
+    (here / "\udcff.py").write_text(SCRIPT)
+    words = ("sweep", "pinning", "--command", "./\udcff.py", *METRIC, "--plan-only")
+    asked: list[Any] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan_only, "show_plan", lambda request, as_json: asked.append(request))
+        assert labctl(*words).code == 0
+    plan = plan_sweep(asked[0]).plan
+    line = line_of(recorded_command(asked[0], plan))
+    assert r"./\udcff.py" in line
+    assert json.dumps([plan.to_json(), line], ensure_ascii=False).encode()
