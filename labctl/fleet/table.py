@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,26 +96,35 @@ def read(chosen: Mapping[str, Piece], columns: Sequence[str], where: Any = None)
     if not chosen:
         return
     paths = [piece.path for piece in chosen.values()]
-    # Otherwise the first file's columns would apply, and others' additional columns would be lost.
-    schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
-    source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
-    there = [name for name in columns if name in source.schema.names]
-    # Read-ahead takes memory, and gains nothing here.
-    yield from source.to_batches(
-        columns=there, filter=where, batch_readahead=2, fragment_readahead=2
-    )
+    with _intact(paths[0] if len(paths) == 1 else paths[0].parents[1]):
+        # Otherwise the first file's columns would apply, and others' additional columns would be
+        # lost.
+        schema = pa.unify_schemas([pq.read_schema(path).remove_metadata() for path in paths])
+        source = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
+        there = [name for name in columns if name in source.schema.names]
+        # Read-ahead takes memory, and gains nothing here.
+        yield from source.to_batches(
+            columns=there, filter=where, batch_readahead=2, fragment_readahead=2
+        )
 
 
-def _piece(path: Path) -> Piece:
+@contextmanager
+def _intact(path: Path) -> Iterator[None]:
+    """Raise FileError with the remedy if a file at a path, or in a folder, is damaged."""
     try:
-        metadata = pq.read_metadata(path).metadata or {}
-        schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
-        [(host, digest)] = hosts.items()
+        yield
     except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise FileError(
             f"{path} is incomplete: {error}",
             hint="Remove it: 'labctl fleet report' restores it from the hosts' runs.",
         ) from error
+
+
+def _piece(path: Path) -> Piece:
+    with _intact(path):
+        metadata = pq.read_metadata(path).metadata or {}
+        schema, hosts = int(metadata[_SCHEMA_KEY]), parse_json(metadata[_HOSTS_KEY])
+        [(host, digest)] = hosts.items()
     if schema > SCHEMA:
         raise newer(path, schema, SCHEMA)
     return Piece(path, host, digest)

@@ -22,6 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+import pyarrow as pa
+
 from labctl.analysis.judge import judge
 from labctl.base.channel import Channel
 from labctl.base.command import Command
@@ -46,6 +48,8 @@ from labctl.domain.session import RunningGuest
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.host_news import news_of
 from labctl.fleet.sweep_hosts import read_state
+from labctl.fleet.table import pieces, write_host
+from labctl.fleet.table import read as read_table
 from labctl.guest.fetch import checksum_of, good_signers
 from labctl.guest.layer import Wheel
 from labctl.guest.layers import unpack
@@ -59,6 +63,8 @@ from labctl.run.trials.parse import believable
 from labctl.store.archive import RunArchive, pack
 from labctl.store.density_record import DensityFolder
 from labctl.store.imported import Declared, declared_plan
+from labctl.store.index import NAME as INDEX
+from labctl.store.index import AttemptRow, Fingerprint, read_index, write_index
 from labctl.store.run_folder import RunFolder
 from labctl.store.trial import TrialFolder
 from labctl.store.trial_csv import read_trials
@@ -324,6 +330,28 @@ def _whole_archive() -> list[bytes]:
         return [made.getvalue()]
 
 
+MADE_OF = Fingerprint(digest="x", sample_bytes=0, newest_ns=0, taken_ns=0)
+
+
+def _index(data: bytes, place: Path) -> object:
+    (place / INDEX).write_bytes(data)
+    rows = read_index(place, MADE_OF)
+    if rows is None:
+        raise FileError("not an index")
+    return rows
+
+
+def _whole_index() -> list[bytes]:
+    with scratch() as place:
+        run = RunFolder(_run_of(place))
+        rows = [
+            AttemptRow(one.path.name, one.read_record(), one.read_readings())
+            for one in run.trial_folders()
+        ]
+        write_index(run.path, MADE_OF, rows)
+        return [(run.path / INDEX).read_bytes()]
+
+
 ENTRY = {
     "id": "1-1",
     "name": "vm.swappiness",
@@ -420,6 +448,21 @@ FLEET = {
     "batches": [["h1"]],
 }
 STATE = {"schema": 1, "status": "done", "reason": "", "run": "r", "digest": "a", "batch": 1}
+
+
+def _table(data: bytes, place: Path) -> object:
+    path = place / "effects/day=2026-11-24/host-h1.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    (piece,) = pieces(place, "effects")
+    return [batch.num_rows for batch in read_table({"h1": piece}, ["a"])]
+
+
+def _whole_table() -> list[bytes]:
+    with scratch() as place:
+        write_host(place, "effects", "2026-11-24", "h1", "x", pa.table({"a": [1.5, 2.5] * 20}))
+        (path,) = place.rglob("*.parquet")
+        return [path.read_bytes()]
 
 
 # Read what a guest, QEMU or a tool answers.
@@ -642,6 +685,8 @@ TARGETS: Mapping[str, Target] = {
     "journal-lines": Target(
         _signed_journal, lambda: [_lines(*_records())], as_json, (BrokenError, ValueError)
     ),
+    "index": Target(_index, _whole_index, as_bytes, NAMED),
+    "fleet-table": Target(_table, _whole_table, as_bytes, NAMED),
     "density.json": Target(_density, _seed_density, as_json, NAMED),
     "fleet.json": Target(_fleet, lambda: [json.dumps(FLEET).encode()], as_json, NAMED),
     "host-state": Target(_state, lambda: [json.dumps(STATE).encode()], as_json, NAMED),
