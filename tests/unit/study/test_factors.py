@@ -252,9 +252,8 @@ def test_the_example_of_the_documentation_is_a_study(
     tmp_path: Path,
 ) -> None:
     text = (Path(__file__).parents[3] / "docs" / "factors.md").read_text()
-    lines = text.split("\n\n    ", 1)[1].split("\n\n")[0].splitlines()
     study = tmp_path / "study.yaml"
-    study.write_text("\n".join(line.removeprefix("    ") for line in lines) + "\n")
+    study.write_text(text.split("```yaml\n", 1)[1].split("```")[0])
     whole = load_study(str(study), programs=checkers())
     assert whole.factorial is not None
     assert len({cell.workload for cell in whole.factorial.cells}) == 3
