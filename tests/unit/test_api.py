@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import io
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +20,7 @@ from labctl import api
 from tests.unit.synthetic import write_run
 
 ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "docs/examples/run.ipynb"
 PAGE = (ROOT / "docs" / "api.md").read_text()
 
 
@@ -34,6 +40,40 @@ def test_the_pages_example_prints_what_the_page_says(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (done.stderr, done.stdout) == ("", shown)
+
+
+def executed(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a notebook's cells with what they print and show now."""
+    names: dict[str, Any] = {}
+    done = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            tree, printed = ast.parse("".join(cell["source"])), io.StringIO()
+            outputs: list[dict[str, Any]] = []
+            shows = not ast.unparse(tree.body[-1]).startswith(("print(", "for "))
+            last = tree.body.pop() if shows else None
+            with contextlib.redirect_stdout(printed):
+                exec(compile(tree, "notebook", "exec"), names)  # noqa: S102
+            if text := printed.getvalue().splitlines(keepends=True):
+                outputs.append({"output_type": "stream", "name": "stdout", "text": text})
+            if isinstance(last, ast.Expr):
+                shown = eval(ast.unparse(last), names)  # noqa: S307
+                data = {"image/svg+xml": shown._repr_svg_().splitlines(keepends=True)}
+                result = {"output_type": "execute_result", "metadata": {}, "data": data}
+                outputs.append(result | {"execution_count": cell["execution_count"]})
+            cell = {**cell, "outputs": outputs}
+        done.append(cell)
+    return done
+
+
+def test_the_notebook_shows_what_its_cells_print(regenerate_golden: bool) -> None:
+    notebook = json.loads(NOTEBOOK.read_text())
+    cells = executed(notebook["cells"])
+    if regenerate_golden:
+        text = json.dumps({**notebook, "cells": cells}, indent=1, ensure_ascii=False)
+        NOTEBOOK.write_text(f"{text}\n")
+    assert cells == json.loads(NOTEBOOK.read_text())["cells"], "run: pytest --regenerate-golden"
+    assert sum(len(cell.get("outputs", ())) for cell in cells) == 4
 
 
 def test_the_page_names_everything_that_is_public() -> None:
