@@ -53,7 +53,8 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
             if trial.record.cell["tuning"] == run.plan.baseline
         }
         for trial in by_block[int(source)]:
-            arm, drawn = trial.record.cell["tuning"], trial
+            arm: str | None = trial.record.cell["tuning"]
+            drawn = trial
             if arm == run.plan.control:
                 arm, drawn = run.plan.baseline, baseline.get(_place(trial), trial)
             shift = speed + effects[arm] + NOISE * rng.standard_normal()

@@ -258,6 +258,8 @@ def _named(text: str) -> tuple[Path, str | None]:
 
 def _plain_name(name: str) -> str:
     """Return a name without the characters that labctl's copy of a file cannot have."""
+    from labctl.workloads.workload_file import FILE_NAME
+
     if FILE_NAME.fullmatch(name):
         return name
     return re.sub(r"[^A-Za-z0-9._+]+", "-", name)[-100:].lstrip(".+-") or "file"

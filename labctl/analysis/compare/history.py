@@ -216,7 +216,7 @@ def _trend_ratio(white: Floats, r: float) -> Floats:
 def _line_parts(n: int, r: float) -> tuple[Floats, Floats]:
     """Return the whitened level, and the whitened slope without its part along the level."""
     level = _whitened(np.ones(n), r)
-    slope = _whitened(np.arange(n) - (n - 1) / 2, r)
+    slope = _whitened(np.arange(n, dtype=np.float64) - (n - 1) / 2, r)
     return level, slope - level * (slope @ level / (level @ level))
 
 

@@ -383,6 +383,11 @@ class FleetJudgement:
     least_share: float = 0.0
     """Share of a group's hosts on which each claim rests at least."""
 
+    @property
+    def places(self) -> tuple[FleetEffect | FleetLevel, ...]:
+        """Return effects and levels, in which hosts may stand apart."""
+        return (*self.effects, *self.levels)
+
 
 # Answer which groups of hosts may take a tuning. Pure.
 #

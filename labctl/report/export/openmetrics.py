@@ -221,7 +221,7 @@ class _FleetFamilies:
     def collect(self) -> Iterator[Metric]:
         judged = self._judged
         states = Counter(state.status for state in judged.states)
-        for name, words, values in (
+        families: Iterable[tuple[str, str, _Values]] = (
             ("hosts", "Hosts by the state of their sweep.",
              {(("status", status),): float(number) for status, number in states.items()}),
             ("measured_hosts", "Hosts with a run.", {(): float(judged.measured)}),
@@ -229,13 +229,14 @@ class _FleetFamilies:
              {(("control", str(of)),): float(number) for of, number in judged.controls.items()}),
             ("outlier", "Hosts apart from the others, in an effect or a level (against \"\").",
              dict(self._outliers())),
-        ):  # fmt: skip
+        )  # fmt: skip
+        for name, words, values in families:
             yield _gauge(self._about, f"labctl_fleet_{name}", words, values)
         yield from self._effects()
         yield self._answers()
 
     def _outliers(self) -> Iterator[tuple[tuple[tuple[str, str], ...], float]]:
-        for one in (*self._judged.effects, *self._judged.levels):
+        for one in self._judged.places:
             for point in one.points:
                 if point.is_apart:
                     yield (("host", point.host), *_place(one.place).items()), 1.0
