@@ -1,7 +1,7 @@
 """Write the software bill of materials of the locked Python packages, as CycloneDX 1.6 JSON.
 
-With --requirements, write the lines of the lock that a user's labctl needs, for `pip install
---require-hashes`. Needs nothing but Python, because packages are built where nothing is installed.
+With --requirements, write the lines of the lock that a user's labctl needs, for pip's
+--require-hashes. Needs nothing but Python, because packages are built where nothing is installed.
 """
 
 from __future__ import annotations
