@@ -53,11 +53,12 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
             if trial.record.cell["tuning"] == run.plan.baseline
         }
         for trial in by_block[int(source)]:
-            arm: str | None = trial.record.cell["tuning"]
-            drawn = trial
-            if arm == run.plan.control:
-                arm, drawn = run.plan.baseline, baseline.get(_place(trial), trial)
-            shift = speed + effects[arm] + NOISE * rng.standard_normal()
+            arm, drawn = trial.record.cell["tuning"], trial
+            is_control = arm == run.plan.control
+            if is_control:
+                drawn = baseline.get(_place(trial), trial)
+            own = effects[run.plan.baseline if is_control else arm]
+            shift = speed + own + NOISE * rng.standard_normal()
             readings = kinds.pack(drawn.readings)
             values = np.frombuffer(readings.values) * np.exp(shift)
             record = replace(

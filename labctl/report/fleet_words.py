@@ -219,8 +219,7 @@ def apart_title(judged: FleetJudgement, lines: Sequence[ApartLine]) -> str:
     """Return the heading of the hosts apart. Only hosts that were compared are no outliers."""
     if lines:
         return "Outlier hosts"
-    points = (point for one in judged.places for point in one.points)
-    if any(point.p is not None for point in points):
+    if any(point.p is not None for _, point in judged.all_points()):
         return "No outlier hosts"
     return "Outlier hosts: too few hosts to compare"
 

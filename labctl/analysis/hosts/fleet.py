@@ -383,10 +383,10 @@ class FleetJudgement:
     least_share: float = 0.0
     """Share of a group's hosts on which each claim rests at least."""
 
-    @property
-    def places(self) -> tuple[FleetEffect | FleetLevel, ...]:
-        """Return effects and levels, in which hosts may stand apart."""
-        return (*self.effects, *self.levels)
+    def all_points(self) -> Iterator[tuple[Place, Point]]:
+        """Yield the hosts' points of all effects and levels."""
+        yield from ((one.place, point) for one in self.effects for point in one.points)
+        yield from ((one.place, point) for one in self.levels for point in one.points)
 
 
 # Answer which groups of hosts may take a tuning. Pure.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -221,12 +221,12 @@ class _FleetFamilies:
     def collect(self) -> Iterator[Metric]:
         judged = self._judged
         states = Counter(state.status for state in judged.states)
-        families: Iterable[tuple[str, str, _Values]] = (
+        families: Sequence[tuple[str, str, _Values]] = (
             ("hosts", "Hosts by the state of their sweep.",
-             {(("status", status),): float(number) for status, number in states.items()}),
-            ("measured_hosts", "Hosts with a run.", {(): float(judged.measured)}),
+             {(("status", status),): number for status, number in states.items()}),
+            ("measured_hosts", "Hosts with a run.", {(): judged.measured}),
             ("controls", "Hosts by the worst state of their A/A control.",
-             {(("control", str(of)),): float(number) for of, number in judged.controls.items()}),
+             {(("control", str(of)),): number for of, number in judged.controls.items()}),
             ("outlier", "Hosts apart from the others, in an effect or a level (against \"\").",
              dict(self._outliers())),
         )  # fmt: skip
@@ -236,10 +236,9 @@ class _FleetFamilies:
         yield self._answers()
 
     def _outliers(self) -> Iterator[tuple[tuple[tuple[str, str], ...], float]]:
-        for one in self._judged.places:
-            for point in one.points:
-                if point.is_apart:
-                    yield (("host", point.host), *_place(one.place).items()), 1.0
+        for place, point in self._judged.all_points():
+            if point.is_apart:
+                yield (("host", point.host), *_place(place).items()), 1.0
 
     def _effects(self) -> Iterator[Metric]:
         found: dict[tuple[str, str], _Values] = {}
