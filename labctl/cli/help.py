@@ -212,6 +212,8 @@ _BY_METAVAR: Mapping[str, _Names] = {
     "RUN_B": _runs,
     "RUN...": _runs,
     "FLEET": _fleets,
+    "FLEET_A": _fleets,
+    "FLEET_B": _fleets,
     "[TERM]...": _terms,
     "[COMMAND]...": _commands,
 }
