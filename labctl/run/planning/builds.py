@@ -45,8 +45,20 @@ def _read(path: Path, key: str, tuning: str) -> BuildFile:
     if key == "kernel":
         version = release_of(path)
     elif key == "emulator":
+        if is_script(path):
+            raise UsageError(
+                f"{where}: {path} is a script, and each trial reads back the binary that runs",
+                hint="Name the binary that it starts. If that needs its own libraries, set its "
+                "loader and library path with patchelf (docs/ab.md).",
+            )
         version = _version(path, where)
     return BuildFile(sha256=_digest(path), version=version)
+
+
+def is_script(path: Path) -> bool:
+    """Return whether a file starts another program (execve(2))."""
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
 
 
 def _version(path: Path, where: str) -> str:

@@ -127,6 +127,7 @@ def qemus(tmp_path: Path) -> tuple[str, str]:
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builds, "doubt", lambda path: None)
+    monkeypatch.setattr(builds, "is_script", lambda path: False)
 
 
 @pytest.mark.usefixtures("trusted")
@@ -155,10 +156,18 @@ def test_what_is_not_a_qemu_is_refused(labctl: Labctl, qemus: tuple[str, str]) -
     assert (said.code, "is not a Linux kernel" in said.err) == (125, True)
 
 
+def test_a_script_that_starts_qemu_is_refused_with_the_remedy(
+    labctl: Labctl, qemus: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builds, "doubt", lambda path: None)
+    said = labctl("ab", "--qemu", qemus[0], "--qemu", qemus[1], "sysbench-cpu", "--plan-only")
+    assert (said.code, "is a script" in said.err, "patchelf" in said.err) == (125, True, True)
+
+
 def test_a_build_that_others_can_change_is_not_run(
     labctl: Labctl, qemus: tuple[str, str], tmp_path: Path
 ) -> None:
-    Path(qemus[1]).chmod(0o777)
+    Path(qemus[0]).chmod(0o777)
     said = labctl("ab", "--qemu", qemus[0], "--qemu", qemus[1], "sysbench-cpu", "--plan-only")
     assert said.code == 125
     assert "is not trusted" in said.err
