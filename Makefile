@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs site bench calibrate lessons lock clean fuzz
+    lint unit docs site bench calibrate lessons lock clean fuzz release
 
 setup:
 	@tools/setup.sh
@@ -80,7 +80,7 @@ lint: setup
 	$(bin)/ruff check .
 	$(bin)/mypy --strict labctl tools
 	$(bin)/lint-imports --no-cache
-	shellcheck $$(grep -rlE '^#!.*[/ ](ba|da)?sh$$' .ci tools labctl)
+	shellcheck $$(grep -rlE '^#!.*[/ ](ba|da)?sh$$' .ci tools labctl debian)
 
 # The pages that are made of the files and models that they describe.
 docs: setup
@@ -135,6 +135,11 @@ lock: setup
 lock: export CUSTOM_COMPILE_COMMAND = make lock
 lock: compile := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
     --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+
+# Everything that is published, into dist/, and each part tried in a fresh root of Debian;
+# `make release ARGS=--draft` before the version is ready (docs/releasing.md).
+release: setup
+	@tools/release.sh $(ARGS)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -43,6 +43,7 @@ copy=$root/root/labctl
 [[ -d $copy ]] || git clone --quiet --no-local --no-checkout . "$copy"
 git -C "$copy" fetch --quiet "$PWD" HEAD
 git -C "$copy" checkout --quiet --force --detach FETCH_HEAD
+git -C "$copy" clean --quiet --force -d
 git diff --binary HEAD | git -C "$copy" apply --allow-empty
 
 # labctl changes how mounts spread, which a root that is merely a folder of another one can't do:

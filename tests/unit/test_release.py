@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_the_newest_section_names_its_version(text: str, version: str) -> None:
 
 def test_all_files_name_one_version() -> None:
     assert top_of((CHECKOUT / "CHANGELOG.md").read_text()) == __version__
+    debian = (CHECKOUT / "debian/changelog").read_text()
+    assert re.findall(r"^labctl \((.+)\) ", debian)[0] == __version__
 
 
 def test_a_lock_is_read_with_what_needs_each_package() -> None:
@@ -96,3 +99,44 @@ def test_requirements_are_the_locks_own_lines() -> None:
     assert all(one.text in lock for one in sbom.scopes()["required"])
     names = re.findall(r"^([\w.-]+)==.* \\\n    --hash=sha256:", sbom.requirements(), re.M)
     assert len(names) == len(sbom.scopes()["required"])
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A commit of a version that has its section, with the script."""
+    for name in ("tools/release.sh", "labctl/__init__.py"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(CHECKOUT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(f"## [{__version__}] - 2026-12-01\n")
+    commit(tmp_path, "first")
+    return tmp_path
+
+
+def commit(folder: Path, message: str) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder)]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", message]):
+        subprocess.run([*git, *words], check=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("echo >>labctl/__init__.py", "no: the work tree has no changes"),
+        (
+            "sed -i 's/.*/## [Unreleased]/' CHANGELOG.md && git -c user.name=a -c user.email=a@b"
+            " commit -qam second",
+            f"no: CHANGELOG.md has a dated section [{__version__}]",
+        ),
+        (f"git tag v{__version__}", f"no: the tag v{__version__} is free"),
+    ],
+)
+def test_a_checkout_that_is_not_ready_is_not_released(
+    checkout: Path, change: str, says: str
+) -> None:
+    subprocess.run(["sh", "-c", change], cwd=checkout, check=True)
+    done = subprocess.run(
+        ["tools/release.sh"], cwd=checkout, capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"release: {says}\n"
+    assert not (checkout / "dist").exists()
