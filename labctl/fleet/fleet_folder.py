@@ -281,9 +281,14 @@ def host_of(archive: Path) -> str:
     return archive.name.removesuffix(RUN_ARCHIVE)
 
 
+_LONGEST_NAME: Final = 255
+"""Bytes of a folder's name on Linux."""
+
+
 def _is_plain(host: str) -> bool:
     """Return whether a host's name is a plain folder name, which leads nowhere else."""
-    return host not in ("", ".", "..") and "/" not in host and "\0" not in host
+    is_short = len(host.encode(errors="surrogatepass")) <= _LONGEST_NAME
+    return is_short and host not in ("", ".", "..") and "/" not in host and "\0" not in host
 
 
 # Lock a fleet's folder: two control nodes would measure and change the same hosts.

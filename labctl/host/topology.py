@@ -237,7 +237,10 @@ def _l3(folder: Path) -> CpuSet:
 def _node_of_cpus(root: Path) -> dict[int, int]:
     nodes: dict[int, int] = {}
     for folder in root.glob("devices/system/node/node[0-9]*"):
-        node = int(folder.name.removeprefix("node"))
+        number = folder.name.removeprefix("node")
+        if not number.isdecimal():
+            continue  # a copy of sysfs may hold more than sysfs does
+        node = int(number)
         for cpu in _cpus(folder / "cpulist", default=frozenset()):
             nodes[cpu] = node
     return nodes

@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import random
+import re
 import shutil
 import socket
 import zipfile
@@ -34,6 +35,7 @@ from labctl.base.json import parse_json
 from labctl.base.paths import data_files, shipped_data
 from labctl.base.process import Deadline
 from labctl.base.quantities import KINDS
+from labctl.base.tuning import Strategy
 from labctl.base.yamltext import YamlError, parse_yaml
 from labctl.cli.lint import KINDS as FILE_KINDS
 from labctl.collect.counters import perf_stat
@@ -43,6 +45,7 @@ from labctl.collect.exits.perf import read_reports
 from labctl.collect.traces import guest_trace
 from labctl.domain.agent import GuestAgent
 from labctl.domain.foreign.foreign_domain import check_copyable, own_domain
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.save_image import SaveHeader
 from labctl.domain.session import RunningGuest
 from labctl.fleet.fleet_folder import FleetFolder
@@ -56,6 +59,7 @@ from labctl.guest.layers import unpack
 from labctl.guest.seed import status_problem
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.journal_file import encoded
+from labctl.host.topology import read_topology
 from labctl.report.export.json_report import report_json
 from labctl.run.commands.export import run_files
 from labctl.run.commands.verify import verify
@@ -76,6 +80,7 @@ from labctl.trace.tracedat import write_tracedat
 from labctl.workloads.registry import checkers
 from tests.unit.altered import altered_bytes, altered_json
 from tests.unit.density_records import record as density_record
+from tests.unit.domain.hosts import machine
 from tests.unit.domain.own import BY_HAND, copy_of
 from tests.unit.domain.test_foreign_allowed import damaged
 from tests.unit.elf_files import elf_file
@@ -105,6 +110,14 @@ class Target:
     seeds: Callable[[], list[bytes]]
     mutate: Mutate
     allowed: tuple[type[Exception], ...] = RAW
+
+
+def _parsed(data: bytes) -> Any:
+    """Read an input that only carries what a reader gets."""
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        raise FileError("not JSON") from error
 
 
 # Alter inputs, as damage, people and strangers alter them.
@@ -266,6 +279,43 @@ def _csv() -> list[bytes]:
     return [f"tuning,workload,condition,block,metric,value,unit,better\n{rows}".encode()]
 
 
+_INSIDE = re.compile(r"(?:[a-z0-9_]{1,40}/){0,6}[a-z0-9_]{1,200}")
+
+
+def _sysfs(data: bytes, place: Path) -> object:
+    """A copy of another machine's /sys, as JSON: path to text."""
+    found = _parsed(data)
+    root = place / "sys"
+    root.mkdir()
+    try:
+        for path, text in found.items() if isinstance(found, dict) else ():
+            if _INSIDE.fullmatch(path) and isinstance(text, str):
+                with suppress(OSError):
+                    (root / path).parent.mkdir(parents=True, exist_ok=True)
+                    (root / path).write_text(text, errors="replace")
+        topology = read_topology(root)
+        for strategy in Strategy:
+            with suppress(UsageError, HostError):
+                pin_plan(topology, 2, 1, strategy)
+        return topology
+    finally:
+        shutil.rmtree(root)
+
+
+def _sysfs_copies() -> list[bytes]:
+    made = []
+    for name in ("core-i7-6700", "core-i7-12700", "adjacent-2s"):
+        with scratch() as place:
+            machine(name, place)
+            files = {
+                str(path.relative_to(place)): path.read_text()
+                for path in sorted(place.rglob("*"))
+                if path.is_file()
+            }
+            made.append(json.dumps(files).encode())
+    return made
+
+
 def _words(data: bytes, place: Path) -> object:
     """CPU lists, times, sizes, shares: words of files and of the command line."""
     text = data.decode(errors="replace")
@@ -388,7 +438,7 @@ def _records() -> list[dict[str, Any]]:
 
 def _signed_journal(data: bytes, place: Path) -> object:
     """The same lines with right lengths and checksums."""
-    lines = [parse_json(line) for line in data.split(b"\n") if line]
+    lines = [_parsed(line) for line in data.split(b"\n") if line]
     return _journal(encoded(line for line in lines if isinstance(line, dict)), place)
 
 
@@ -417,7 +467,7 @@ def _fleet(data: bytes, place: Path) -> object:
 
 
 def _news(data: bytes, place: Path) -> object:
-    event = parse_json(data)
+    event = _parsed(data)
     return news_of(event) if isinstance(event, dict) else None
 
 
@@ -513,7 +563,7 @@ def _lines(*values: Any) -> bytes:
 
 
 def _agent(data: bytes, place: Path) -> object:
-    answers = parse_json(data)
+    answers = _parsed(data)
     left = iter(answers if isinstance(answers, list) else [answers])
 
     def ask(command: str, **arguments: Any) -> Any:
@@ -668,6 +718,7 @@ TARGETS: Mapping[str, Target] = {
     "words": Target(
         _words, lambda: [b"0-3,7", b"10ms", b"2 GiB", b"5%", b"20 Mbit/s"], as_bytes, NAMED
     ),
+    "sysfs": Target(_sysfs, _sysfs_copies, as_json, NAMED),
     "trials-csv": Target(_trials_csv, _csv, as_bytes, NAMED),
     "foreign-xml": Target(_foreign_xml, lambda: [BY_HAND.encode()], as_xml, NAMED),
     "json": Target(
@@ -682,21 +733,19 @@ TARGETS: Mapping[str, Target] = {
     "samples.json": _file_of_run("trials/0002/samples.json"),
     "archive": Target(_archive, _whole_archive, as_parts, NAMED),
     "journal": Target(_journal, lambda: [encoded(_records()), _lines(*_records())], as_json),
-    "journal-lines": Target(
-        _signed_journal, lambda: [_lines(*_records())], as_json, (BrokenError, ValueError)
-    ),
+    "journal-lines": Target(_signed_journal, lambda: [_lines(*_records())], as_json),
     "index": Target(_index, _whole_index, as_bytes, NAMED),
     "fleet-table": Target(_table, _whole_table, as_bytes, NAMED),
     "density.json": Target(_density, _seed_density, as_json, NAMED),
     "fleet.json": Target(_fleet, lambda: [json.dumps(FLEET).encode()], as_json, NAMED),
     "host-state": Target(_state, lambda: [json.dumps(STATE).encode()], as_json, NAMED),
-    "host-news": Target(_news, lambda: [json.dumps(NEWS).encode()], as_json, (ValueError,)),
+    "host-news": Target(_news, lambda: [json.dumps(NEWS).encode()], as_json),
     "runner": Target(
         _runner,
         lambda: [_lines(*RUNNER), b" " + _lines(TEXTS), b"\t" + _lines(HASHES)],
         as_json,
     ),
-    "agent": Target(_agent, _agent_answers, as_json, (BrokenError, HostError, ValueError)),
+    "agent": Target(_agent, _agent_answers, as_json, (BrokenError, HostError)),
     "qmp": Target(_qmp, _qmp_answers, as_json),
     "cloud-init": Target(_cloud_init, _cloud_init_results, as_bytes),
     "perf.data": Target(
