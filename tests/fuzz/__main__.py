@@ -21,8 +21,12 @@ from typing import Any
 
 import click
 
+from labctl.base.wording import counted
+
 LARGEST = 64 << 10
 """Bytes of an input."""
+HANGING_S = 300.0
+"""Seconds beyond a target's share after which it hangs: a busy host takes long to load labctl."""
 
 
 def main() -> int:
@@ -51,21 +55,23 @@ def campaign(given: argparse.Namespace) -> int:
     if unknown := [name for name in names if name not in TARGETS]:
         sys.exit(f"no target {', '.join(unknown)}; there are: {', '.join(TARGETS)}")
     guided = find_spec("atheris") is not None
-    click.echo(f"{len(names)} targets, {'guided by coverage' if guided else 'random: no atheris'}")
+    how = "guided by coverage" if guided else "at random, because atheris is not installed"
+    click.echo(f"{counted(len(names), 'target')}, inputs altered {how}")
     crashed = 0
     for name in names:
         words = ["--one", "--target", name, "--seed", str(given.seed), "--out", str(given.out)]
         share = given.seconds / len(names)
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.fuzz", *words, "--seconds", str(share)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        last = done.stdout.strip().splitlines()[-1:] or [""]
+        argv = [sys.executable, "-m", "tests.fuzz", *words, "--seconds", str(share)]
         try:
-            said = json.loads(last[0])
-        except ValueError:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, check=False, timeout=share + HANGING_S
+            )
+            said = json.loads(done.stdout.strip().splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            crashed += 1
+            click.echo(f"{name:26} hangs")
+            continue
+        except (ValueError, IndexError):
             crashed += 1
             click.echo(f"{name:26} the process ended: {done.stderr.strip()[-300:]}")
             continue
@@ -76,7 +82,7 @@ def campaign(given: argparse.Namespace) -> int:
             + "".join(f"\n    {one}" for one in said["crashes"]),
         )
     if crashed:
-        click.echo(f"{crashed} targets crashed; their inputs are in {given.out}")
+        click.echo(f"{counted(crashed, 'target')} crashed; inputs: {given.out}")
     return int(crashed > 0)
 
 

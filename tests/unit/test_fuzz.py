@@ -4,6 +4,9 @@ as well as each input that crashed it once (tests/fuzz/corpus)."""
 from __future__ import annotations
 
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,23 @@ def test_a_crash_is_noticed_and_kept(tmp_path: Path) -> None:
     assert kind.startswith("KeyError in ")
     tried.keep(tmp_path / "kept")
     assert {path.suffix for path in (tmp_path / "kept").iterdir()} == {"", ".txt"}
+
+
+def test_a_campaign_counts_the_inputs_of_each_target(tmp_path: Path) -> None:
+    words = ["--seconds", "0.5", "--target", "elf", "--target", "json", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *words],
+        cwd=CORPUS.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert head.startswith("2 targets, inputs altered ")
+    counts = [re.fullmatch(r"(elf|json) +([\d,]+) inputs, +[\d,]+ accepted, .*", x) for x in lines]
+    assert all(found and int(found[2].replace(",", "")) > 0 for found in counts), lines
+    assert len(lines) == 2
 
 
 def test_every_input_of_the_corpus_is_of_a_target_and_small() -> None:
