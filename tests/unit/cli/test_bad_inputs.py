@@ -269,3 +269,30 @@ def test_a_wrong_file_of_a_person_is_named(
     missing = place / "own/none" / name
     for command in WRITTEN[name]:
         assert said(labctl, command, whole, missing).code == 2, command
+
+
+KEPT: tuple[tuple[str, str, int], ...] = (
+    ("results/d/density.json", "density --show d", 2),
+    ("results/f/fleet.json", "fleet report f", 2),
+    ("results/f/fleet.json", "fleet advise f", 2),
+    ("results/f/fleet.json", "fleet compact f", 2),
+    ("results/f/fleet.json", "fleet sweep --resume f", 2),
+    ("results/f/fleet.json", "fleet rollout --resume f", 2),
+    # Changed settings may be left: nothing says that the host is as it was.
+    ("state/journal.jsonl", "host status", 4),
+    ("state/journal.jsonl", "host restore", 4),
+)
+"""File that labctl keeps, command, exit code if the file is damaged."""
+
+
+@pytest.mark.parametrize("content", [b"\xff\0{", b"[]", b"[" * 100_000])
+@pytest.mark.parametrize(("file", "command", "code"), KEPT)
+def test_a_damaged_file_that_labctl_keeps_is_named(
+    place: Path, labctl: Labctl, whole: Inputs, file: str, command: str, code: int, content: bytes
+) -> None:
+    bad = place / file
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(content)
+    done = said(labctl, command, whole, bad)
+    assert done.code == code, done
+    assert str(bad) in done.err
