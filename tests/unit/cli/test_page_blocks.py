@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
@@ -20,6 +21,7 @@ from labctl.host import topology as topology_module
 from labctl.store.density_record import DensityFolder
 from tests.unit.density_records import record
 from tests.unit.domain import hosts
+from tests.unit.example import EXAMPLE
 from tests.unit.fleet.fleets import hosts as fleet_hosts
 from tests.unit.fleet.fleets import make_fleet, with_rollout
 from tests.unit.run.asked import plan_on
@@ -29,6 +31,7 @@ from .test_documented_commands import PAGES as GUIDES
 from .test_documented_commands import ROOT, STAND_INS
 
 PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md"]
+EXAMPLES = ROOT / "docs" / "examples"
 NAMES = {**STAND_INS, "FILE": "policy.yaml", "/tmp/fleet": "FLEET"}
 
 _YAML = re.compile(r"[\w-]+:( |$)")
@@ -39,6 +42,7 @@ WHY_NOT = [
         r"make |\.venv/bin/(pytest|labctl|python -m build)|pipx? install",
         "sets up, or runs for minutes",
     ),
+    (r"\./gate\.sh", "measures; its lines are executed below"),
     (r"printf .* \| make shell-kvm", "boots an emulated machine"),
     (r"python -m tools\.(boot_designs|fleet_scale)", "runs for minutes, or is of an older commit"),
     (r"/usr/bin/time ", "measures labctl itself"),
@@ -167,6 +171,37 @@ def test_a_pages_commands_work_in_their_order(
             if said.code not in ((0, 1) if command.startswith("labctl gate") else (0,)):
                 failed.append(f"{command}\n{said.code} {said.err}")
     assert not failed, "\n".join(failed)
+
+
+@pytest.mark.usefixtures("here")
+def test_the_recipe_for_ci_works(labctl: Labctl) -> None:
+    recipe, given = EXAMPLES / "gate.sh", {"$study": "pinning", "$policy": "policy.yaml", "$@": ""}
+    lines = re.findall(r"^labctl .*", recipe.read_text(), re.MULTILINE)
+    Path("report").mkdir()
+    shutil.copytree(EXAMPLE, "results/20261128T100000Z-pinning")
+    for line in lines:
+        for variable, value in given.items():
+            line = line.replace(f'"{variable}"', value)
+        command = re.sub(r" \|\| .*| >\S+$", "", line)
+        said = labctl(*words(command))
+        assert said.code in (0, 1), f"{command}\n{said.err}"
+    assert len(lines) == 5
+    assert {path.name for path in Path("report").iterdir()} == {
+        *("index.html", "run.tar.xz", "gate.xml")
+    }
+
+
+def test_the_workflow_for_ci_runs_the_recipe(labctl: Labctl) -> None:
+    workflow = yaml.safe_load((EXAMPLES / "gate.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    run = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+    assert "./gate.sh pinning policy.yaml --within 45m" in run
+    assert "./gate.sh pinning policy.yaml --within 45m" in ALL[ROOT / "docs/gate.md"]
+    kept = [step["with"]["path"] for step in job["steps"] if "artifact" in step.get("uses", "")]
+    assert kept == ["report"]
+    for line in run:
+        if line.startswith("labctl "):
+            assert labctl(*words(line), "--help").code == 0
 
 
 def shown() -> Iterator[tuple[str, str]]:
