@@ -1,4 +1,4 @@
-"""Pack lessons, exercises, pages and recorded runs for a room without network (`make lessons`)."""
+"""Pack lessons, pages and recorded runs for a room without network (`make lessons`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 
 from labctl.analysis.judge import judge
 from labctl.base.paths import RUN_ARCHIVE
+from labctl.cli.lesson import ANSWERS
 from labctl.report.page.report_page import write_page
 from labctl.store.run_folder import PAGE, RunFolder
 from labctl.store.run_places import all_runs
@@ -30,12 +31,17 @@ _STYLE = (
     ":root{color-scheme:light dark}"
 )
 
+_COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
+_PAGE_LINK = re.compile(r"\[([^]]*)\]\(\.\./[^)]*\)")
+"""A link to a page of the docs, which the archive does not hold."""
+
 
 def page(text: str) -> str:
     """Return a page of Markdown as HTML; its links to other lessons lead to their pages."""
     found = re.search(r"^# (.*)$", text, re.MULTILINE)
     title = escape(found.group(1)) if found else "Lesson"
-    linked = re.sub(r"\]\(([\w-]+)\.md\)", r"](\1.html)", text)
+    linked = re.sub(r"\]\(([\w-]+)\.md\)", r"](\1.html)", _COMMENT.sub("", text))
+    linked = _PAGE_LINK.sub(r"\1", linked)
     body = MarkdownIt("commonmark").enable("table").render(linked)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -46,7 +52,7 @@ def page(text: str) -> str:
 
 def students_text(text: str) -> str:
     """Return the index without what only teachers get."""
-    return text.replace(" The archive does not contain the teacher's [key](key/README.md).", "")
+    return text.replace(" The archive does not contain the [answers](answers.md).", "")
 
 
 def runs() -> list[RunFolder]:
@@ -57,11 +63,13 @@ def runs() -> list[RunFolder]:
 def files() -> Iterator[tuple[str, bytes]]:
     """Yield each file of the archive, by its name there."""
     for path in sorted(LESSONS.glob("*.md")):
+        if path.name == ANSWERS:
+            continue
         text = students_text(path.read_text(encoding="utf-8"))
         name = "index" if path.stem == "README" else path.stem
         yield f"{name}.html", page(text.replace("README.md", "index.md")).encode()
-    for path in sorted((LESSONS / "exercises").glob("*.yaml")):
-        yield f"exercises/{path.name}", path.read_bytes()
+    for path in sorted((LESSONS / "pictures").iterdir()):
+        yield f"pictures/{path.name}", path.read_bytes()
     for folder in runs():
         yield f"runs/{folder.name}{RUN_ARCHIVE}", folder.path.read_bytes()
         run = folder.load()
@@ -75,7 +83,7 @@ def files() -> Iterator[tuple[str, bytes]]:
     "--to", default=TARGET, type=click.Path(path_type=Path, dir_okay=False), help="The archive."
 )
 def main(to: Path) -> None:
-    """Pack lessons, pages, exercises and recorded runs into one archive."""
+    """Pack lessons, pages and recorded runs into one archive."""
     with tarfile.open(to, "w:xz") as archive:
         for name, content in files():
             entry = tarfile.TarInfo(f"labctl-lessons/{name}")

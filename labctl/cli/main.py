@@ -11,6 +11,7 @@ import sys
 import traceback
 import unicodedata
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ _COMMANDS = {
     "density": ("labctl.cli.density", "Count how many guests fit on this host."),
     "report": ("labctl.cli.report", "Show the results of a run."),
     "explain": ("labctl.cli.explain", "Explain a word of a report, a metric or a tuning."),
+    "lesson": ("labctl.cli.lesson", "Learn by predicting: walk through a lesson on a run."),
     "timeline": ("labctl.cli.timeline", "Draw the time line of a traced trial, on host and guest."),
     "compare": ("labctl.cli.compare", "Compare two runs: hosts, kernels or days."),
     "history": ("labctl.cli.compare:history", "Plot a metric over runs; mark changes."),
@@ -284,37 +286,44 @@ def main() -> None:
     prepare()
     _show_plugin_warnings()
     interpreter.take_no_matrix_threads()
-    debug = "--debug" in sys.argv
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(words: Sequence[str]) -> int:
+    """Run a command of labctl, show how it failed, and return its exit code."""
+    debug = "--debug" in words
     try:
-        code = cli.main(prog_name="labctl", standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+        code = cli.main(list(words), prog_name="labctl", standalone_mode=False)
+        return code if isinstance(code, int) else ExitCode.DONE
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
     except LabctlError as error:
         if debug:
             traceback.print_exc()
         _say(error.message, error.hint)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         is_bare = error.ctx.parent is None
         click.echo(_START if is_bare else error.format_message())
-        sys.exit(ExitCode.USAGE)
+        return ExitCode.USAGE
     except click.ClickException as error:
         _say(*_in_our_words(error))
-        sys.exit(ExitCode.OPEN if error.exit_code == ExitCode.OPEN else ExitCode.USAGE)
+        return ExitCode.OPEN if error.exit_code == ExitCode.OPEN else ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort) as stopped:
         notes = getattr(stopped.__cause__ or stopped, "__notes__", ())  # click makes it an Abort
         _say("interrupted", "\n".join(notes) or None)
-        sys.exit(128 + 2)
+        return 128 + 2
     except Exception as error:
         if debug:
             traceback.print_exc()
         if isinstance(error, OSError) and error.errno in _HOST_HINTS:
             _say(str(error), _HOST_HINTS[error.errno])
-            sys.exit(ExitCode.HOST)
+            return ExitCode.HOST
         _say(
             f"a fault in labctl: {type(error).__name__}: {error}",
             "Run it again with 'labctl --debug …' and report the output.",
         )
-        sys.exit(ExitCode.BROKE)
+        return ExitCode.BROKE
 
 
 def _show_plugin_warnings() -> None:

@@ -78,6 +78,12 @@ def test_the_wheel_carries_the_recorded_runs(installed: Path) -> None:
     assert len(carried) == 3
 
 
+def test_the_wheel_carries_the_lessons(installed: Path) -> None:
+    carried = installed / "labctl" / "data" / "docs" / "lessons"
+    ours = CHECKOUT / "docs" / "lessons"
+    assert set(relative_files(carried)) == set(relative_files(ours))
+
+
 def test_the_wheel_carries_the_man_pages(installed: Path) -> None:
     (pages,) = installed.glob("*.data/data/share/man/man1")
     assert {path.name for path in pages.iterdir()} == {name for name, _ in man_pages.pages()}

@@ -1,82 +1,189 @@
-"""The lessons: every command runs on the recorded runs, and the key is what these show."""
+"""The lessons: commands, numbers, pictures and predictions are those of the recorded runs."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
-import shutil
 import tarfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from labctl.cli import lesson
+from labctl.cli.lesson import Command, Lesson, Prediction
 from tools import lessons
 
 from .conftest import Labctl
 
-LESSONS = sorted(lessons.LESSONS.glob("[0-9]*.md"))
-_COMMAND = re.compile(r"^    labctl (.*)$", re.MULTILINE)
+PAGES = sorted(lessons.LESSONS.glob("[0-9]-*.md"))
+LESSONS = [lesson.load_lesson(path) for path in PAGES]
+COMMANDS = list(
+    dict.fromkeys(step for one in LESSONS for step in one.steps if isinstance(step, Command))
+)
+ANSWERS = (lessons.LESSONS / "answers.md").read_text()
+BY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+BY_LESSON = pytest.mark.parametrize("one", LESSONS, ids=lambda one: str(one.number))
 
 
-def recorded(path: Path) -> str:
-    """The part of a lesson that needs no host of its own."""
-    return path.read_text().partition("## On your own host")[0]
+def key(one: Lesson) -> str:
+    """The predictions that the recorded run confirms."""
+    found = re.search(rf"## Lesson {one.number}\n\nPredictions: `(.*)`", ANSWERS)
+    assert found is not None
+    return found.group(1)
 
 
-COMMANDS = [
-    pytest.param(command, id=f"{path.stem[0]}: {command}")
-    for path in LESSONS
-    for command in _COMMAND.findall(recorded(path))
-]
-
-
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive that students get, unpacked."""
-    folder = tmp_path_factory.mktemp("student")
-    for name, content in lessons.files():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return folder
-
-
-def copy_forms(lesson: Path, target: Path) -> None:
-    for form in (lesson / "exercises").glob("*.yaml"):
-        shutil.copy(form, target)
+def asked(one: Lesson) -> list[Prediction]:
+    return [step for step in one.steps if isinstance(step, Prediction)]
 
 
 @pytest.fixture(autouse=True)
 def as_a_student(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A folder with copies of the forms, as lessons ask for; no option names any runs."""
-    copy_forms(lessons.LESSONS, tmp_path)
+    """An empty folder; no option names any runs."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LABCTL_RESULTS", raising=False)
 
 
-def test_there_are_three_lessons() -> None:
-    assert [path.stem[0] for path in LESSONS] == ["1", "2", "3"]
-    assert len(COMMANDS) > 8
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: shlex.join(command.words))
+def test_every_command_of_a_lesson_ends_as_it_says(labctl: Labctl, command: Command) -> None:
+    said = labctl(*command.words)
+    assert said.code == command.code, said.err
+    assert said.out or command.code
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_a_lesson_runs_on_the_recorded_runs(labctl: Labctl, command: str) -> None:
-    said = labctl(*shlex.split(command))
-    # The forms hold wrong predictions until a student changes them.
-    assert said.code == (1 if command.startswith("gate") else 0), said.err
-    assert said.err == ""
-    assert said.out
+@BY_LESSON
+def test_the_key_is_what_the_recorded_run_shows(labctl: Labctl, one: Lesson) -> None:
+    said = labctl("lesson", "start", str(one.number), "--answers", key(one))
+    count = len(asked(one))
+    assert count >= 3
+    assert (said.code, said.out.count(": right\n")) == (0, count), said.out
+    assert f"\n{count} of {count} predictions were right." in said.out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_a_lesson_runs_in_the_archive_that_students_get(
-    labctl: Labctl, command: str, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+@BY_PAGE
+def test_the_numbers_of_the_text_are_printed_by_its_commands(labctl: Labctl, path: Path) -> None:
+    one = lesson.load_lesson(path)
+    printed = ""
+    for step in one.steps:
+        if isinstance(step, Command):
+            said = labctl(*step.words)
+            printed += " ".join((said.out + said.err).split())
+    numbers = re.findall(r"`([-+−]?\d[^`]*)`", path.read_text().partition("## What to expect")[0])
+    assert numbers
+    assert [number for number in numbers if number not in printed] == []
+
+
+@BY_PAGE
+def test_a_lesson_has_each_part(path: Path) -> None:
+    text = path.read_text()
+    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert titles[-4:] == ["What goes wrong", "What to expect", "Questions", lesson.LIVE]
+    assert "**Question.**" in text
+    assert all(f"| {where}" in text for where in ("native", "KVM", "TCG"))
+    assert 400 < len(text.split()) < 900
+    (picture,) = re.findall(r"!\[[^]]+\]\((pictures/.*)\)", text)
+    assert (path.parent / picture).is_file()
+    number = path.stem[0]
+    questions = re.findall(r"^\d\. ", text.partition("## Questions")[2], re.MULTILINE)
+    answers = ANSWERS.partition(f"## Lesson {number}\n")[2].partition("\n## ")[0]
+    assert len(questions) == len(re.findall(r"^\d\. ", answers, re.MULTILINE)) >= 3
+
+
+@BY_PAGE
+def test_a_lesson_asks_before_it_shows(path: Path) -> None:
+    steps = lesson.load_lesson(path).steps
+    first = next(n for n, step in enumerate(steps) if isinstance(step, Command))
+    assert any(isinstance(step, Prediction) for step in steps[:first])
+    for before, step in pairwise(steps):
+        if isinstance(step, Prediction):
+            assert isinstance(before, str)
+            assert re.search(r"\*\*Predict \d\.\*\*[^\n]*$", before)
+
+
+@BY_LESSON
+def test_the_sweeps_of_a_lesson_can_be_planned(labctl: Labctl, one: Lesson) -> None:
+    assert one.live
+    for command in one.live:
+        said = labctl(*command.words, "--plan-only", "--accel", "tcg")
+        assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ("1,c", "--answers: expected 3 predictions, got 2"),
+        ("much,c,b", "prediction: expected a number, got 'much'"),
+        ("1,d,b", "prediction: expected one of a, b, c, got 'd'"),
+    ],
+)
+def test_wrong_answers_are_wrong_usage(labctl: Labctl, answers: str, says: str) -> None:
+    said = labctl("lesson", "start", "1", "--answers", answers)
+    assert (said.code, says in said.err) == (2, True)
+
+
+@pytest.mark.parametrize("answers", ["1,c,b", "411,a,b", "411,c,a", "-5,c,b"])
+def test_a_wrong_prediction_is_graded_as_such(labctl: Labctl, answers: str) -> None:
+    said = labctl("lesson", "start", "1", "--answers", answers)
+    assert (said.code, said.out.count(": wrong\n")) == (0, 1)
+    assert "2 of 3 predictions were right." in said.out
+
+
+def test_a_student_is_asked_until_the_answer_can_be_graded(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy_forms(unpacked, unpacked)
-    monkeypatch.chdir(unpacked)
-    said = labctl(*shlex.split(command))
-    assert said.code == (1 if command.startswith("gate") else 0), said.err
+    typed = iter(["many", "400", "c", "b"])
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(typed))
+    said = labctl("lesson", "start", "1")
+    assert said.code == 0, said.err
+    assert "expected a number, got 'many'" in said.out
+    assert "3 of 3 predictions were right." in said.out
+
+
+def test_a_lesson_that_is_missing_is_wrong_usage(labctl: Labctl) -> None:
+    said = labctl("lesson", "start", "99")
+    assert (said.code, "no lesson 99" in said.err) == (2, True)
+
+
+def test_live_needs_root(labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    said = labctl("lesson", "start", "1", "--live")
+    assert (said.code, "--live needs root" in said.err) == (3, True)
+
+
+def test_live_measures_first_and_works_on_the_new_run(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(lesson, "_check_host", lambda context: None)
+    judged = lesson._judged("example")
+    monkeypatch.setattr(lesson, "_judged", lambda name: judged)
+    monkeypatch.setattr(lesson, "_labctl", lambda words: called.append(list(words)) or 0)
+    said = labctl("lesson", "start", "1", "--live", "--answers", "411,c,b")
+    assert called[0][:2] == ["sweep", "pinning"]
+    assert called[1] == ["report", "latest", "--metric", "exits"]
+    # Emulated guests make no exits.
+    assert said.out.count("measured not measured: not graded") == 3
+
+
+def test_lessons_are_listed(labctl: Labctl) -> None:
+    found = json.loads(labctl("lesson", "list", "--json").out)
+    assert [one["number"] for one in found["lessons"]] == list(range(1, len(PAGES) + 1))
+    shown = labctl("lesson", "list").out
+    assert all(one["title"] in shown for one in found["lessons"])
+    index = (lessons.LESSONS / "README.md").read_text()
+    assert re.findall(r"\]\((\d-.*\.md)\)", index) == [path.name for path in PAGES]
+
+
+def test_a_command_that_ends_otherwise_is_a_finding(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lesson, "_labctl", lambda words: 4)
+    said = labctl("lesson", "start", "1", "--answers", "411,c,b")
+    assert said.code == 1
+    assert "expected exit code 0, got 4" in said.err
 
 
 @pytest.mark.parametrize("name", ["example", "example-traced", "example-kvm"])
@@ -87,46 +194,17 @@ def test_a_recorded_run_is_found_from_anywhere(
     assert labctl("run", "show", name).code == 0
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_key_is_what_the_recorded_run_shows(labctl: Labctl, number: int) -> None:
-    said = labctl("gate", "example", "--policy", str(lessons.LESSONS / f"key/{number}.yaml"))
-    assert said.code == 0, said.out
-
-
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson_asks_before_it_shows(path: Path) -> None:
-    titles = re.findall(r"^## (?:\d+\. )?(.*)$", path.read_text(), re.MULTILINE)
-    assert titles[:2] == ["Predict", "Look"]
-    assert titles[-2:] == ["Questions", "On your own host"]
-    asked = re.search(r"## \d+\. Questions\n\n((?:\d\. .*\n)+)", path.read_text())
-    key = (lessons.LESSONS / "key" / "README.md").read_text()
-    answers = key.split("## Lesson ")[int(path.stem[0])]
-    assert asked is not None
-    assert len(re.findall(r"^\d\. ", answers, re.MULTILINE)) == len(asked.group(1).splitlines())
-
-
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_the_sweeps_of_a_lesson_can_be_planned(labctl: Labctl, path: Path) -> None:
-    live = path.read_text().partition("## On your own host")[2]
-    commands = _COMMAND.findall(live)
-    assert commands
-    for command in commands:
-        said = labctl(*shlex.split(command), "--plan-only")
-        assert said.code == 0, said.err
-
-
 def test_the_archive_holds_all_that_a_room_needs_and_not_the_key(tmp_path: Path) -> None:
     target = tmp_path / "lessons.tar.xz"
     result = CliRunner().invoke(lessons.main, ["--to", str(target)], catch_exceptions=False)
     assert result.exit_code == 0
     with tarfile.open(target) as archive:
         names = {name.removeprefix("labctl-lessons/") for name in archive.getnames()}
-        index = archive.extractfile("labctl-lessons/index.html")
-        assert index is not None
-        text = index.read().decode()
-    assert {"index.html", "1-one-scheduler.html", "exercises/3.yaml"} <= names
+    assert {"index.html", "1-vm-exits.html", "pictures/1.svg"} <= names
     assert {"runs/example.tar.xz", "pages/example.html"} <= names
-    assert not any("key" in name for name in names)
-    assert "key/" not in text
-    for link in re.findall(r'href="([^"#:]*)"', text):
-        assert link in names, link
+    assert "answers.html" not in names
+    pages = {name: content.decode() for name, content in lessons.files() if "/" not in name}
+    for name, text in pages.items():
+        assert "<!--" not in text
+        for link in re.findall(r'(?:href|src)="([^"#:]*)"', text):
+            assert link in names, (name, link)

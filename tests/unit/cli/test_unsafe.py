@@ -131,10 +131,10 @@ CONFIGURE = {
 }
 HARMLESS = {
     *("collectors", "compare", "completion", "condition", "doctor", "exits", "explain", "gate"),
-    *("help", "history", "image", "init", "lint", "report", "run", "schema", "selftest", "setup"),
-    *("study", "timeline", "workload"),
+    *("help", "history", "image", "init", "lesson", "lint", "report", "run", "schema"),
+    *("selftest", "setup", "study", "timeline", "workload"),
 }
-"""Commands that print or apply no configuration of a guest."""
+"""Commands that print or apply no configuration of a guest; `lesson` runs 'labctl sweep'."""
 
 
 def words(command: list[str], unsafe: Unsafe, folder: Path) -> list[str]:
