@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs site bench calibrate lessons lock clean fuzz release
+    lint unit docs site bench calibrate lessons lock clean fuzz release faults
 
 setup:
 	@tools/setup.sh
@@ -30,7 +30,7 @@ example: setup
 	$(labctl) report results/$(EXAMPLE).tar.xz --html results/$(EXAMPLE).html
 
 # On every CPU; more processes than that many would wait for the slowest of the tests.
-unit_tests = $(bin)/pytest tests/unit --numprocesses=logical --maxprocesses=8 --dist=worksteal
+unit_tests = $(bin)/pytest tests/unit tests/faults -m "not faults" --numprocesses=logical --maxprocesses=8 --dist=worksteal
 
 FILES ?= tests/fleet tests/guest
 # In two lanes (docs/developing.md); the last files are short ones, so that both end at once.
@@ -69,6 +69,10 @@ sweep-kvm: setup
 # Each line of standard input, a command, in one boot of it.
 shell-kvm: setup
 	@$(bin)/python -m tools.kvm_host --results --limit 12h
+
+# The catalogue of faults (docs/faults.md), each injected for real. It needs root.
+faults: image
+	$(bin)/pytest tests/faults $(ARGS)
 
 guest-tests: image
 	$(guest_tests)

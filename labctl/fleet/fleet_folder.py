@@ -225,7 +225,8 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
     check_names(tuple(archives))
     runs = {host: RunFolder.in_archive(archive) for host, archive in archives.items()}
     if not (path / FLEET).is_file():
-        if path.exists() and any(one.name != _LOCK for one in path.iterdir()):
+        # Hidden files are a lock, and what a killed `fleet add` left half written.
+        if path.exists() and any(not one.name.startswith(".") for one in path.iterdir()):
             raise UsageError(f"{path} is not empty, and has no {FLEET}", hint="Name a new folder.")
         record = _measured(next(iter(runs.values())), tuple(archives))
     else:
@@ -237,7 +238,7 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
                 f"{run.path} measured another study ({found or 'none'}) than the fleet",
                 hint="A fleet has one study: make another one.",
             )
-        if not replace and _taken(path / "hosts" / host, _month(run)):
+        if not replace and _is_taken(FleetFolder(path, record), host, _month(run)):
             raise UsageError(
                 f"{host} has a run of {_month(run) or 'that month'} in {path.name} already",
                 hint="Replace it with --replace, or name the host with --host.",
@@ -261,12 +262,17 @@ def add_runs(path: Path, archives: Mapping[str, Path], *, replace: bool) -> None
         fleet.write_state(host, state)
 
 
-def _taken(host: Path, month: str) -> bool:
-    """Return whether a host has a run of a month; without a month, whether it has any."""
-    if not (host / RUN).exists():
+def _is_taken(fleet: FleetFolder, host: str, month: str) -> bool:
+    """Return whether a host has a run of a month; without a month, whether it has any. The archive
+    that a killed `fleet add` had copied, without the host's state, does not count."""
+    last = fleet.path / "hosts" / host / RUN
+    if not last.exists() or fleet.state(host).status != str(Status.DONE):
         return False
-    present = _month(RunFolder.in_archive(host / RUN))
-    return not (present and month) or present == month or (host / f"{month}{RUN_ARCHIVE}").exists()
+    if archive_digest(RunArchive(last)) != fleet.digest(host):
+        return False
+    present = _month(RunFolder.in_archive(last))
+    earlier = last.with_name(f"{month}{RUN_ARCHIVE}")
+    return not (present and month) or present == month or earlier.exists()
 
 
 def _copy(archive: Path, target: Path, fleet: Path) -> None:

@@ -35,7 +35,7 @@ from labctl.guest.tree import (
     remove_file,
     write_file,
 )
-from labctl.store.jsonfile import write_json
+from labctl.store.jsonfile import sync, write_json
 
 # Make an image's tree from a Debian suite's packages, with mmdebstrap.
 
@@ -375,7 +375,11 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
         took_s = round(time.monotonic() - started, 1)
         images.keep_private(working)
         write_json(working / images.MANIFEST, manifest | {"built_at": moment, "build_s": took_s})
+        # Thousands of files: one call for all of them. An image whose files a loss of power has
+        # emptied would look as if it were built.
+        os.sync()
         working.rename(final)
+        sync(final.parent)
     finally:
         shutil.rmtree(working, ignore_errors=True)
     for name in images.remove_old_layers(places) if recipe.layer else ():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from labctl.base.errors import FileError
 from labctl.base.trust import open_regular
+from labctl.store.jsonfile import is_unfinished
 from labctl.store.records.tolerant import Text
 
 RECORD, SAMPLES = "trial.json", "samples.json"
@@ -51,6 +52,8 @@ def _names(folder: Path) -> Iterator[str]:
 
     for place, _, files in os.walk(folder, onerror=refuse):
         for name in files:
+            if is_unfinished(name):
+                continue  # of a killed labctl: no trial has left it
             path = str((Path(place) / name).relative_to(folder))
             if path != RECORD:
                 yield path

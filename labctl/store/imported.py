@@ -6,16 +6,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from labctl.base.errors import HostError, UsageError, nearest
 from labctl.store.archive import RunArchive
-from labctl.store.jsonfile import canonical, write_bytes
+from labctl.store.jsonfile import canonical, folder_begun, put, write_bytes
 from labctl.store.records.factor_record import FactorCell, Factorial, PlannedFactor, base_of
 from labctl.store.records.plan_record import PlanRecord
 from labctl.store.records.run_record import RunRecord
@@ -185,13 +184,8 @@ def write_imported(
     `record`: the other entries of run.json. Raises UsageError if the run exists already.
     """
     file, data = source
-    try:
-        folder = RunFolder.create(results, name)
-    except FileExistsError as error:
-        raise _there_already(results, name) from error
-    except OSError as error:
-        raise _unwritable(results, name, error) from error
-    try:
+    with _new_run(results, name) as path:
+        folder = RunFolder.create(path.parent, path.name)
         write_bytes(folder.path / COPY, data, below=folder.path)
         folder.write_plan(plan)
         for trial, readings in trials.trials:
@@ -202,7 +196,6 @@ def write_imported(
             place.write_readings(readings)
             record_of = replace(trial, parsed_with={"kind": kind}, digests=place.digests())
             place.write_record(record_of)
-        # Last, because the folder is a run only with it.
         source_of = {
             "file": file,
             "sha256": hashlib.sha256(data).hexdigest(),
@@ -211,10 +204,7 @@ def write_imported(
         folder.write_run(
             record.but(status="done", study=plan.study, title=plan.title, imported=source_of)
         )
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    return folder
+    return RunFolder(results / name)
 
 
 def _role(role: str, named: str | None, tunings: Collection[str]) -> str | None:
@@ -284,18 +274,25 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
 def write_unpacked(results: Path, name: str, archive: RunArchive) -> RunFolder:
     """Return a new run of an archive's content; raises as `write_imported`, and BrokenError for a
     file that is not an archive. An archive that cannot be unpacked leaves nothing behind."""
+    with _new_run(results, name) as run:
+        run.mkdir(mode=0o700)
+        archive.unpack(run)
+    return RunFolder(results / name)
+
+
+@contextmanager
+def _new_run(results: Path, name: str) -> Iterator[Path]:
+    """Yield a path for a run to be made at; after the block it is one of `results`. A block that
+    fails, or a labctl that is killed, leaves nothing of that name."""
     if os.path.lexists(results / name):
         raise _there_already(results, name)
     try:
         results.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".labctl-import-", dir=results) as made:
-            run = Path(made, name)
-            run.mkdir(mode=0o700)
-            archive.unpack(run)
-            os.rename(run, results / name)
+        with folder_begun(results, "import") as made:
+            yield made / name
+            put(made / name, results / name)
     except OSError as error:
         raise _unwritable(results, name, error) from error
-    return RunFolder(results / name)
 
 
 def _there_already(results: Path, name: str) -> UsageError:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from labctl.base.errors import FileError, HostError, UsageError
@@ -34,25 +38,123 @@ def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> It
     folder = path.parent.relative_to(below) if below else Path()
     try:
         with held(below or path.parent, str(folder), make=below is not None) as at:
-            # A name that nobody can guess, and that must not exist yet: in a folder that others can
-            # write to, a link could wait at it.
-            aside = f".{path.name[:200]}.{secrets.token_hex(8)}.new"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(aside, flags, mode, dir_fd=at)
+            _remove_unfinished(at, path.name)
+            aside, descriptor = _begun(at, path.name, mode)
             try:
                 with open(descriptor, "wb") as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
-                os.replace(aside, path.name, src_dir_fd=at, dst_dir_fd=at)
+                    # Not after the file is closed: its lock goes with it.
+                    os.replace(aside, path.name, src_dir_fd=at, dst_dir_fd=at)
             except BaseException:
                 with suppress(FileNotFoundError):
                     os.unlink(aside, dir_fd=at)
                 raise
+            os.fsync(at)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "Free some space, then resume the run." if is_full else None
         raise HostError(f"cannot write {path}: {error.strerror}", hint=hint) from error
+
+
+# A writer locks what it has begun, so that the next one knows what a killed one left.
+
+
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{16}\.new")
+_LONGEST = 200
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether a file of that name is being written, or was when its writer was killed."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+def _begun(at: int, name: str, mode: int) -> tuple[str, int]:
+    """Return the name and the descriptor of a new file that is to replace one in the folder."""
+    while True:
+        # A name that nobody can guess, and that must not exist yet: in a folder that others can
+        # write to, a link could wait at it.
+        aside = f".{name[:_LONGEST]}.{secrets.token_hex(8)}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(aside, flags, mode, dir_fd=at)
+        if _is_alone(descriptor):
+            return aside, descriptor
+        # Somebody took it for a killed writer's before it was locked.
+        os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(aside, dir_fd=at)
+
+
+def _is_alone(descriptor: int) -> bool:
+    """Lock a file or a folder; return whether nobody else holds it or has removed it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without locks: what is left there stays
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def _remove_unfinished(at: int, name: str) -> None:
+    """Remove what killed writers of that file left in the folder."""
+    for found in os.listdir(at):
+        begun = _UNFINISHED.fullmatch(found)
+        if begun and begun[1] == name[:_LONGEST]:
+            with suppress(OSError), _locked(found, os.O_NOFOLLOW | os.O_NONBLOCK, at):
+                os.unlink(found, dir_fd=at)
+
+
+@contextmanager
+def _locked(path: Path | str, flags: int, at: int | None = None) -> Iterator[None]:
+    """Hold a file or folder of this user's that no living writer has. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=at)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def folder_begun(beside: Path, what: str) -> Iterator[Path]:
+    """Yield a new folder in `beside`, which is removed at the end: what is made in it is renamed
+    (`put`) when it is complete. Those of killed writers are removed first. Raises OSError."""
+    prefix = f".labctl-{what}-"
+    for found in beside.glob(f"{prefix}*"):
+        with suppress(OSError), _locked(found, os.O_NOFOLLOW | os.O_DIRECTORY):
+            shutil.rmtree(found)
+    with TemporaryDirectory(prefix=prefix, dir=beside, ignore_cleanup_errors=True) as made:
+        descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(made)
+        finally:
+            os.close(descriptor)
+
+
+def put(folder: Path, target: Path) -> None:
+    """Rename a folder, so that after a loss of power it is there with all its files, or not at
+    all. Raises OSError."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(place, name))
+        sync(Path(place))
+    os.rename(folder, target)
+    sync(target.parent)
+
+
+def sync(path: Path) -> None:
+    """Write a file or the names in a folder to the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -246,37 +247,45 @@ class JournalFile:
                 raise OSError(0, "only a part could be written")
             os.fsync(self._descriptor)
         except OSError as error:
-            os.ftruncate(self._descriptor, size)
-            raise HostError(
-                f"cannot write the undo journal {self._path}: {error.strerror}",
-                hint="labctl changes nothing without it. Free some space there.",
-            ) from error
+            with suppress(OSError):  # as on a disk that has become read-only
+                os.ftruncate(self._descriptor, size)
+            raise _unwritable(self._path, error) from error
 
     def settle(self, results: Sequence[tuple[Entry, Restored]]) -> None:
         """Record what is undone, and empty the file if nothing is left to undo. The last user of
-        the file rewrites a large one without settled lines."""
+        the file rewrites a large one without settled lines. Raises HostError if it can't."""
         settled = [(entry, result) for entry, result in results if result.outcome.settles]
         if not settled or not self.writable:
             return
         ids = {entry.id for entry, _ in settled}
         left = [entry for entry in self.pending() if entry.id not in ids]
-        if not left:
-            os.ftruncate(self._descriptor, 0)
-            os.fsync(self._descriptor)
-        elif self._whole_size() > _LARGE_BYTES:
-            self._replace(left)
+        if not left or self._whole_size() > _LARGE_BYTES:
+            try:
+                self._shorten(left)
+            except OSError as error:
+                raise HostError(
+                    f"the host's settings were restored, but the undo journal {self._path} can't "
+                    f"be written: {error.strerror}",
+                    hint="Make its file system writable, then run 'labctl host restore' again.",
+                ) from error
         else:
             self.append(
                 {"op": str(result.outcome), "id": entry.id, "note": result.note}
                 for entry, result in settled
             )
 
-    def _replace(self, entries: Sequence[Entry]) -> None:
+    def _shorten(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            os.ftruncate(self._descriptor, 0)
+            os.fsync(self._descriptor)
+            return
         new = self._path.with_suffix(".new")
         new.unlink(missing_ok=True)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(descriptor, encoded(record for e in entries for record in _history(e)))
+            data = encoded(record for e in entries for record in _history(e))
+            if os.write(descriptor, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(new))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -329,11 +338,21 @@ def locked(path: Path, *, reading: bool = False, undoing: bool = False) -> Itera
             os.close(descriptor)
             descriptor = -1
         if is_new:
-            _sync_folder(path.parent)
+            try:
+                _sync_folder(path.parent)
+            except OSError as error:
+                raise _unwritable(path, error) from error
         yield JournalFile(path, descriptor, writable=writable)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _unwritable(path: Path, error: OSError) -> HostError:
+    return HostError(
+        f"cannot write the undo journal {path}: {error.strerror}",
+        hint="labctl changes nothing without it. Free some space there.",
+    )
 
 
 def _open(path: Path, *, reading: bool, undoing: bool) -> tuple[int, bool]:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -42,7 +41,15 @@ from labctl.run.commands.scrub import (
 )
 from labctl.store.archive import pack
 from labctl.store.digests import RECORD, SAMPLES, Digests
-from labctl.store.jsonfile import canonical, output_file, write_bytes, write_json
+from labctl.store.jsonfile import (
+    canonical,
+    folder_begun,
+    is_unfinished,
+    output_file,
+    put,
+    write_bytes,
+    write_json,
+)
 from labctl.store.records.plan_record import ExtensionRecord, PlanRecord
 from labctl.store.records.run_record import RunRecord
 from labctl.store.records.tolerant import known_keys
@@ -231,11 +238,14 @@ def redact(folder: RunFolder, target: Path, identity: Identity) -> Redacted:
 
 
 def run_files(folder: Path) -> dict[str, Path]:
-    """Return every regular file by its path in the folder, in order; links are named later."""
+    """Return every regular file by its path in the folder, in order, without what a killed labctl
+    left half written; links are named later."""
     found = {}
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
+            if is_unfinished(name):
+                continue
             path = Path(place, name)
             found[str(path.relative_to(folder))] = path
     return found
@@ -487,9 +497,9 @@ def export(
     try:
         with (
             folder.unpacked() as source,
-            tempfile.TemporaryDirectory(prefix=".labctl-export-", dir=beside) as made,
+            folder_begun(beside, "export") as made,
         ):
-            copy = Path(made, "run")
+            copy = made / "run"
             if redacting:
                 done = redact(source, copy, _with(hidden, host_identity(folder, places)))
             else:
@@ -502,7 +512,7 @@ def export(
             if is_packed:
                 _pack(run_files(copy), target, done.name)
             else:
-                os.rename(copy, target)
+                put(copy, target)
     except OSError as error:
         raise HostError(f"cannot write {target}: {error.strerror or error}") from error
     return done

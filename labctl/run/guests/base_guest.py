@@ -40,6 +40,7 @@ from labctl.run.planning.images import built_image
 from labctl.run.planning.own_domain import OwnGuest
 from labctl.run.planning.planned import Planned
 from labctl.run.resources.disks import FLASH, DiskFile, Disks, make_overlay
+from labctl.store.jsonfile import sync
 from labctl.study.conditions import Kind
 from labctl.workloads.registry import workload_of
 
@@ -336,7 +337,9 @@ def _boot_first(lab: Lab, baseline: Tuning, prepared: Path) -> None:
             _run(channel, ["sync"])
         os.chown(disk, os.geteuid(), lab.qemu_ids[1])
         disk.chmod(0o640)
+        sync(disk)
         disk.rename(prepared)
+        sync(prepared.parent)
     finally:
         disk.unlink(missing_ok=True)
 

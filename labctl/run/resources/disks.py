@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.base.errors import HostError
 from labctl.base.paths import DATA_DISK_BYTES
 from labctl.base.process import Deadline, run
+from labctl.store.jsonfile import sync
 
 _IMAGE_BYTES = 3 * 1024 * 1024 * 1024
 """Space for tree, qcow2 and the raw disk that a build makes on the way."""
@@ -125,7 +127,10 @@ class DataDisks:
 
     def make(self) -> None:
         """Make all files unless they exist and are complete."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from error
         self._make_pristine()
         if QCOW2 in self.formats:
             self._make_qcow2()
@@ -148,10 +153,12 @@ class DataDisks:
                         file.write(os.urandom(_CHUNK))
                     file.flush()
                     os.fsync(file.fileno())
+                aside.rename(pristine)
+                sync(self.folder)
             except OSError as error:
-                aside.unlink(missing_ok=True)
+                with suppress(OSError):
+                    aside.unlink(missing_ok=True)
                 raise _cannot_write(pristine, error) from error
-            aside.rename(pristine)
 
     def _make_qcow2(self) -> None:
         pristine = self._pristine(QCOW2)
@@ -164,9 +171,14 @@ class DataDisks:
                 deadline=Deadline.after(120, "making the qcow2 data disk"),
                 hint="Free some space, or name another folder with --state-dir.",
             )
+            sync(aside)
             aside.rename(pristine)
+            sync(self.folder)
+        except OSError as error:
+            raise _cannot_write(pristine, error) from error
         finally:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
 
     def reset(self) -> None:
         """Write the pristine data again if needed, in place: a file keeps its extents and its

@@ -122,9 +122,10 @@ class World:
         self.monkeypatch.setattr(trial, "run_trial", self._run_trial)
         self.monkeypatch.setattr(trial, "parse_trial", lambda folder, record: self.parse(record))
 
-    def engine(self, plan: Plan) -> Engine:
-        path = self.results / "run"
-        folder = RunFolder(path) if path.exists() else RunFolder.create(self.results, "run")
+    def engine(self, plan: Plan, folder: RunFolder | None = None) -> Engine:
+        if folder is None:
+            path = self.results / "run"
+            folder = RunFolder(path) if path.exists() else RunFolder.create(self.results, "run")
         kinds = {name: tuning.kind for name, tuning in plan.tunings.items()} or TUNINGS
         lab: Any = SimpleNamespace(
             tunings={n: SimpleNamespace(name=n, kind=k) for n, k in kinds.items()},

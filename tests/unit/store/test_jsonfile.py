@@ -45,7 +45,8 @@ def test_two_processes_that_write_one_file_at_once_do_not_disturb_each_other(
     other += "write(pathlib.Path(sys.argv[1]), 2)"
 
     def meanwhile(descriptor: int) -> None:
-        subprocess.run([sys.executable, "-c", other, str(path)], check=True)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            subprocess.run([sys.executable, "-c", other, str(path)], check=True)
         synced(descriptor)
 
     monkeypatch.setattr(os, "fsync", meanwhile)
