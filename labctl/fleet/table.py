@@ -52,6 +52,10 @@ _HOSTS_KEY: Final = b"labctl.fleet.hosts"
 _SCHEMA_KEY: Final = b"labctl.fleet.schema"
 
 
+_FILES_AT_ONCE: Final = 100
+"""Files of a dataset: it keeps some 70 kB of each until it ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Name a file of a table, and its host with the digest of its run."""
@@ -93,9 +97,12 @@ def landed(found: Sequence[Piece], digests: Mapping[str, str]) -> dict[str, Piec
 def read(chosen: Mapping[str, Piece], columns: Sequence[str], where: Any = None) -> Iterator[Any]:
     """Yield record batches of these hosts, with only these columns and the rows for which the
     pyarrow expression `where` holds."""
-    if not chosen:
-        return
     paths = [piece.path for piece in chosen.values()]
+    for begin in range(0, len(paths), _FILES_AT_ONCE):
+        yield from _batches(paths[begin : begin + _FILES_AT_ONCE], columns, where)
+
+
+def _batches(paths: Sequence[Path], columns: Sequence[str], where: Any) -> Iterator[Any]:
     with _intact(paths[0] if len(paths) == 1 else paths[0].parents[1]):
         # Otherwise the first file's columns would apply, and others' additional columns would be
         # lost.
