@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import selectors
 import shlex
 import signal
 import subprocess
@@ -101,8 +103,8 @@ def run(
     """Run a command to its end and return its output.
 
     `env` is added to the present environment. Raises HostError if the program is missing,
-    DeadlineError (after killing its process group) if it takes too long, ProcessError if `check`
-    and its status is not 0.
+    DeadlineError (after killing its process group) if it takes too long, BrokenError if it prints
+    without an end, ProcessError if `check` and its status is not 0.
     """
     started = time.monotonic()
     with running(
@@ -113,12 +115,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        try:
-            out, err = process.communicate(
-                stdin.encode() if stdin is not None else None, timeout=deadline.remaining()
-            )
-        except subprocess.TimeoutExpired:
-            raise deadline.error() from None
+        out, err = _communicated(process, (stdin or "").encode(), deadline)
         completed = Completed(
             argv=tuple(os.fspath(a) for a in argv),
             returncode=process.returncode,
@@ -129,6 +126,53 @@ def run(
     if check and completed.returncode != 0:
         raise ProcessError(completed, hint=hint)
     return completed
+
+
+_MOST_MIB: Final = 64
+"""Output of one command: a tool that prints for ever would take the host's memory until its
+deadline. No tool that labctl asks prints more than some MiB."""
+
+
+def _communicated(
+    process: subprocess.Popen[bytes], given: bytes, deadline: Deadline
+) -> tuple[bytes, bytes]:
+    """Return what a process printed on both outputs until it ended."""
+    assert process.stdout and process.stderr  # `run` asked for both
+    printed = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+    left = memoryview(given)
+    with selectors.DefaultSelector() as selector:
+        for descriptor in printed:
+            selector.register(descriptor, selectors.EVENT_READ)
+        if process.stdin is not None:
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        while selector.get_map():
+            for key, _ in selector.select(deadline.remaining()):
+                if key.fd in printed:
+                    piece = os.read(key.fd, 1 << 16)
+                    printed[key.fd] += piece
+                    if not piece:
+                        selector.unregister(key.fd)
+                    elif len(printed[key.fd]) > _MOST_MIB << 20:
+                        raise BrokenError(
+                            f"{deadline.what} was ended: its program printed more than "
+                            f"{_MOST_MIB} MiB"
+                        )
+                    continue
+                assert process.stdin
+                try:
+                    # A pipe that may be written to takes so much without waiting (pipe(7)).
+                    left = left[os.write(key.fd, left[: select.PIPE_BUF]) :]
+                except BrokenPipeError:
+                    left = left[:0]  # it reads no more of it
+                if not left:
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+    try:
+        process.wait(deadline.remaining())
+    except subprocess.TimeoutExpired:
+        raise deadline.error() from None
+    out, err = map(bytes, printed.values())
+    return out, err
 
 
 @contextmanager

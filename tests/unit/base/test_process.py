@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labctl.base import process
-from labctl.base.errors import DeadlineError, HostError
+from labctl.base.errors import BrokenError, DeadlineError, HostError
 from labctl.base.process import Deadline
 
 
@@ -52,6 +52,17 @@ def test_a_failure_says_which_command_and_what_it_last_said() -> None:
         process.run(["sh", "-c", "echo 'no space' >&2; exit 7"], deadline=soon(), hint="Free some.")
     assert "status 7: no space" in caught.value.message
     assert caught.value.hint == "Free some."
+
+
+def test_a_command_that_prints_without_an_end_is_ended_before_it_takes_the_memory() -> None:
+    with pytest.raises(BrokenError, match="the command was ended: its program printed more than"):
+        process.run(["yes"], deadline=soon())
+
+
+def test_a_command_that_does_not_read_its_input_is_not_waited_for() -> None:
+    many = "x" * (1 << 20)
+    assert process.run(["true"], deadline=soon(), stdin=many).stdout == ""
+    assert process.run(["cat"], deadline=soon(), stdin=many).stdout == many
 
 
 def test_a_silent_failure_says_that_nothing_was_printed() -> None:
