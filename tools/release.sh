@@ -42,7 +42,7 @@ within() { ROOT=$1 tools/on_release.sh "${@:2}"; }
 apt='DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0'
 
 build_package() {
-  within "$root/build" "$1" "$apt install lintian >/dev/null" \
+  within "$root/build" "$1" 'apt-get -qq update' "$apt install lintian >/dev/null" \
     "$apt build-dep . >/dev/null" \
     'dpkg-buildpackage --no-sign --build=binary >../build.log 2>&1 || { tail -40 ../build.log; exit 1; }' \
     'lintian --fail-on error ../labctl_*.changes'
@@ -51,7 +51,7 @@ build_package() {
 
 # Each part as a user gets it: the package first, because the wheel brings a compiler along.
 try_parts() {
-  within "$root/try" "$1" true >/dev/null
+  within "$root/try" "$1" 'apt-get -qq update' >/dev/null
   mkdir "$root/try/root/dist"
   cp dist/* "$root/try/root/dist"
   within "$root/try" "$1" "$apt install ../dist/labctl_*+deb\$(sed 's/[.].*//' /etc/debian_version)_*.deb >/dev/null" \
