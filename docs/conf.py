@@ -22,7 +22,7 @@ myst_heading_anchors = 4
 smartquotes = False
 html_theme = "furo"
 html_title = "labctl"
-html_show_sphinx = False
+html_show_copyright = html_show_sphinx = False
 
 REACHABLE = """
 addEventListener("load", () => {

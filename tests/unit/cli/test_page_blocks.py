@@ -112,8 +112,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / "fetched" / f"more-{name}").mkdir(parents=True)
         shutil.copy(archive, place / "fetched" / f"more-{name}")
     shutil.copy(archive, place / "node9.tar.xz")
-    for number, exercise in enumerate(sorted(ROOT.glob("docs/lessons/exercises/*.yaml")), 1):
-        shutil.copy(exercise, place / f"{number}.yaml")
+    for exercise in ROOT.glob("docs/lessons/exercises/*.yaml"):
+        shutil.copy(exercise, place)
     domain = hosts.FIXTURES / "virt-install-4.1.0-own-direct.xml"
     for name in ("web.xml", "win.xml"):
         shutil.copy(domain, place / name)
