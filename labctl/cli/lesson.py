@@ -72,7 +72,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Hold a lesson: its number, title, recorded run and steps. `live`: commands that measure."""
+    """Hold a lesson: number, title, recorded run and steps. `live`: the commands that measure."""
 
     number: int
     title: str
@@ -125,8 +125,8 @@ def _steps(text: str) -> Iterator[str | Command | Prediction]:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Hold a graded answer: whether it `is_right`, None if the run lacks the value, and the value
-    that was `measured`, in words."""
+    """Hold a graded answer: whether it `is_right` (None if the run lacks the value), and the
+    `measured` value in words."""
 
     is_right: bool | None
     measured: str
