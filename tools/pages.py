@@ -16,11 +16,13 @@ from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
 from labctl.base.metrics.row import Metric, Table, Zero
 from labctl.base.metrics.table import METRICS, TABLES
 from labctl.base.units import ZERO_IS_USUAL, Better
+from labctl.cli.advise import PLATFORMS
 from labctl.collect.table import COLLECTORS
 from labctl.host.doctor import CHECKS
 from labctl.host.doctor.check import Check, S
 from labctl.report.export.formats import FORMATS
 from labctl.report.page.pictures import PICTURES
+from labctl.rollout.platforms import Entry, platform
 from labctl.run.commands.host_checks import CHECKS as STUDY_CHECKS
 from labctl.store.samples import labels_of
 from labctl.study.conditions import NeighbourFile
@@ -171,6 +173,35 @@ def _metrics(table: Table) -> str:
     )
 
 
+def _platform(name: str) -> str:
+    table = platform(name)
+
+    def field(entry: Entry) -> str:
+        said = "; ".join(f"{kind} `{text}`" for kind, text in entry.lines)
+        said = said or (f"by `{entry.by}`" if entry.by else f"already: {entry.already}")
+        said = re.sub(r"\{\{|\}\}", lambda found: found[0][0], said)
+        page = f"[{said}]({table.docs[entry.docs]})" if entry.docs else said
+        values = [
+            one if one == its or not its else f"{one} as {its}" for one, its in entry.values.items()
+        ]
+        limits = [f"only {', '.join(values)}"] if values and entry.say else []
+        limits += [f"with {' and '.join(f'`{key}`' for key in entry.needs)}"] if entry.needs else []
+        limits += [f"otherwise: {entry.cannot}"] if entry.cannot else []
+        return ", ".join((page, *limits))
+
+    rows = [
+        (_named(keys.split()), field(entry), entry.since or table.since)
+        for keys, entry in table.keys.items()
+        if entry.say or entry.by or entry.already
+    ]
+    lacking = [
+        (_named(keys.split()), f"cannot be set there: {entry.cannot}", "")
+        for keys, entry in table.keys.items()
+        if not (entry.say or entry.by or entry.already)
+    ]
+    return f"Read: {table.checked}.\n\n" + _lines(("key", "field", "since"), [*rows, *lacking])
+
+
 def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return a table as Markdown."""
     lines = (" | ".join(cell.replace("|", r"\|") for cell in row) for row in (head, *rows))
@@ -213,6 +244,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/report-schema.md": {"exports": _exports, "verdicts": _verdicts},
     "docs/conditions.md": {"neighbour keys": partial(table, NeighbourFile)},
+    "docs/platforms.md": {name: partial(_platform, name) for name in PLATFORMS},
     "docs/workloads.md": {"workloads": _workloads, "parameters": _parameters},
 }
 

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from labctl.store.run_folder import LoadedRun, RunFolder
 
 
+PLATFORMS = ("proxmox", "kubevirt", "openstack", "virsh", "virt-xml", "cockpit")
+"""Platforms of --as; templates/platforms/ has a table for each."""
+
 _SECTIONS = {
     "What to advise": "--tuning --domain --connect --vcpus --disk --results",
-    "Output": "--out --card --json --help",
+    "Output": "--as --out --card --json --help",
     "Apply it to this host": "--apply --check --restore-after",
     "Measure it again": "--verify --fresh --seed --detach --quiet",
 }
@@ -50,6 +53,12 @@ _SECTIONS = {
 )
 @click.option("--disk", metavar="TARGET", help="Its disk (vda, …), for tunings of disks.")
 @click.option("--tuning", metavar="NAME", help="A tuning other than the first advised one.")
+@click.option(
+    "--as",
+    "platform",
+    type=click.Choice(PLATFORMS),
+    help="Write the steps for this platform (docs/platforms.md).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/advice.md).")
 @click.option(
     "--out",
@@ -89,6 +98,7 @@ def command(
     vcpus: int | None,
     disk: str | None,
     tuning: str | None,
+    platform: str | None,
     as_json: bool,
     out: Path | None,
     card_file: Path | None,
@@ -149,6 +159,9 @@ def command(
             as_json=as_json,
         )
         return None
+    if platform is not None:
+        _write_as(platform, advice, named or _first(advice, "write"), names, out, as_json=as_json)
+        return None
     _write(advice, names, out, card_file, quiet=as_json)
     if as_json:
         from labctl.rollout.files import advice_json
@@ -184,8 +197,11 @@ def _check_options(context: click.Context) -> None:
     for name, belongs in _BELONG_TO.items():
         if name in given and belongs not in given:
             raise UsageError(f"{words[name]} goes with {words[belongs]}")
-    if "tuning" in given and not {"verify", "applying"} & given:
-        raise UsageError("--tuning goes with --verify or --apply")
+    if "tuning" in given and not {"verify", "applying", "platform"} & given:
+        raise UsageError("--tuning goes with --verify, --apply or --as")
+    if "platform" in given and (others := {"verify", "applying", "card_file"} & given):
+        other = words[min(others)]
+        raise UsageError(f"--as and {other} exclude each other", hint=f"Leave out {other}.")
 
 
 def _first(advice: Advice, what: str) -> Advised:
@@ -212,6 +228,31 @@ def _write(
     if not quiet:
         for path in written:
             click.echo(f"Wrote {path}")
+
+
+def _write_as(
+    platform: str,
+    advice: Advice,
+    advised: Advised,
+    names: Names,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from labctl.rollout.files import write_texts
+    from labctl.rollout.platforms import written, written_json
+    from labctl.rollout.text import print_written
+
+    found = written(advice, advised, names, platform)
+    if out is not None:
+        paths = write_texts(out, found.files)
+        if not as_json:
+            for path in paths:
+                click.echo(f"Wrote {path}")
+    if as_json:
+        print_json(written_json(found))
+    else:
+        print_written(console(), found, with_files=out is None)
 
 
 # Describe the virtual machine that `labctl advise` rolls out to: its size, and its pin plan.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
@@ -236,7 +236,7 @@ def script(advice: Advice, advised: Advised, names: Names, machine: Machine) -> 
     if not steps:
         return ""
     on_domain = any(command.edits_domain for step in steps for command in step.commands)
-    return _rendered(
+    return rendered(
         "apply.sh.j2",
         advice=advice,
         advised=advised,
@@ -279,7 +279,7 @@ def card_text(advice: Advice, names: Names) -> str:
             hint=f"'labctl advise {shlex.quote(advice.run)}' says why.",
         )
     domain = shlex.quote(names.domain or UNNAMED)
-    return _rendered(
+    return rendered(
         "card.md.j2",
         card=advice.card,
         headline=advice.headline,
@@ -298,13 +298,7 @@ def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
     """Write the card, and a folder for each advised tuning; return the files. Raises UsageError if
     nothing is advised, the folder cannot be made, or is another user's link."""
     card = card_text(advice, names)
-    refuse_foreign_link(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot make the folder {folder}: {error.strerror}", hint="Give another --out."
-        ) from error
+    _make(folder)
     write_bytes(folder / "card.md", card.encode(), below=folder)
     return [
         folder / "card.md",
@@ -317,6 +311,29 @@ def write_files(folder: Path, advice: Advice, names: Names) -> list[Path]:
     ]
 
 
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write texts by file name, scripts as executable ones; return the files. Raises UsageError as
+    `write_files` does for the folder."""
+    _make(folder)
+    return [_written_text(folder / name, text, below=folder) for name, text in texts.items()]
+
+
+def _make(folder: Path) -> None:
+    refuse_foreign_link(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder {folder}: {error.strerror}", hint="Give another --out."
+        ) from error
+
+
+def _written_text(path: Path, text: str, *, below: Path) -> Path:
+    mode = 0o755 if path.name.endswith(".sh") else 0o644
+    write_bytes(path, text.encode(), mode=mode, below=below)
+    return path
+
+
 def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> list[Path]:
     own = folder / advised.tuning
     own.mkdir(exist_ok=True)
@@ -327,16 +344,11 @@ def _written(folder: Path, advice: Advice, advised: Advised, names: Names) -> li
         "tasks.yaml": ansible(advice, advised, names, Machine.HOST),
         "tasks-in-guest.yaml": ansible(advice, advised, names, Machine.GUEST),
     }
-    written = []
-    for name, text in texts.items():
-        if text:
-            mode = 0o755 if name.endswith(".sh") else 0o644
-            write_bytes(own / name, text.encode(), mode=mode, below=folder)
-            written.append(own / name)
-    return written
+    return [_written_text(own / name, text, below=folder) for name, text in texts.items() if text]
 
 
-def _rendered(template: str, **values: object) -> str:
+def rendered(template: str, **values: object) -> str:
+    """Return a filled-in template of `templates/advice/`."""
     environment = template_environment("advice", escapes=False)
     environment.filters["one_line"] = _one_line
     environment.filters["prose"] = _prose

@@ -37,6 +37,7 @@ from labctl.rollout.domain_edits import (
 )
 from labctl.rollout.fitted import UnfitError, VirtualMachine, fitted, iothreads_of
 from labctl.rollout.host_settings import BOOT, Cpus, guest_steps, host_steps, not_lasting
+from labctl.rollout.settings import Setting, named_settings
 from labctl.rollout.steps import Command, Machine, Step
 from labctl.store.records.run_record import RecordedTuning
 
@@ -161,7 +162,7 @@ class RolloutSteps:
     required number; None: any number. `disk`: the measured guest's name of the changed disk.
     `notes`: cautions. `xml`: the measured guest's domain with the tuning, with the machine's pins;
     None if the run has none. `refused`: why it must not be applied to that machine, with the
-    remedy; there are no steps then."""
+    remedy; there are no steps then. `settings`: the same by a tuning's keys."""
 
     steps: tuple[Step, ...]
     host: tuple[tuple[str, str], ...]
@@ -174,6 +175,7 @@ class RolloutSteps:
     notes: tuple[str, ...]
     xml: str | None = field(default=None, compare=False)
     refused: tuple[PinProblem, ...] = ()
+    settings: tuple[Setting, ...] = field(default=(), compare=False)
 
     @property
     def why_refused(self) -> str:
@@ -280,6 +282,7 @@ def rollout_steps(
         disk=disk,
         notes=tuple(notes),
         xml=after,
+        settings=named_settings(before, after, settings, former, host=host, vhost=vhost),
     )
 
 

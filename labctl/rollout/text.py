@@ -22,6 +22,7 @@ from labctl.rollout.advice import RULE, Advice, Advised
 from labctl.rollout.card import NOT_RECORDED
 from labctl.rollout.cost import Cost, side_cost_lines, worse_text
 from labctl.rollout.files import UNNAMED, Names
+from labctl.rollout.platforms import Written
 from labctl.rollout.rollout_steps import RolloutSteps
 from labctl.rollout.steps import Command, Machine, Step, backup_path
 
@@ -113,6 +114,26 @@ def _print_steps(console: Console, advice: Advice, advised: Advised, names: Name
     console.print(
         _text("\nFor scripts and Ansible tasks: --out FOLDER. To measure it again: --verify.")
     )
+
+
+def print_written(console: Console, found: Written, *, with_files: bool) -> None:
+    """Print a tuning in a platform's words, and what the platform cannot express."""
+    if with_files:
+        for name, text in found.files.items():
+            console.print(_rule(name))
+            _print_code(console, text.rstrip(), indent=0)
+        console.print()
+    for line in found.already:
+        console.print(_text(f"Already so: {line}."))
+    for why in dict.fromkeys(left.why for left in found.left):
+        keys = [
+            f"{left.key}: {left.value}" if left.value else left.key
+            for left in found.left
+            if left.why == why
+        ]
+        console.print(_text(f"Cannot be set there: {', '.join(keys)} ({why})."))
+    if not found.files:
+        console.print(_text(f"{found.tuning} changes nothing that can be set there."))
 
 
 def print_rollout(console: Console, tuning: str, rollout: RolloutSteps, names: Names) -> None:

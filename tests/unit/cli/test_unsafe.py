@@ -98,6 +98,9 @@ COMMANDS = {
     "sweep": ["sweep", "pinning", "--domain", "FILE", "--tuning", "TUNING", "--plan-only"],
     "advise into files": ["advise", "r1", "--domain", "FILE", "--out", "OUT"],
     "advise as a card": ["advise", "r1", "--domain", "FILE", "--card", "OUT"],
+    "advise as Proxmox": [
+        *("advise", "r1", "--domain", "FILE", "--as", "proxmox", "--tuning", "TUNING"),
+    ],
     "advise and apply": ["advise", "r1", "--domain", "FILE", "--apply", "--tuning", "TUNING"],
     "advise and look": [
         *("advise", "r1", "--domain", "FILE", "--apply", "--check", "--tuning", "TUNING"),
