@@ -79,6 +79,7 @@ _COMMANDS = {
     "run": ("labctl.cli.runs", "List, show, import, reparse or remove runs."),
     "workload": ("labctl.cli.workload", "List, show, validate or try programs to measure."),
     "condition": ("labctl.cli.condition", "List, show or validate the load beside trials."),
+    "domain": ("labctl.cli.domain", "Show what labctl understands of a VM's file."),
     "tuning": ("labctl.cli.tuning", "List, show, compare, render or validate tunings."),
     "study": ("labctl.cli.study", "List, show or write studies, which 'labctl sweep' runs."),
     "pins": ("labctl.cli.pins", "Plan which thread runs on which CPU."),
@@ -101,7 +102,14 @@ _COMMANDS = {
 Modules are loaded only when they run: numpy, lxml and libvirt together take longer than --help
 may."""
 
-_OLD_NAMES = {("domain",): "tuning", ("pin", "plan"): "pins", ("pin",): "pins"}
+_OLD_NAMES = {
+    **{
+        ("domain", verb): ("tuning", verb)
+        for verb in ("list", "show", "diff", "render", "validate")
+    },
+    ("pin", "plan"): ("pins",),
+    ("pin",): ("pins",),
+}
 """Words that name a command no longer, to its name now. Of two that fit, the first counts."""
 _OLD_NAMES_END = "0.3"
 """Version that no longer knows the old names."""
@@ -155,6 +163,11 @@ Start with
 'labctl --help' lists every command."""
 
 
+def _is_new(args: list[str]) -> bool:
+    """Return whether it is today's `domain show`, which takes no name of a tuning."""
+    return args[:2] == ["domain", "show"] and not (args[2:] and args[2][:1] != "-")
+
+
 class _Commands(Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -175,14 +188,14 @@ class _Commands(Group):
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         for old, name in _OLD_NAMES.items():
-            if tuple(args[: len(old)]) == old:
+            if tuple(args[: len(old)]) == old and not _is_new(args):
                 if not context.resilient_parsing:
                     _say(
-                        f"'labctl {' '.join(old)}' is now 'labctl {name}'; the old name works "
-                        f"until {_OLD_NAMES_END}",
+                        f"'labctl {' '.join(old)}' is now 'labctl {' '.join(name)}'; the old name "
+                        f"works until {_OLD_NAMES_END}",
                         None,
                     )
-                args = [name, *args[len(old) :]]
+                args = [*name, *args[len(old) :]]
                 break
         return super().resolve_command(context, args)
 

@@ -173,6 +173,7 @@ def copied(own: OwnDomain, request: CopyRequest) -> Copied:
     _set_names(root, request)
     _memory(root, own)
     notes = [
+        *own.notes,
         kept,
         *left_out_notes(taken.left_out),
         *_processors(root, own, request),

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of, unit_bytes
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
 from labctl.domain.foreign.allowed import DOMAIN
+from labctl.domain.foreign.platform_file import understood
 from labctl.domain.foreign.rebuilt import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS, rebuilt
 from labctl.domain.foreign.rebuilt import path as is_no_path
 
@@ -89,6 +90,20 @@ class OwnDomain:
     """True if its kernel is booted directly, so that the XML has the kernel's command line."""
     refused: tuple[str, ...]
     """Elements that a copy cannot have: line and reason."""
+    form: str = "libvirt"
+    """What its file was taken for."""
+    notes: tuple[str, ...] = ()
+    """What was replaced or left out when its file was read, a sentence each."""
+
+
+def domain_of_file(data: bytes, what: str, *, is_xml: bool = False) -> OwnDomain:
+    """Return the domain that a file of any known platform describes. `is_xml`: whether its name
+    says XML. Raises UsageError as
+    `own_domain` does, and for a file of another form."""
+    if len(data) > MOST_BYTES:
+        raise UsageError(f"{what} is larger than {MOST_BYTES} bytes", hint=_GIVE)
+    found = understood(data, what, is_xml=is_xml)
+    return replace(own_domain(found.xml, what), form=found.form, notes=found.notes)
 
 
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:

@@ -24,10 +24,12 @@ from labctl.domain.foreign.foreign_domain import (
     OwnDisk,
     OwnDomain,
     check_copyable,
+    domain_of_file,
     named_places,
     own_domain,
 )
 from labctl.domain.foreign.graft import compared, durability, is_changed, problems
+from labctl.domain.foreign.platform_file import SUFFIXES
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology
@@ -268,7 +270,8 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
     UsageError."""
     if is_file(asked):
         try:
-            return own_domain(_content(Path(asked)), f"the file '{asked}'")
+            is_xml = asked.endswith(".xml")
+            return domain_of_file(_content(Path(asked)), f"the file '{asked}'", is_xml=is_xml)
         except OSError as error:
             raise UsageError(
                 f"cannot read {asked}: {error.strerror}",
@@ -291,7 +294,7 @@ def _content(path: Path) -> bytes:
 
 def is_file(asked: str) -> bool:
     """Return whether a user means a file, not the name of a domain."""
-    return asked.endswith(".xml") or "/" in asked
+    return asked.endswith(SUFFIXES) or "/" in asked
 
 
 def read_own(asked: str, *, connect: str | None, keep_network: bool) -> OwnGuest:

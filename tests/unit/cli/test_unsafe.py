@@ -133,8 +133,8 @@ CONFIGURE = {
     "host restore": "puts old values back",
 }
 HARMLESS = {
-    *("collectors", "compare", "completion", "condition", "doctor", "exits", "explain", "gate"),
-    *("help", "history", "image", "init", "lesson", "lint", "report", "run", "schema"),
+    *("collectors", "compare", "completion", "condition", "doctor", "domain", "exits", "explain"),
+    *("gate", "help", "history", "image", "init", "lesson", "lint", "report", "run", "schema"),
     *("selftest", "setup", "study", "timeline", "workload"),
 }
 """Commands that print or apply no configuration of a guest; `lesson` runs 'labctl sweep'."""

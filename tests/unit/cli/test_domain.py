@@ -1,0 +1,48 @@
+"""`labctl domain show` says what labctl understands of a VM's file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Labctl
+
+VMS = Path(__file__).parents[1] / "fixtures" / "platforms" / "vms"
+
+
+def test_it_names_what_was_replaced_and_left_out(labctl: Labctl) -> None:
+    shown = labctl("domain", "show", "--domain", str(VMS / "proxmox-05-gpu.conf")).out
+    assert shown.startswith("form: Proxmox VE, configuration\nname: gpu\nvcpus: 8\n")
+    assert "hostpci0: left out\n" in shown
+    found = labctl("domain", "show", "--domain", str(VMS / "openstack-09-ceph.xml"), "--json").out
+    facts = json.loads(found)
+    assert (facts["form"], facts["vcpus"], facts["refused"]) == ("Nova", 2, [])
+    assert "stand-in /var/lib/labctl/disks/instance-0000000a-vda.qcow2" in facts["notes"][0]
+
+
+def test_its_xml_is_a_file_for_domain_again(labctl: Labctl, tmp_path: Path) -> None:
+    xml = labctl("domain", "show", "--domain", str(VMS / "kubevirt-06-hostdisk.yaml"), "--xml").out
+    (tmp_path / "vm.xml").write_text(xml)
+    shown = labctl("domain", "show", "--domain", str(tmp_path / "vm.xml")).out
+    assert shown.startswith("form: libvirt\nname: hostdisk\nvcpus: 2\nmemory_mib: 978\n")
+
+
+def test_why_a_libvirt_domain_cannot_be_measured_is_said(labctl: Labctl, tmp_path: Path) -> None:
+    (tmp_path / "vm.xml").write_text(
+        "<domain type='kvm'><name>a</name><memory>1</memory><os><type>hvm</type></os>"
+        "<devices><hostdev/></devices></domain>"
+    )
+    shown = labctl("domain", "show", "--domain", str(tmp_path / "vm.xml")).out
+    assert "cannot be measured: <hostdev> (line 1): a passed-through host device" in shown
+
+
+@pytest.mark.parametrize("name", ["proxmox-01-plain.conf", "kubevirt-01-plain.yaml"])
+def test_a_tuning_is_compared_with_the_vm(labctl: Labctl, name: str) -> None:
+    said = labctl(
+        "tuning", "diff", "cache-unsafe", "--domain", str(VMS / name), "--accel", "kvm", "--json"
+    )
+    assert said.code == 0, said.err
+    changes = json.loads(said.out)["changes"]
+    assert [one["after"] for one in changes if one["path"].endswith("driver/@cache")] == ["unsafe"]
