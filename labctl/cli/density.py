@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import UsageError
+from labctl.base.wording import printable
 from labctl.cli.common import (
     MEMORY_OPTION,
     TIME_OPTION,
@@ -33,7 +34,8 @@ _SECTIONS = {
     "What to count": "--tuning --limit --set",
     "Length and number": "--duration --blocks --search --most",
     "Each guest": "--vcpus --memory --accel",
-    "This run": "--plan-only --show --seed --wait-quiet --results --html --json --quiet --help",
+    "This run": "--plan-only --show --seed --wait-quiet --results --quiet --help",
+    "Output": "--as --html --json",
 }
 """Heading of --help to its options."""
 
@@ -70,6 +72,12 @@ _SECTIONS = {
 )
 @click.option("--plan-only", is_flag=True, help="Print guests, memory and time; start nothing.")
 @click.option("--show", "shown", metavar="RUN", help="Show the result of an earlier density run.")
+@click.option(
+    "--as",
+    "platform",
+    type=click.Choice(["kubevirt", "openstack", "proxmox"]),
+    help="Also print the overcommit that the number of guests means there.",
+)
 @results_option
 @html_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/density.md).")
@@ -81,6 +89,7 @@ def command(
     workload: str | None,
     shown: str | None,
     plan_only: bool,
+    platform: str | None,
     html_file: Path | None,
     as_json: bool,
     quiet: bool,
@@ -98,7 +107,7 @@ def command(
     if shown is not None:
         if workload is not None:
             raise UsageError("--show reads an earlier run; leave out WORKLOAD")
-        show_run(DensityFolder.find(results, shown), html_file, as_json=as_json)
+        show_run(DensityFolder.find(results, shown), html_file, platform, as_json=as_json)
         return
     request = request_of(context.params, state_paths(context), results)
     if plan_only:
@@ -107,7 +116,7 @@ def command(
     if html_file is not None:
         check_folder(html_file)
     folder = _counted(request, words_of(context.params), quiet=quiet)
-    show_run(folder, html_file, as_json=as_json)
+    show_run(folder, html_file, platform, as_json=as_json)
 
 
 def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> DensityRequest:
@@ -188,9 +197,13 @@ def _counted(request: DensityRequest, words: tuple[str, ...], *, quiet: bool) ->
 SCHEMA = 1
 
 
-def show_run(folder: DensityFolder, html_file: Path | None, *, as_json: bool) -> None:
-    """Print what a density run found, and write its page where a file is named."""
+def show_run(
+    folder: DensityFolder, html_file: Path | None, platform: str | None = None, *, as_json: bool
+) -> None:
+    """Print what a density run found, and write its page where a file is named. `platform`: the
+    one whose overcommit is printed as well."""
     from labctl.analysis.density import judged
+    from labctl.report.density_words import overcommit, overcommit_words
 
     record = folder.read()
     found = judged(record)
@@ -202,11 +215,18 @@ def show_run(folder: DensityFolder, html_file: Path | None, *, as_json: bool) ->
     if as_json:
         from labctl.report.export.json_report import density_json
 
-        print_json(density_json(record, folder.name, str(folder.path), found))
+        facts = density_json(record, folder.name, str(folder.path), found)
+        if platform is not None:
+            facts["overcommit"] = overcommit(record, found, platform)
+        print_json(facts)
         return
     from labctl.report.terminal.density_tables import density_report
 
     console().print(density_report(record, folder.name, found))
+    if platform is not None:
+        click.echo("")
+        for line in overcommit_words(record, found, platform):
+            click.echo(printable(line))
 
 
 def show_plan(request: DensityRequest, *, as_json: bool) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from labctl.analysis.answer.words import listed
 from labctl.analysis.density import Density, Fitting, SignTest
+from labctl.base.cpus import parse_cpus
+from labctl.base.errors import UsageError
 from labctl.base.notation import share
 from labctl.base.wording import counted, without_logs
 from labctl.store.density_record import OTHER_CPUS, DensityRecord
@@ -159,3 +161,69 @@ def placed_words(record: DensityRecord) -> list[str]:
             each = "; ".join(f"guest {guest.number} {guest.cpus}" for guest in largest.guests)
             lines.append(f"{tuning}: {each}")
     return lines
+
+
+# Say what the number of guests means as a platform's overcommit.
+
+
+PLATFORM_LIMITS = (
+    "It holds for guests that all run this workload under this limit, on hosts with these CPUs; "
+    "memory is not overcommitted. Pinned (dedicated) CPUs are never overcommitted by a platform."
+)
+
+
+def overcommit(record: DensityRecord, found: Density, platform: str) -> dict[str, dict[str, str]]:
+    """Return the settings of kubevirt, openstack or proxmox that admit the number of guests of each
+    tuning, and no more. Raises UsageError if the run did not record the host's CPUs."""
+    try:
+        cpus = len(parse_cpus(str(record.host.get("cpus_online") or "")))
+    except ValueError:
+        cpus = 0
+    if not cpus:
+        raise UsageError("the run did not record the host's CPUs, so no overcommit follows from it")
+    return {
+        one.tuning: _settings(platform, one.typical.value, record.vcpus, cpus)
+        for one in found.fitting
+        if one.typical is not None and one.typical.value > 0
+    }
+
+
+def _settings(platform: str, guests: int, vcpus: int, cpus: int) -> dict[str, str]:
+    """Return settings rounded so that no more guests than `guests` fit."""
+    ratio = guests * vcpus / cpus
+    match platform:
+        case "kubevirt":
+            return {
+                "cpuAllocationRatio": str(max(1, int(ratio))),
+                "resources.requests.cpu": f"{-(-1000 * cpus // guests)}m",
+            }
+        case "openstack":
+            return {"cpu_allocation_ratio": f"{int(100 * ratio) / 100:g}"}
+        case _:
+            return {"cpuunits": "100", "cpulimit": f"{int(100 * cpus / guests) / 100:g}"}
+
+
+_MEANINGS = {
+    "kubevirt": (
+        "cpuAllocationRatio (of KubeVirt's developerConfiguration, a whole number from 1) divides "
+        "the request of each VM without one of its own; resources.requests.cpu is for this VM."
+    ),
+    "openstack": "cpu_allocation_ratio is of the compute node's nova.conf.",
+    "proxmox": (
+        "Proxmox VE starts any number of guests. Equal cpuunits share the CPUs as measured; "
+        "cpulimit would also cap a guest at its share, which was not measured."
+    ),
+}
+
+
+def overcommit_words(record: DensityRecord, found: Density, platform: str) -> list[str]:
+    """Return the same as lines. Raises UsageError as `overcommit` does."""
+    numbers = {one.tuning: one for one in found.fitting}
+    lines = [
+        f"{tuning}: {numbers[tuning].typical} guests: "
+        + ", ".join(f"{key}: {value}" for key, value in settings.items())
+        for tuning, settings in overcommit(record, found, platform).items()
+    ]
+    if not lines:
+        return ["No number of guests was found, so no overcommit follows."]
+    return [*lines, _MEANINGS[platform], PLATFORM_LIMITS]

@@ -156,3 +156,30 @@ def test_other_commands_refuse_it_and_name_that_command(
 def test_it_is_removed_as_a_run_is(labctl: Labctl, folder: DensityFolder) -> None:
     assert labctl("run", "rm", NAME, "--yes").code == 0
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings"),
+    [
+        ("kubevirt", {"cpuAllocationRatio": "1", "resources.requests.cpu": "1334m"}),
+        ("openstack", {"cpu_allocation_ratio": "1.5"}),
+        ("proxmox", {"cpuunits": "100", "cpulimit": "1.33"}),
+    ],
+)
+def test_the_number_of_guests_is_said_as_a_platforms_overcommit(
+    labctl: Labctl, results: Path, platform: str, settings: dict[str, str]
+) -> None:
+    """Three guests of two vCPUs on four CPUs."""
+    folder = DensityFolder.create(results / NAME)
+    folder.write(record({"baseline": [3] * 5}, vcpus=2, host={"cpus_online": "0-3"}))
+    shown = labctl("density", "--show", NAME, "--as", platform, "--json")
+    assert json.loads(shown.out)["overcommit"] == {"baseline": settings}
+    text = labctl("density", "--show", NAME, "--as", platform).out
+    assert "baseline: 3 guests: " in text
+    assert "memory is not overcommitted" in " ".join(text.split())
+
+
+def test_no_overcommit_follows_without_the_hosts_cpus(labctl: Labctl, results: Path) -> None:
+    DensityFolder.create(results / NAME).write(record({"baseline": [3] * 5}))
+    found = labctl("density", "--show", NAME, "--as", "openstack")
+    assert (found.code, "the run did not record the host's CPUs" in found.err) == (2, True)
