@@ -91,9 +91,9 @@ class OwnDomain:
     refused: tuple[str, ...]
     """Elements that a copy cannot have: line and reason."""
     form: str = "libvirt"
-    """What its file was taken for."""
+    """Form of its file, by platform."""
     notes: tuple[str, ...] = ()
-    """What was replaced or left out when its file was read, a sentence each."""
+    """Sentences about what was replaced or left out when its file was read."""
 
 
 def domain_of_file(data: bytes, what: str, *, is_xml: bool = False) -> OwnDomain:
