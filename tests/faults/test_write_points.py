@@ -20,8 +20,8 @@ QUICK = ("reparse", "import", "export", "index", "fleet-add", "tune", "restore",
 """Of these a kill before each call takes a minute in all."""
 SLOW = ("sweep", "import-csv", "export-folder", "export-redacted")
 
-SCRATCH = ("data.img", "data.qcow2")
-"""Written anew before a guest reads them."""
+SCRATCH = ("data.img", "data.qcow2", ".lock")
+"""Written anew before a guest reads them, or without content."""
 
 
 @pytest.fixture(scope="session")

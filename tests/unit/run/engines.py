@@ -133,7 +133,9 @@ class World:
         )
         parts: Any = None
         proof: Any = SimpleNamespace(check=lambda kind, channel: self.proven(len(self.benches)))
+        proof.for_arm = lambda tuning: proof
         calibrations: Any = SimpleNamespace(of=lambda kind, declared: None)
+        calibrations.for_arm = lambda tuning: calibrations
         boots: Any = SimpleNamespace(saved=self.saved.append)
         neighbours = PlanNeighbours(lab, boots, plan)
         note = lambda text: self.noted.append((text, self.measuring))  # noqa: E731
@@ -160,6 +162,7 @@ class World:
         bench: Any = SimpleNamespace(
             kind=TUNINGS.get(tuning, Kind.GUEST),
             channel=channel,
+            tuning=SimpleNamespace(name=tuning),
             boot=int(tuning != "native"),
             problems=(),
             misplaced=lambda: self.misplaced(self.trials[-1][0]),
