@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -142,3 +148,93 @@ def test_a_server_that_leaves_in_the_middle_fails_the_try_as_it_would_a_trial(
     assert done.returncode == 1, done.stderr
     failure = json.loads(done.stdout)["failure"]
     assert "the server sh ended unexpectedly with status 4: no more" in failure
+
+
+def compiled(folder: Path, *argv: str) -> None:
+    """Run a compiler in a folder; skip the test without one."""
+    if shutil.which(argv[0]) is None:
+        pytest.skip(f"{argv[0]} is not installed")
+    subprocess.run(argv, cwd=folder, check=True, env={**os.environ, "CGO_ENABLED": "0"})
+
+
+def static_program_of_go(folder: Path) -> tuple[str, ...]:
+    source = 'package main\nimport "fmt"\nfunc main() { fmt.Println("loops", 7) }\n'
+    (folder / "main.go").write_text(source)
+    compiled(folder, "go", "build", "-o", "w", "main.go")
+    return ("--command", str(folder / "w"))
+
+
+def static_program_of_c(folder: Path) -> tuple[str, ...]:
+    (folder / "w.c").write_text('#include <stdio.h>\nint main(void) { puts("loops 7"); }\n')
+    compiled(folder, "gcc", "-static", "-o", "w", "w.c")
+    return ("--command", str(folder / "w"))
+
+
+def program_with_three_libraries(folder: Path) -> tuple[str, ...]:
+    names = ("one", "two", "three")
+    for name in names:
+        (folder / f"{name}.cpp").write_text(f"int {name}(int x) {{ return x + 1; }}\n")
+        soname = f"-Wl,-soname,lib{name}.so"
+        compiled(folder, "g++", "-shared", "-fPIC", soname, "-o", f"lib{name}.so", f"{name}.cpp")
+    (folder / "w.cpp").write_text(
+        "#include <iostream>\nint one(int), two(int), three(int);\n"
+        'int main() { std::cout << "loops " << one(two(three(4))) << std::endl; }\n'
+    )
+    compiled(folder, "g++", "-o", "w", "w.cpp", "-L.", *(f"-l{name}" for name in names))
+    files = [word for name in names for word in ("--file", str(folder / f"lib{name}.so"))]
+    return ("--command", str(folder / "w"), *files)
+
+
+def script_of_a_hostile_name_with_a_here_document(folder: Path) -> tuple[str, ...]:
+    text = "#!/bin/sh\nn=$(cat <<'X'\n7\nX\n)\ncat <<EOF\nloops $n\nEOF\n"
+    script = folder / "-$(touch x); \udcff\n.sh"
+    script.write_text(text)
+    return ("--command", shlex.quote(str(script)))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        static_program_of_go,
+        static_program_of_c,
+        program_with_three_libraries,
+        script_of_a_hostile_name_with_a_here_document,
+    ],
+)
+def test_programs_that_labctl_has_not_seen_run_as_they_are(
+    sandbox: Sandbox,
+    tmp_path: Path,
+    made: Callable[[Path], tuple[str, ...]],
+) -> None:
+    words = made(tmp_path)
+    metric = ("--metric", r"loops=loops (\d+)", "--better", "higher", "--once")
+    done = sandbox.labctl(
+        *("workload", "try", *words, *metric, "--accel=tcg", "--json", "--quiet"), seconds=300
+    )
+    assert done.returncode == 0, done.stderr
+    values = json.loads(done.stdout)["metrics"]["loops"]["values"]
+    assert values["loops"] == {"value": 7.0, "unit": "count"}
+    assert not [*Path.cwd().glob("x"), *tmp_path.glob("x")]
+    assert sandbox.leftovers() == []
+
+
+def test_a_file_that_changes_during_a_run_changes_nothing_in_it(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    script = tmp_path / "w.sh"
+    script.write_text("#!/bin/sh\necho loops 7\n")
+    running = sandbox.start(
+        *("sweep", str(TINY), "--condition=quiet", "--accel=tcg", "--duration=1", "--quiet"),
+        *("--command", str(script), "--metric", r"loops=loops (\d+)", "--better=higher"),
+    )
+    while not sandbox.measured_trials() and running.poll() is None:
+        time.sleep(0.1)
+    script.write_text("#!/bin/sh\necho loops 8\n")
+    out, _ = running.communicate(timeout=900)
+    assert running.returncode == 0, out
+    (run,) = sandbox.runs()
+    trials = sandbox.trials(run)
+    assert {trial["status"] for trial in trials} == {"done"}
+    texts = [path.read_text() for path in run.glob("trials/*/*stdout*")]
+    assert len(texts) == len(trials)
+    assert all("loops 7" in text and "loops 8" not in text for text in texts)
