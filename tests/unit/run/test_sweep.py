@@ -22,13 +22,14 @@ from labctl.run.commands.sweep import command, sweep
 from labctl.run.planning import plan as run_plan
 from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import Planned, SweepRequest
-from labctl.store.records.run_record import AdviceVerified, RunRecord
+from labctl.store.records.plan_record import AbLabels
+from labctl.store.records.run_record import AdviceVerified, ImageUsed, RunRecord
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.run_places import all_runs
 from labctl.store.trial import TrialRecord, TrialStatus
 from labctl.study.load_study import Overrides
 from labctl.study.plan import Plan
-from labctl.study.question import question
+from labctl.study.question import ab_images, question
 from tests.unit.domain import hosts
 from tests.unit.records import run_of, write_plan, write_run_json
 from tests.unit.run.asked import plan_on, request
@@ -294,6 +295,28 @@ def test_a_run_that_goes_on_is_planned_by_what_was_read_of_it_once(
     for name in ("run.json", "plan.json"):
         (folder.path / name).unlink()
     assert run_plan.resumed_plan(begun).plan.seed == begun.record.seed
+
+
+def test_a_resumed_comparison_of_images_has_the_same_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried_out(monkeypatch, lambda folder, record: None)
+    labels = AbLabels(a="debian-12", b="debian-13", arm="B", are_images=True)
+    asked = ab_images("debian-12", "debian-13", {"redis-get": {}}, labels, words=())
+    asking = request(tmp_path, study="", question=asked)
+    before = plan_sweep(asking)
+    begun = run_plan.Begun.read(sweep(asking, lambda event: None))
+    again = run_plan.resumed_plan(begun)
+    assert before.recipe.layer
+    assert (again.recipe, again.recipes) == (before.recipe, before.recipes)
+    assert {name: one.name for name, one in again.recipes.items()} == {
+        "native+B": "debian-13",
+        "B": "debian-13",
+    }
+    now = RunRecord(host={}, images={"B": ImageUsed(name="debian-13", digest="2" * 64)})
+    then = now.but(images={"B": ImageUsed(name="debian-13", digest="1" * 64)}, accelerator="tcg")
+    with pytest.raises(UsageError, match="the image of 'B' "):
+        check_same_host("r", then, now)
 
 
 def test_an_edited_plan_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
