@@ -161,6 +161,7 @@ class World:
         channel = SimpleNamespace(wait_ready=self._wait_ready)
         bench: Any = SimpleNamespace(
             kind=TUNINGS.get(tuning, Kind.GUEST),
+            tuning=tuning,
             channel=channel,
             tuning=SimpleNamespace(name=tuning),
             boot=int(tuning != "native"),
