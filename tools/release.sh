@@ -23,7 +23,7 @@ fail() {
   exit 1
 }
 
-# Check that a command succeeds. What it would mean is said before it.
+# Check that a command succeeds. A draft goes on where it fails.
 check() {
   if "${@:2}" >/dev/null 2>&1; then
     say "yes: $1"
@@ -44,7 +44,7 @@ apt='DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends -o Dp
 build_package() {
   within "$root/build" "$1" 'apt-get -qq update' "$apt install lintian >/dev/null" \
     "$apt build-dep . >/dev/null" \
-    'dpkg-buildpackage --no-sign --build=binary >../build.log 2>&1 || { tail -40 ../build.log; exit 1; }' \
+    'dpkg-buildpackage --no-sign --build=binary >../log 2>&1 || { tail -40 ../log; exit 1; }' \
     'lintian --fail-on error ../labctl_*.changes'
   cp "$root"/build/root/labctl_*.deb dist/
 }
@@ -54,13 +54,16 @@ try_parts() {
   within "$root/try" "$1" 'apt-get -qq update' >/dev/null
   mkdir "$root/try/root/dist"
   cp dist/* "$root/try/root/dist"
-  within "$root/try" "$1" "$apt install ../dist/labctl_*+deb\$(sed 's/[.].*//' /etc/debian_version)_*.deb >/dev/null" \
-    'cd /; labctl --version; labctl report example >/dev/null; man -w labctl-sweep 2>/dev/null || ls /usr/share/man/man1/labctl-sweep.1.gz' \
-    'cd /; labctl doctor >/tmp/doctor || [ $? = 1 ]; tail -3 /tmp/doctor' \
-    "$apt purge labctl >/dev/null; ! test -e /usr/lib/labctl" \
+  within "$root/try" "$1" \
+    "$apt install ../dist/labctl_*+deb\$(cut -d. -f1 /etc/debian_version)_*.deb >/dev/null" \
+    'cd / && labctl --version && labctl report example >/dev/null' \
+    'test -e /usr/share/man/man1/labctl-sweep.1.gz' \
+    'cd / && { labctl doctor >/tmp/doctor || [ $? = 1 ]; } && head -2 /tmp/doctor' \
+    "$apt purge labctl >/dev/null && ! test -e /usr/lib/labctl" \
     "$apt install gcc libvirt-dev pkgconf python3-dev python3-venv >/dev/null" \
-    'cd /; python3 -m venv /venv; /venv/bin/pip -q install /root/dist/labctl-*.whl' \
-    'cd /; /venv/bin/labctl --version; /venv/bin/labctl report example >/dev/null; ls /venv/share/man/man1/labctl.1'
+    'cd / && python3 -m venv /venv && /venv/bin/pip -q install /root/dist/labctl-*.whl' \
+    'cd / && /venv/bin/labctl --version && /venv/bin/labctl report example >/dev/null' \
+    'test -e /venv/share/man/man1/labctl.1'
 }
 
 say "version $version"
