@@ -12,8 +12,8 @@ from labctl.base.errors import HostError
 from labctl.base.tuning import Disk, Memory, Policy, Sched
 from labctl.host.accelerator import Accelerator
 from labctl.host.doctor import CHECKS
-from labctl.host.doctor.check import Status
-from labctl.host.doctor.reader import Output
+from labctl.host.doctor.check import Check, Result, Status
+from labctl.host.doctor.reader import Output, Reader
 
 from .conftest import FakeHost, tuning
 
@@ -60,7 +60,7 @@ def test_a_host_that_tells_nothing_gives_each_check_a_row(host: FakeHost, check:
     host.write("/proc/self/mountinfo")
     found = host.find(check)
     assert found.found
-    assert not found.found.startswith("unexpected output on this host"), found.found
+    assert not found.found.startswith(("unexpected output", "a fault in the check")), found.found
     if found.status in (Status.WARN, Status.BLOCK):
         assert found.remedy
 
@@ -71,6 +71,17 @@ def test_a_check_that_fails_is_a_row_and_no_traceback(host: FakeHost) -> None:
     found = host.find("memlock")
     assert found.status is Status.UNKNOWN
     assert found.found.startswith("unexpected output on this host")
+
+
+def test_a_check_with_a_fault_is_a_row_that_names_it(host: FakeHost) -> None:
+    def look(_: Reader, __: None) -> Result:
+        raise TypeError("not callable")
+
+    found = Check("bad", "software", "", look).finding(host.reader, None)  # type: ignore[type-var]
+    assert (found.status, found.found) == (
+        Status.UNKNOWN,
+        "a fault in the check: TypeError: not callable",
+    )
 
 
 def test_kvm_that_opens_and_boots_nothing_is_told_as_emulation(host: FakeHost) -> None:
