@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,7 +238,10 @@ def _files_of(given: Path) -> list[Path]:
     """Return the file, or those of a folder that lie where labctl looks for them."""
     if not given.is_dir():
         return [given]
-    found = [path for path in sorted(given.rglob("*.yaml")) if _kind_by_folder(path)]
+    try:
+        found = [path for path in sorted(given.rglob("*.yaml")) if _kind_by_folder(path)]
+    except OSError as error:  # a folder below is gone meanwhile, as those of processes are
+        raise UsageError(f"{given} cannot be read: {error}") from error
     if not found:
         raise UsageError(
             f"{given} has no folder of files that labctl knows",
@@ -247,7 +251,7 @@ def _files_of(given: Path) -> list[Path]:
 
 
 def _kind_by_folder(path: Path) -> str | None:
-    parts = path.resolve().parent.parts
+    parts = Path(os.path.realpath(path)).parent.parts
     return _FOLDERS.get("/".join(parts[-2:])) or _FOLDERS.get(parts[-1])
 
 

@@ -152,6 +152,13 @@ _HOST_HINTS = {
 """Hints for refusals that any file operation may meet."""
 
 
+_OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
+"""Refusals that any file operation may meet because of the name that the user gave."""
+_LOOP = "Symlink loop"
+"""Start of the error of pathlib for ELOOP before Python 3.13."""
+_MOST_OF_NAME = 200
+"""Characters that are shown of such a name."""
+
 _START = """\
 labctl measures the real effect of each virtualization tuning on this host.
 
@@ -329,6 +336,9 @@ def call(words: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
+        if wrong := _wrong_name(error):
+            _say(wrong, "Give another name.")
+            sys.exit(ExitCode.USAGE)
         if isinstance(error, OSError) and error.errno in _HOST_HINTS:
             _say(str(error), _HOST_HINTS[error.errno])
             return ExitCode.HOST
@@ -350,6 +360,15 @@ def _show_plugin_warnings() -> None:
             show(message, category, *place, **more)
 
     warnings.showwarning = shown
+
+
+def _wrong_name(error: Exception) -> str | None:
+    """Return a sentence about a file's name that the kernel refuses; None for another error."""
+    if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
+        return str(error)[:_MOST_OF_NAME]
+    if isinstance(error, OSError) and error.errno in _OF_NAMES:
+        return f"{str(error.filename)[:_MOST_OF_NAME]}: {error.strerror}"
+    return None
 
 
 def _in_our_words(error: click.ClickException) -> tuple[str, str | None]:

@@ -115,7 +115,8 @@ def _count(guests: str | None) -> int:
 def _whole(word: str, given: str) -> int:
     from labctl.base.errors import UsageError
 
-    if word.strip().isdecimal() and 1 <= (number := int(word)) <= _MOST_GUESTS:
+    is_short = len(word) <= len(str(_MOST_GUESTS)) + 2
+    if is_short and word.strip().isdecimal() and 1 <= (number := int(word)) <= _MOST_GUESTS:
         return number
     raise UsageError(
         f"--guests '{given}': expected a whole number from 1 to {_MOST_GUESTS}, got '{word}'",

@@ -607,8 +607,11 @@ def output_of(program: Workload, recorded: Iterable[Path]) -> Output:
     files: dict[str, bytes] = {}
     stdout: str | None = None
     for path in recorded:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+        try:
+            with path.open("rb") as file:
+                data = file.read(_MOST_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
         if len(data) > _MOST_BYTES:
             raise UsageError(f"{path} is larger than {_MOST_BYTES >> 20} MiB")
         if any(fnmatchcase(path.name, name) for name in wanted):

@@ -154,9 +154,14 @@ def _chunks(response: http.client.HTTPResponse, deadline: Deadline) -> Iterator[
         deadline.remaining()
 
 
+_MOST_DIGITS = 18
+"""Digits of a size: Python refuses to convert some thousand, which a server may send."""
+
+
 def _total_bytes(response: http.client.HTTPResponse, offset: int) -> int | None:
     length = response.headers.get("Content-Length", "")
-    return offset + int(length) if length.isdecimal() else None
+    is_number = length.isdecimal() and len(length) <= _MOST_DIGITS
+    return offset + int(length) if is_number else None
 
 
 def _check_size(url: str, size: int, present: int, target: Path, max_bytes: int) -> None:

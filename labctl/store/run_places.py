@@ -14,6 +14,9 @@ from labctl.base.paths import LATEST, RUN_ARCHIVE, recorded_runs
 from labctl.base.trust import open_regular
 from labctl.store.run_folder import LoadedRun, RunFolder
 
+_MOST_DIGITS = 9
+"""Digits of a run's number; a longer word is a name."""
+
 DENSITY = "density.json"
 """Record of a density run (`store.density_record`)."""
 
@@ -31,7 +34,7 @@ def find_run(results: Path, name: str) -> RunFolder:
                 return RunFolder.in_archive(archive.resolve())
     for candidate in places:
         _refuse_no_run(candidate)
-    if name == LATEST or name.isdecimal():
+    if name == LATEST or (name.isdecimal() and len(name) <= _MOST_DIGITS):
         return _by_number(results, name)
     recorded = recorded_runs()
     if name in recorded:

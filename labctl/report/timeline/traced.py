@@ -23,7 +23,7 @@ from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
 
 _WORST = "latency_max"
 _SIDES = {HOST_TRACE: "the host's side", GUEST_TRACE: "the guest's side"}
-_NAME = re.compile(r"0*(\d+)(?:\.([1-9]\d*))?")
+_NAME = re.compile(r"0*(\d{1,9})(?:\.([1-9]\d{0,8}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,3 +296,48 @@ def test_a_damaged_file_that_labctl_keeps_is_named(
     done = said(labctl, command, whole, bad)
     assert done.code == code, done
     assert str(bad) in done.err
+
+
+ARGUMENTS = {
+    "a long name": "a" * 5000,
+    "a long path": "./" + "a" * 5000,
+    "a deep path": "./" + "a/" * 3000,
+    "a link to itself": "./loop",
+    "a file of links": "./loop.yaml",
+    "a long number": "9" * 5000,
+    "another alphabet": "٣",
+    "controls": "./\x1b[31m\n",
+    "no text": "./\udcff",
+    "nothing": "",
+    "a device": "/dev/zero",
+    "a file that cannot be read": "/proc/self/mem",
+}
+
+TAKING = (
+    *("report X", "compare example X", "advise X", "run show X"),
+    *("gate example --policy X", "doctor --since X", "run verify X", "run import X"),
+    *("run export X", "run reparse X", "run rm X --yes", "timeline X", "sweep --resume X"),
+    *("timeline example-traced X", "pins --guests X", "pins --cpus X", "pins --sysfs X"),
+    *("study show X", "tuning show X", "tuning diff pinned --domain X", "workload show X"),
+    *(
+        "workload try fio-random --from X",
+        "condition show X",
+        "lint X",
+        "explain X",
+        "image show X",
+    ),
+    *("density --show X", "fleet report X", "fleet advise X", "fleet compact X"),
+    *("fleet sweep --resume X", "fleet rollout --resume X", "history --metric X"),
+    *("run list --results X", "--lab X tuning list"),
+)
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_no_argument_is_a_fault_in_labctl(place: Path, labctl: Labctl, argument: str) -> None:
+    for loop in ("loop", "loop.yaml"):
+        (place / loop).symlink_to(loop)
+    for command in TAKING:
+        done = labctl(*(ARGUMENTS[argument] if word == "X" else word for word in command.split()))
+        assert done.code in (0, 1, 2, 3), (command, done.err[:300])
+        assert "Traceback" not in done.err, command
+        assert not any(char in done.out + done.err for char in "\x1b\0"), command

@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,3 +250,9 @@ def test_nothing_but_https_is_ever_asked(tmp_path: Path) -> None:
     for url in ("http://mirror.example/a", "ftp://mirror.example/a", "file:///etc/passwd"):
         with pytest.raises(UsageError, match="must begin with https://"):
             fetch.read_small(url, deadline)
+
+
+@pytest.mark.parametrize(("length", "total"), [("5", 7), ("9" * 5000, None), ("-1", None)])
+def test_a_length_that_no_file_has_is_unknown(length: str, total: int | None) -> None:
+    response = SimpleNamespace(headers={"Content-Length": length})
+    assert fetch._total_bytes(response, 2) == total  # type: ignore[arg-type]
