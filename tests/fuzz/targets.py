@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import lzma
 import os
 import random
 import re
@@ -36,8 +35,6 @@ from labctl.base.paths import data_files, shipped_data
 from labctl.base.process import Deadline
 from labctl.base.quantities import KINDS
 from labctl.base.tuning import Strategy
-from labctl.base.yamltext import YamlError, parse_yaml
-from labctl.cli.lint import KINDS as FILE_KINDS
 from labctl.collect.counters import perf_stat
 from labctl.collect.counters.calibrated import collected_instructions, lackey_instructions
 from labctl.collect.exits import bpf_exits
@@ -78,14 +75,13 @@ from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.recordings import Traces
 from labctl.trace.tracedat import write_tracedat
 from labctl.workloads.registry import checkers
-from tests.unit.altered import altered_bytes, altered_json
+from tests.fuzz.altering import as_bytes, as_json, as_parts, as_xml, as_yaml
 from tests.unit.density_records import record as density_record
 from tests.unit.domain.hosts import machine
 from tests.unit.domain.own import BY_HAND, copy_of
-from tests.unit.domain.test_foreign_allowed import damaged
 from tests.unit.elf_files import elf_file
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
-from tests.unit.test_yaml_readers import READERS, altered
+from tests.unit.test_yaml_readers import READERS
 from tests.unit.workloads.trials import file_of, outputs_of, parser_of, read_raw
 
 UNIT = Path(__file__).parents[1] / "unit"
@@ -118,116 +114,6 @@ def _parsed(data: bytes) -> Any:
         return parse_json(data)
     except ValueError as error:
         raise FileError("not JSON") from error
-
-
-# Alter inputs, as damage, people and strangers alter them.
-
-
-def as_bytes(data: bytes, chance: random.Random) -> bytes:
-    return altered_bytes(data, chance)
-
-
-def as_json(data: bytes, chance: random.Random) -> bytes:
-    """Alter lines that are JSON, or the whole; some bytes besides."""
-    if chance.random() < 0.15:
-        return altered_bytes(data, chance)
-    try:
-        whole = altered_json(json.loads(data), chance, chance.randint(1, 4))
-        return json.dumps(whole).encode()
-    except (ValueError, RecursionError):
-        pass
-    lines = data.split(b"\n")
-    at = chance.randrange(len(lines))
-    try:
-        lines[at] = json.dumps(altered_json(json.loads(lines[at]), chance, 2)).encode()
-    except (ValueError, RecursionError):
-        return altered_bytes(data, chance)
-    return b"\n".join(lines)
-
-
-def as_yaml(data: bytes, chance: random.Random) -> bytes:
-    """Alter the text, or the values: JSON is YAML."""
-    if chance.random() < 0.5:
-        text = data.decode(errors="replace")
-        return altered(text, str(chance.random())) if text else b"a: b\n"
-    try:
-        value = json.loads(json.dumps(parse_yaml(data.decode())))
-    except (YamlError, ValueError, TypeError, RecursionError):
-        return altered_bytes(data, chance)
-    if isinstance(value, dict | list) and chance.random() < 0.6:
-        _put(value, chance)
-    else:
-        value = altered_json(value, chance, chance.randint(1, 3))
-    return json.dumps(value).encode()
-
-
-def _put(value: Any, chance: random.Random) -> None:
-    """Put a value of the file's own JSON Schema anywhere into it, or a key."""
-    keys, values = _vocabulary()
-    places: list[tuple[Any, Any]] = []
-    left = [value]
-    while left:
-        node = left.pop()
-        items = node.items() if isinstance(node, dict) else enumerate(node)
-        for key, inner in items:
-            places.append((node, key))
-            if isinstance(inner, dict | list):
-                left.append(inner)
-    for _ in range(chance.randint(1, 3)):
-        if not places:
-            return
-        node, key = chance.choice(places)
-        if isinstance(node, dict) and chance.random() < 0.4:
-            key = chance.choice(keys)
-        node[key] = json.loads(json.dumps(chance.choice(values)))
-
-
-_WORDS: list[tuple[list[str], list[Any]]] = []
-
-
-def _vocabulary() -> tuple[list[str], list[Any]]:
-    """Keys and values of the JSON Schemas of all kinds of files, with their bounds and beyond."""
-    if not _WORDS:
-        keys: set[str] = set()
-        values: list[Any] = [None, True, 0, -1, 1.5, "", "x", [], {}, ["x"], {"x": "y"}]
-        left: list[Any] = [make() for make, _ in FILE_KINDS.values()]
-        while left:
-            node = left.pop()
-            if isinstance(node, dict):
-                keys.update(map(str, node.get("properties", {})))
-                values += node.get("enum", [])
-                values += [node[name] for name in ("const", "default") if name in node]
-                for name in ("minimum", "maximum", "exclusiveMinimum", "maxItems", "maxLength"):
-                    if isinstance(bound := node.get(name), int | float):
-                        values += [bound - 1, bound, bound + 1]
-                left += node.values()
-            elif isinstance(node, list):
-                left += node
-        _WORDS.append((sorted(keys), values))
-    return _WORDS[0]
-
-
-def as_xml(data: bytes, chance: random.Random) -> bytes:
-    text = data.decode(errors="replace")
-    try:
-        return damaged(text, chance).encode(errors="surrogatepass")
-    except (IndexError, ValueError):
-        return altered_bytes(data, chance)
-
-
-def as_parts(data: bytes, chance: random.Random) -> bytes:
-    """Alter what an archive holds, below its compression and its checksums."""
-    if chance.random() < 0.3:
-        return altered_bytes(data, chance)
-    try:
-        decoder = lzma.LZMADecompressor()
-        parts = [decoder.decompress(data, 1 << 20)]
-        parts.append(lzma.decompress(decoder.unused_data)[: 1 << 20])
-    except (lzma.LZMAError, EOFError):
-        return altered_bytes(data, chance)
-    at = chance.randrange(2)
-    parts[at] = altered_bytes(parts[at], chance)
-    return b"".join(lzma.compress(part, preset=0, check=lzma.CHECK_SHA256) for part in parts)
 
 
 # Read a file of a person's.
