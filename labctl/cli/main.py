@@ -29,13 +29,20 @@ from labctl.cli.common import Group
 _SIMPLER = {"−": "-", "…": "...", "×": "x", "–": "-", "·": "*", "─": "-", "━": "-", "│": "|"}
 """Letters of labctl's texts, and those that a terminal with few letters shows for them."""
 
+_MOST_DIGITS_OF_SIZE = 5
+"""Digits of a terminal's size: rich would convert any number of them, and Python refuses some."""
+
 _FAILING = ("strict", "surrogateescape")
 """Error handlers of streams that raise on a letter which the encoding lacks."""
 
 
 def prepare() -> None:
     """Replace streams that were closed before labctl began, and let none fail on a letter that its
-    encoding lacks."""
+    encoding lacks. Forget a size of the terminal that is not a number of a few digits."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if not (size.isascii() and size.isdecimal() and len(size) <= _MOST_DIGITS_OF_SIZE):
+            os.environ.pop(name, None)
     codecs.register_error("simpler", _simpler)
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)

@@ -341,3 +341,12 @@ def test_no_argument_is_a_fault_in_labctl(place: Path, labctl: Labctl, argument:
         assert done.code in (0, 1, 2, 3), (command, done.err[:300])
         assert "Traceback" not in done.err, command
         assert not any(char in done.out + done.err for char in "\x1b\0"), command
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "-1", "x", "٣", ""])
+def test_no_size_of_a_terminal_is_a_fault_in_labctl(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.setenv(name, size)
+    assert labctl("report", "example").code == 0
