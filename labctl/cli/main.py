@@ -12,6 +12,7 @@ import traceback
 import unicodedata
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -399,9 +400,10 @@ def _say(message: str, hint: str | None) -> None:
 
     if len(message) > _MOST_SAID:
         message = f"{message[:_MOST_SAID]}… ({len(message)} characters)"
-    click.echo(f"labctl: {printable(message)}", err=True)
-    if hint:
-        click.echo(f"        {printable(hint)}", err=True)
+    with suppress(OSError):  # a full disk behind standard error must not change the exit code
+        click.echo(f"labctl: {printable(message)}", err=True)
+        if hint:
+            click.echo(f"        {printable(hint)}", err=True)
 
 
 if __name__ == "__main__":

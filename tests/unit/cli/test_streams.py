@@ -43,3 +43,18 @@ def test_a_closed_output_is_no_fault_of_labctl(closing: str) -> None:
     )
     assert done.returncode == 0
     assert b"fault" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirections", "code"),
+    [(">/dev/full", 3), ("2>/dev/full", 0), ("-x 2>/dev/full", 2), ("-x >&- 2>&-", 2)],
+)
+def test_a_full_or_closed_stream_keeps_the_exit_code(redirections: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m labctl.cli.main tuning list {redirections}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
