@@ -3,7 +3,8 @@
    faults_arm(root, at, how, log): the call number `at` (from 1; 0: none) below `root` fails in the
    way `how`. "kill": the process dies before it. "torn": a write writes half of its bytes, any
    other call is made, and then the process dies. A number: the call returns that errno; ENOSPC and
-   EROFS stay from then on, as on a disk that is full or read-only. Each call is a line in `log`:
+   EROFS stay from then on, as on a disk that is full or read-only. "+1d", "-1d": the clock of the day
+   steps by a day, and the call is made. Each call is a line in `log`:
    its name, the size of the file before and after it, and its one or two paths, between tabs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PATHS 8192
@@ -25,6 +27,7 @@ static char root[PATHS];
 static size_t root_length;
 static long at, count;
 static int log_fd = -1, error, torn, failing;
+static time_t step, stepped;
 
 void faults_arm(const char *folder, long number, const char *how, int log) {
   snprintf(root, sizeof root, "%s", folder);
@@ -32,7 +35,9 @@ void faults_arm(const char *folder, long number, const char *how, int log) {
   at = number;
   count = 0;
   failing = 0;
-  error = atoi(how);
+  step = !strcmp(how, "+1d") ? 86400 : !strcmp(how, "-1d") ? -86400 : 0;
+  error = step ? 0 : atoi(how);
+  stepped = 0;
   torn = !strcmp(how, "torn");
   log_fd = log;
 }
@@ -86,6 +91,10 @@ static int fails(enum kind kind) {
   count++;
   if (!failing && (count != at || torn))
     return 0;
+  if (step) {
+    stepped = step;
+    return 0;
+  }
   if (!error)
     die();
   failing = error == ENOSPC || error == EROFS;
@@ -173,6 +182,14 @@ SYNCS_ALL(syncfs)
   }
 TRUNCATES(ftruncate, off_t)
 TRUNCATES(ftruncate64, off64_t)
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  REAL(int, "clock_gettime", clockid_t, struct timespec *);
+  int result = real(clock, now);
+  if (clock == CLOCK_REALTIME && !result)
+    now->tv_sec += stepped;
+  return result;
+}
 
 int renameat(int from, const char *old, int to, const char *new) {
   REAL(int, "renameat", int, const char *, int, const char *);

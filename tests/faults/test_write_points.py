@@ -97,6 +97,14 @@ def test_a_torn_write_and_a_loss_of_power_leave_the_old_or_the_new(
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("writing", ["sweep", "reparse", "index", "tune"])
+def test_a_clock_that_steps_by_a_day_and_back_changes_nothing(
+    shim: Path, tmp_path: Path, writing: str
+) -> None:
+    check(outcomes(shim, tmp_path, writing, "+1d", "-1d"))
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("how", FAILED)
 @pytest.mark.parametrize("writing", [*QUICK, "sweep"])
 def test_a_disk_that_fails_at_any_write_is_told_in_a_sentence(

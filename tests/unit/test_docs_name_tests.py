@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-PAGES = ("promises.md", "proven.md", "security.md", "upgrading.md")
+PAGES = ("faults.md", "promises.md", "proven.md", "security.md", "upgrading.md")
 """Pages of docs/ that name tests as proof."""
 
 _NAMED = re.compile(r"`(tests/[\w/]+\.py|…)(?:::(\w+))?`")
