@@ -39,7 +39,7 @@ from labctl.run.planning.plan import Begun, on_its_connection, planned_for, reac
 from labctl.run.planning.planned import Planned, SweepRequest
 from labctl.run.trials.engine import WhyEnd, carry_out, never
 from labctl.store.archive import PROGRESS, folder_digest
-from labctl.store.jsonfile import write_bytes, write_json
+from labctl.store.jsonfile import folder_begun, put, write_bytes, write_json
 from labctl.store.records.run_record import (
     Extended,
     KernelUsed,
@@ -52,7 +52,7 @@ from labctl.store.records.run_record import (
 )
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.run_places import all_runs, find_run_to_change
-from labctl.study.load_study import ONE_PROGRAM_FILE, OneProgram
+from labctl.study.load_study import ONE_PROGRAM_FILE
 from labctl.study.plan import Plan
 from labctl.study.tunings import tuning_json
 
@@ -78,23 +78,27 @@ def folder_path(request: SweepRequest, plan: Plan) -> Path:
     return request.results.resolve() / f"{moment}-{plan.study}"
 
 
-def new_folder(path: Path, planned: Planned, program: OneProgram | None) -> RunFolder:
-    """Return the run's folder with its plan on disk: before the first trial, and before any
-    change."""
+def new_folder(path: Path, request: SweepRequest, planned: Planned) -> RunFolder:
+    """Return the run's folder with its plan and its record on disk: before the first trial, and
+    before any change. A labctl that is killed before leaves no run that cannot be resumed."""
     try:
-        folder = RunFolder.create(path.parent, path.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with folder_begun(path.parent, "sweep") as made:
+            folder = RunFolder.create(made, path.name)
+            folder.write_plan(planned.plan.record())
+            if planned.own is not None:
+                write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
+            if (program := request.overrides.program) is not None:
+                for name, data in program.as_files(ONE_PROGRAM_FILE).items():
+                    write_bytes(folder.path / name, data, below=folder.path)
+            folder.write_run(_first_record(request, planned).but(status="running"))
+            put(folder.path, path)
     except OSError as error:
         raise HostError(
             f"cannot make the run's folder {path}: {error.strerror}",
             hint="Name a writable folder with --results.",
         ) from error
-    folder.write_plan(planned.plan.record())
-    if planned.own is not None:
-        write_bytes(folder.path / XML, planned.own.domain.xml.encode(), below=folder.path)
-    if program is not None:
-        for name, data in program.as_files(ONE_PROGRAM_FILE).items():
-            write_bytes(folder.path / name, data, below=folder.path)
-    return folder
+    return RunFolder(path)
 
 
 # Open a lab for a plan, record its host, and run the trials there.
@@ -431,7 +435,7 @@ def sweep(request: SweepRequest, listener: Listener, judging: Judging | None = N
         check_host(request, planned, path)
         if folder is None:
             planned = with_image(request, planned, listener)
-            folder = new_folder(path, planned, request.overrides.program)
+            folder = new_folder(path, request, planned)
         elif planned.added is None and reached(planned.plan, folder).is_over:
             listener(Note(text=f"Run '{folder.name}' has all its trials; nothing to do."))
             with told(folder, listener):
