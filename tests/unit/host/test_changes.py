@@ -323,6 +323,28 @@ def test_a_journal_that_stays_for_weeks_does_not_grow_for_ever(
     assert all_values(knobs) == BEFORE
 
 
+def test_a_long_journal_that_only_half_fits_on_the_disk_stays_as_it_is(
+    journal: Journal, knobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(journal, knobs)
+    before = journal.path.read_bytes()
+    really = os.write
+
+    def half(file: int, data: bytes) -> int:
+        return really(file, data[: len(data) // 2] if len(data) > 500 else data)
+
+    def change() -> None:
+        with monkeypatch.context() as patched, journal.changed(FileValue(str(knobs / "a")), "99"):
+            patched.setattr(journal_file, "_LARGE_BYTES", 0)
+            patched.setattr(os, "write", half)
+
+    with pytest.raises(HostError, match="the undo journal .* can't be written: No space left"):
+        change()
+    assert journal.path.read_bytes().startswith(before)
+    journal.restore_all(kept=True)
+    assert all_values(knobs) == BEFORE
+
+
 def test_a_foreign_value_among_several_stays_and_the_others_are_put_back(
     journal: Journal, knobs: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.store.jsonfile import (
     canonical,
+    folder_begun,
     read_json,
     replacing,
     write_bytes,
@@ -53,6 +54,42 @@ def test_two_processes_that_write_one_file_at_once_do_not_disturb_each_other(
     write_json(path, 1)
     assert read_json(path) == 1
     assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, sys, signal
+from pathlib import Path
+from labctl.store.jsonfile import folder_begun, replacing
+with replacing(Path(sys.argv[1])) as file, folder_begun(Path(sys.argv[1]).parent, "test") as made:
+    (made / "half").write_bytes(b"x")
+    file.write(b"half")
+    os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+"""
+
+
+def begun(path: Path) -> list[str]:
+    return sorted(one.name for one in path.parent.iterdir() if one != path)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_and_a_living_ones_stays(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.json"
+    subprocess.run([sys.executable, "-c", KILLED, str(path), "SIGKILL"], check=False)
+    assert len(begun(path)) == 2
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path), "SIGSTOP"]) as living:
+        os.waitpid(living.pid, os.WUNTRACED)
+        left = begun(path)
+        assert len(left) == 2, "those of the killed one are gone"
+        write_json(path, "new")
+        with folder_begun(tmp_path, "test"):
+            assert len(begun(path)) == 3
+        assert begun(path) == left
+        living.kill()
+    write_json(path, "newer")
+    with folder_begun(tmp_path, "test"):
+        pass
+    assert begun(path) == []
 
 
 def test_a_full_disk_leaves_the_old_file_and_no_other(
