@@ -110,7 +110,7 @@ _COMMANDS = {
 Modules are loaded only when they run: numpy, lxml and libvirt together take longer than --help
 may."""
 
-_OLD_NAMES = {
+_OLD_NAMES: dict[tuple[str, ...], tuple[str, ...]] = {
     **{
         ("domain", verb): ("tuning", verb)
         for verb in ("list", "show", "diff", "render", "validate")

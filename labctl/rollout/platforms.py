@@ -394,10 +394,11 @@ def tree(lines: Sequence[str]) -> dict[str, object]:
                 node = node.setdefault(name, {})  # type: ignore[assignment]
                 continue
             entries: list[dict[str, object]] = node.setdefault(name, [])  # type: ignore[assignment]
-            found = next((one for one in entries if one["name"] == entry), None)
-            if found is None:
-                entries.append(found := {"name": entry})
-            node = found
+            found = [one for one in entries if one["name"] == entry]
+            if not found:
+                found = [{"name": entry}]
+                entries += found
+            node = found[0]
         node[last] = yaml.safe_load(value)
     return root
 
@@ -417,18 +418,23 @@ def _node_objects(tuning: str, steps: Sequence[Step]) -> Iterator[dict[str, obje
     """Yield the objects of OpenShift that make a tuning's host settings on the worker nodes."""
     name = f"99-labctl-{re.sub('[^a-z0-9.-]', '-', tuning.lower())}"
     words: list[str] = []
-    files, units = [], []
+    files: list[dict[str, object]] = []
+    units: list[dict[str, object]] = []
+    profile = ""
     for step in steps:
         for command in step.commands:
             if command.argv[:2] == ("tuned-adm", "profile"):
-                yield _tuned_object(name, command.argv[2])
-        if step.file is None or step.file.path.startswith("/etc/tuned/"):
+                yield _tuned_object(name, command.argv[2], profile)
+        if step.file is None:
+            continue
+        if step.file.path.startswith("/etc/tuned/"):
+            profile = step.file.text
             continue
         if match := _WORDS.search(step.file.text):
             words += match[1].split()
         elif step.file.path.startswith("/etc/systemd/system/"):
-            unit = {"name": Path(step.file.path).name, "enabled": True, "contents": step.file.text}
-            units.append(unit)
+            unit = Path(step.file.path).name
+            units.append({"name": unit, "enabled": True, "contents": step.file.text})
         else:
             source = b64encode(step.file.text.encode()).decode()
             files.append(
@@ -452,8 +458,9 @@ def _node_objects(tuning: str, steps: Sequence[Step]) -> Iterator[dict[str, obje
         }
 
 
-def _tuned_object(name: str, profile: str) -> dict[str, object]:
-    data = f"[main]\nsummary=labctl\ninclude={profile}\n"
+def _tuned_object(name: str, profile: str, text: str) -> dict[str, object]:
+    """Return the object that switches to a profile. `text`: its content if it is labctl's own."""
+    data = text or f"[main]\nsummary=labctl\ninclude={profile}\n"
     return {
         "apiVersion": "tuned.openshift.io/v1",
         "kind": "Tuned",

@@ -13,8 +13,10 @@ from labctl.base.errors import UsageError
 STAND_INS: Final = "/var/lib/labctl/disks"
 """Folder of the files that stand in for disks which are not files of this host."""
 
-_WINDOWS = ("relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "stimer", "reset")
-_WINDOWS += ("ipi",)
+_WINDOWS = (
+    *("relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "stimer", "reset"),
+    "ipi",
+)
 _BUSES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 
 MOST_MIB: Final = 1 << 26

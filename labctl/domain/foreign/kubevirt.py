@@ -20,8 +20,10 @@ _UNITS: Final = {
 }
 _QUANTITY = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))?(|Ki|Mi|Gi|Ti|k|M|G|T)")
 _CPUS = re.compile(r"(\d{1,6})(m?)")
-_DATA = ("cloudInitNoCloud", "cloudInitConfigDrive", "configMap", "secret", "serviceAccount")
-_DATA += ("sysprep", "downwardAPI", "downwardMetrics")
+_DATA = (
+    *("cloudInitNoCloud", "cloudInitConfigDrive", "configMap", "secret", "serviceAccount"),
+    *("sysprep", "downwardAPI", "downwardMetrics"),
+)
 """Volumes with data for the guest's set-up, not disks of its own."""
 _PLACED = {
     "dedicatedCpuPlacement": "the kubelet pins it; measure the copy with 'pinned'",
@@ -31,8 +33,10 @@ _PLACED = {
     "maxSockets": "without hotplug",
 }
 """Fields of domain.cpu that name no place on a host by themselves."""
-_ENLIGHTENMENTS = ("relaxed", "vapic", "vpindex", "runtime", "synic", "reset", "frequencies")
-_ENLIGHTENMENTS += ("reenlightenment", "tlbflush", "ipi", "evmcs")
+_ENLIGHTENMENTS = (
+    *("relaxed", "vapic", "vpindex", "runtime", "synic", "reset", "frequencies"),
+    *("reenlightenment", "tlbflush", "ipi", "evmcs"),
+)
 _SCSI = "scsi"
 
 

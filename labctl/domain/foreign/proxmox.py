@@ -73,17 +73,16 @@ def is_config(text: str) -> bool:
 
 def drafted(text: str, what: str) -> Draft:
     """Return the domain of a configuration or a command. Raises UsageError naming the line."""
-    if is_command(text):
-        options, lines = _of_command(text, what), {}
-    else:
-        options, lines = _of_config(text, what)
+    lines: dict[str, int] = {}
+    options = _of_command(text, what) if is_command(text) else _of_config(text, what, lines)
     draft = Draft(what, options.get("name") or "vm")
     _Reader(draft, options, lines).read()
     return draft
 
 
-def _of_config(text: str, what: str) -> tuple[dict[str, str], dict[str, int]]:
-    draft, options, lines = Draft(what, ""), {}, {}
+def _of_config(text: str, what: str, lines: dict[str, int]) -> dict[str, str]:
+    """Return the options of a configuration, and put the line of each into `lines`."""
+    draft, options = Draft(what, ""), {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("["):
             break  # snapshots and pending changes
@@ -93,7 +92,7 @@ def _of_config(text: str, what: str) -> tuple[dict[str, str], dict[str, int]]:
         if match is None:
             raise draft.fail(f"expected 'option: value', got {line[:60]!r}", number)
         options[match[1]], lines[match[1]] = match[2].strip(), number
-    return options, lines
+    return options
 
 
 def parts(value: str, first: str = "") -> dict[str, str]:

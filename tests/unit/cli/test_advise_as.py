@@ -43,6 +43,7 @@ def run(results: Path) -> Path:
     found = made(dict.fromkeys(TUNINGS, 1.5), tunings=names, noise=0.01)
     settings = dict(found.run.tunings)
     host = {"ksm-off": {"host": {"ksm": "2", "tuned": "virtual-host"}}}
+    host["cache-none"] = {"host": {"tuned": "labctl-virtual-host"}}
     host["mitigations-off"] = {"requires": {"command_line": ["mitigations=off"]}}
     return stored(results, with_run(found, tunings={**settings, **host})).path
 
@@ -177,6 +178,10 @@ def test_kubevirt_s_nodes_get_objects_of_the_node_tuning_operator(
     assert "include=virtual-host" in tuned["spec"]["profile"][0]["data"]
     [file] = config["spec"]["config"]["storage"]["files"]
     assert file["path"] == "/etc/tmpfiles.d/90-labctl-ksm-off.conf"
+    found = given(labctl, "kubevirt", "cache-none")["files"]
+    tuned, *_ = yaml.safe_load_all(found["nodes.yaml"])
+    assert "include=virtual-host" not in tuned["spec"]["profile"][0]["data"]
+    assert "[main]" in tuned["spec"]["profile"][0]["data"]
     found = given(labctl, "kubevirt", "mitigations-off")["files"]
     assert yaml.safe_load(found["nodes.yaml"])["spec"]["kernelArguments"] == ["mitigations=off"]
 
