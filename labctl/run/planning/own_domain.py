@@ -18,6 +18,7 @@ from labctl.base.json import parse_json
 from labctl.base.process import Deadline, ProcessError, run
 from labctl.base.trust import doubt
 from labctl.base.tuning import Kind, Strategy, Tuning
+from labctl.domain.foreign.draft import STAND_INS
 from labctl.domain.foreign.foreign_domain import (
     FORMATS,
     MOST_BYTES,
@@ -172,10 +173,10 @@ def _check_kind(domain: OwnDomain, what: str, path: Path) -> bool:
 
 
 def _cannot_open(domain: OwnDomain, what: str, path: Path, error: OSError) -> UsageError:
-    return UsageError(
-        f"cannot open {what} of '{domain.name}', {path}: {error.strerror}",
-        hint="The disks must be on this host; otherwise correct <source> in a copy of its XML.",
-    )
+    hint = "The disks must be on this host; otherwise correct <source> in a copy of its XML."
+    if path.is_relative_to(STAND_INS):
+        hint = f"Put a copy of the disk there: qemu-img convert -O qcow2 DISK {path}"
+    return UsageError(f"cannot open {what} of '{domain.name}', {path}: {error.strerror}", hint=hint)
 
 
 def _told(domain: OwnDomain, disk: OwnDisk, path: str, kind: str) -> Mapping[str, object]:
@@ -275,7 +276,9 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
         except OSError as error:
             raise UsageError(
                 f"cannot read {asked}: {error.strerror}",
-                hint="Make it with: virsh dumpxml --inactive NAME > NAME.xml",
+                hint="Make it with: virsh dumpxml --inactive NAME > NAME.xml"
+                if asked.endswith(".xml")
+                else "Give the path of a VM's file; docs/own-vm.md has the forms.",
             ) from error
     if connect is None:
         raise UsageError(

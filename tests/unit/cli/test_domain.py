@@ -38,6 +38,13 @@ def test_why_a_libvirt_domain_cannot_be_measured_is_said(labctl: Labctl, tmp_pat
     assert "cannot be measured: <hostdev> (line 1): a passed-through host device" in shown
 
 
+def test_a_stand_in_that_is_missing_is_asked_for(labctl: Labctl, results: Path) -> None:
+    vm = str(VMS / "proxmox-04-ceph.conf")
+    said = labctl("sweep", "pinning", "--domain", vm, "--plan-only", "--accel", "tcg")
+    assert said.code == 2
+    assert "Put a copy of the disk there: qemu-img convert -O qcow2 DISK /var/lib/" in said.err
+
+
 @pytest.mark.parametrize("name", ["proxmox-01-plain.conf", "kubevirt-01-plain.yaml"])
 def test_a_tuning_is_compared_with_the_vm(labctl: Labctl, name: str) -> None:
     said = labctl(
