@@ -192,7 +192,11 @@ class _Reader:
         pool = self.number(self.mapping(domain, "ioThreads"), "supplementalPoolThreadCount", 0)
         for _ in range(min(pool, 256) if policy == "supplementalPool" else policy == "shared"):
             draft.iothread()
-        for disk in self.entries(devices, "disks"):
+        disks = list(self.entries(devices, "disks"))
+        named = {str(disk.get("name")) for disk in disks}
+        # KubeVirt attaches a volume that no disk names.
+        disks += [YamlMapping({"name": name}) for name in volumes if name not in named]
+        for disk in disks:
             self._disk(disk, volumes, policy, vcpus if devices.get("blockMultiQueue") else 0)
         queues = vcpus if devices.get("networkInterfaceMultiqueue") else 0
         for card in self.entries(devices, "interfaces"):

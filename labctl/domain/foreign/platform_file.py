@@ -64,9 +64,14 @@ def understood(data: bytes, what: str, *, is_xml: bool = False) -> Understood:
     if is_xml or data.lstrip().startswith(b"<"):
         return _of_xml(data, what)
     try:
-        text = data.decode()
+        return _of_text(data.decode(), what)
     except UnicodeDecodeError as error:
         raise UsageError(f"{what} is not UTF-8 text ({error.reason})", hint=_HINT) from error
+    except ValueError as error:  # lxml's
+        raise UsageError(f"{what} holds a character that XML cannot hold", hint=_HINT) from error
+
+
+def _of_text(text: str, what: str) -> Understood:
     if proxmox.is_command(text):
         return _finished(proxmox.drafted(text, what), "Proxmox VE, qm showcmd")
     content = _yaml(text, what)

@@ -13,6 +13,11 @@ from lxml import etree
 from labctl.domain.foreign.draft import Draft
 
 _OPTION = re.compile(r"([a-z][a-z0-9_-]*): ?(.*)")
+_KNOWN = re.compile(
+    r"^(?:cores|sockets|memory|ostype|scsihw|machine|bootdisk|vmgenid|smbios1|(?:scsi|virtio|sata|ide"
+    r"|net)\d+): \S",
+    re.MULTILINE,
+)
 _COMMAND = re.compile(r"/usr/bin/(?:kvm|qemu-system-\w+)\s")
 _DRIVE = re.compile(r"(scsi|virtio|sata|ide)(\d+)")
 _VOLUME = re.compile(r"([A-Za-z][\w.-]*):([\w./+-]+)")
@@ -64,11 +69,9 @@ def is_command(text: str) -> bool:
 
 
 def is_config(text: str) -> bool:
-    """Return whether a text looks like a VM's configuration: one of its lines sets the memory, the
-    cores or a disk."""
-    return (
-        re.search(r"^(?:cores|memory|(?:scsi|virtio|sata|ide)\d+):", text, re.MULTILINE) is not None
-    )
+    """Return whether a text looks like a VM's configuration: one of its lines has an option that
+    only those have."""
+    return _KNOWN.search(text) is not None
 
 
 def drafted(text: str, what: str) -> Draft:
@@ -165,7 +168,7 @@ class _Reader:
                 draft.cpu("custom", nearest)
         draft.topology(sockets, cores, 1)
         for flag in filter(None, cpu.get("flags", "").split(";")):
-            if flag[1:].startswith("hv-"):
+            if flag[1:] in ("hv-tlbflush", "hv-evmcs"):
                 draft.hyperv(flag[4:], "on" if flag[0] == "+" else "off")
             else:
                 policy = "require" if flag[0] == "+" else "disable"

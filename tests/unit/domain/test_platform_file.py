@@ -89,6 +89,24 @@ def test_bytes_that_are_not_text_are_refused() -> None:
         domain_of_file(b"cores: \xff\n", "vm")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cores: 1\nnet0: virtio=a\x01b\n",
+        "cores: 1\nscsi0: local-lvm:a,cache=\x1b[31m\n",
+        f'{KVM}  domain: {{memory: {{guest: 1Gi}}, cpu: {{model: "a\\0"}}}}\n',
+    ],
+)
+def test_a_character_that_xml_cannot_hold_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="holds a character that XML cannot hold"):
+        domain_of_file(text.encode(), "vm")
+
+
+@pytest.mark.parametrize("flag", ["+hv-", "+hv-a/b", "+", ";;", "-[", "+hv-tlbflush"])
+def test_a_flag_leads_nowhere_in_the_xml(flag: str) -> None:
+    domain_of_file(f"cores: 1\ncpu: host,flags={flag}\n".encode(), "vm")
+
+
 def test_a_libvirt_domain_passes_unchanged() -> None:
     xml = b"<domain type='kvm'><devices><hostdev/></devices></domain>"
     assert understood(xml, "vm").xml == xml
