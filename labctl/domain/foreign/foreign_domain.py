@@ -17,7 +17,7 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of, unit_bytes
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
 from labctl.domain.foreign.allowed import DOMAIN
-from labctl.domain.foreign.platform_file import understood
+from labctl.domain.foreign.platform_file import FLAVOR, understood
 from labctl.domain.foreign.rebuilt import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS, rebuilt
 from labctl.domain.foreign.rebuilt import path as is_no_path
 
@@ -96,14 +96,35 @@ class OwnDomain:
     """Sentences about what was replaced or left out when its file was read."""
 
 
-def domain_of_file(data: bytes, what: str, *, is_xml: bool = False) -> OwnDomain:
+def domain_of_file(
+    data: bytes, what: str, *, is_xml: bool = False, flavor: bytes | None = None
+) -> OwnDomain:
     """Return the domain that a file of any known platform describes. `is_xml`: whether its name
-    says XML. Raises UsageError as
+    says XML; `flavor`: the file of its OpenStack flavor. Raises UsageError as
     `own_domain` does, and for a file of another form."""
-    if len(data) > MOST_BYTES:
+    if max(len(data), len(flavor or b"")) > MOST_BYTES:
         raise UsageError(f"{what} is larger than {MOST_BYTES} bytes", hint=_GIVE)
+    own = _understood(data, what, is_xml=is_xml)
+    return (
+        own if flavor is None else _with_flavor(own, _understood(flavor, f"the flavor of {what}"))
+    )
+
+
+def _understood(data: bytes, what: str, *, is_xml: bool = False) -> OwnDomain:
     found = understood(data, what, is_xml=is_xml)
     return replace(own_domain(found.xml, what), form=found.form, notes=found.notes)
+
+
+def _with_flavor(own: OwnDomain, flavor: OwnDomain) -> OwnDomain:
+    """Return an instance's domain with the notes of its flavor. Raises UsageError if they are not
+    an instance and a flavor of one size."""
+    if flavor.form != FLAVOR or (own.vcpus, own.memory_mib) != (flavor.vcpus, flavor.memory_mib):
+        raise UsageError(
+            f"{own.what}: expected a flavor and the domain XML of an instance of it",
+            hint="Pass FLAVOR.json,INSTANCE.xml.",
+        )
+    specs = [note for note in flavor.notes if not note.startswith("disk ")]
+    return replace(own, form=f"{own.form}, with its flavor", notes=(*own.notes, *specs))
 
 
 def own_domain(xml: str | bytes, what: str) -> OwnDomain:

@@ -13,13 +13,15 @@ from typing import Any, Final
 from lxml import etree
 
 from labctl.base.errors import UsageError
-from labctl.base.xmldiff import parse
+from labctl.base.xmldiff import parse, tag_of
 from labctl.base.yamltext import YamlError, YamlMapping, parse_yaml
 from labctl.domain.foreign import kubevirt, proxmox
 from labctl.domain.foreign.draft import Draft
 
 SUFFIXES: Final = (".xml", ".conf", ".yaml", ".yml", ".json")
 """Ends of names that --domain takes for a file's."""
+
+FLAVOR: Final = "OpenStack, flavor"
 
 _NAMESPACES: Final = {
     "Nova": re.compile(rb"http://openstack\.org/xmlns/libvirt/nova/"),
@@ -79,7 +81,7 @@ def _of_text(text: str, what: str) -> Understood:
         if content.get("kind") in kubevirt.KINDS:
             return _finished(kubevirt.drafted(content, what), f"KubeVirt, {content['kind']}")
         if {"vcpus", "ram"} <= content.keys():
-            return _finished(_flavor(content, what), "OpenStack, flavor")
+            return _finished(_flavor(content, what), FLAVOR)
         if "kind" in content or "apiVersion" in content:
             kind = str(content.get("kind"))[:60]
             raise UsageError(
@@ -119,7 +121,7 @@ def _of_xml(data: bytes, what: str) -> Understood:
     for element in (*root.findall("vcpu"), *root.findall("numatune/memory")):
         if element.get("placement") == "auto":
             element.set("placement", "static")
-            draft.notes.append(f"<{element.tag}> placement='auto': static")
+            draft.notes.append(f"<{tag_of(element)}> placement='auto': static")
     for disk in root.findall("devices/disk"):
         _replace_disk(draft, disk, form)
     return Understood(etree.tostring(root), form, tuple(draft.notes))

@@ -271,8 +271,11 @@ def domain_asked_for(asked: str, connect: str | None) -> OwnDomain:
     UsageError."""
     if is_file(asked):
         try:
-            is_xml = asked.endswith(".xml")
-            return domain_of_file(_content(Path(asked)), f"the file '{asked}'", is_xml=is_xml)
+            first, comma, second = asked.rpartition(",")
+            flavor = _content(Path(first)) if comma and not os.path.exists(asked) else None
+            data = _content(Path(second if flavor is not None else asked))
+            is_xml, what = asked.endswith(".xml"), f"the file '{asked}'"
+            return domain_of_file(data, what, is_xml=is_xml, flavor=flavor)
         except OSError as error:
             raise UsageError(
                 f"cannot read {asked}: {error.strerror}",

@@ -38,6 +38,20 @@ def test_why_a_libvirt_domain_cannot_be_measured_is_said(labctl: Labctl, tmp_pat
     assert "cannot be measured: <hostdev> (line 1): a passed-through host device" in shown
 
 
+def test_an_instance_comes_with_its_flavor(labctl: Labctl, tmp_path: Path) -> None:
+    specs = {"hw:cpu_policy": "dedicated"}
+    flavor = tmp_path / "flavor.json"
+    flavor.write_text(json.dumps({"vcpus": 2, "ram": 2048, "properties": specs}))
+    instance = str(VMS / "openstack-10-local.xml")
+    shown = labctl("domain", "show", "--domain", f"{flavor},{instance}").out
+    assert shown.startswith("form: Nova, with its flavor\nname: instance-0000000a\n")
+    assert "hw:cpu_policy=dedicated: left out (Nova places it" in shown
+    assert "disks: vda /var/lib/nova/instances/1/disk (qcow2)" in shown
+    flavor.write_text(json.dumps({"vcpus": 4, "ram": 2048}))
+    said = labctl("domain", "show", "--domain", f"{flavor},{instance}")
+    assert (said.code, "expected a flavor and the domain XML" in said.err) == (2, True)
+
+
 def test_a_stand_in_that_is_missing_is_asked_for(labctl: Labctl, results: Path) -> None:
     vm = str(VMS / "proxmox-04-ceph.conf")
     said = labctl("sweep", "pinning", "--domain", vm, "--plan-only", "--accel", "tcg")
