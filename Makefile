@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs site bench calibrate lessons lock clean fuzz release faults
+    lint unit docs site bench calibrate lessons lock clean fuzz release faults handouts
 
 setup:
 	@tools/setup.sh
@@ -120,6 +120,10 @@ fuzz: setup
 	    $(bin)/pip install --quiet --require-hashes --no-deps -r tests/fuzz/requirements.txt || \
 	    echo 'atheris is not at hand: inputs are altered at random' >&2
 	@$(bin)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(ARGS)
+
+# Each lesson on one sheet, as PDF; needs Chromium.
+handouts: setup
+	@$(bin)/python -m tools.lessons --handouts dist/handouts
 
 bench: image
 	@$(bin)/python -m tools.bench $(ARGS)

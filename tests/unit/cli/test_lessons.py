@@ -218,3 +218,31 @@ def test_the_archive_holds_all_that_a_room_needs_and_not_the_key(tmp_path: Path)
         assert "<!--" not in text
         for link in re.findall(r'(?:href|src)="([^"#:]*)"', text):
             assert link in names, (name, link)
+
+
+def test_each_lesson_is_printed_as_a_handout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    browser = tmp_path / "bin" / "chromium"
+    browser.parent.mkdir()
+    browser.write_text(
+        "#!/bin/sh\n"
+        "for word; do case $word in --print-to-pdf=*) to=${word#*=};; esac; done\n"
+        "page=${word#file://}\n"
+        'grep "<h1>" "$page" > "$to"\n'
+    )
+    browser.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{browser.parent}:{os.environ['PATH']}")
+    folder = tmp_path / "handouts"
+    result = CliRunner().invoke(lessons.main, ["--handouts", str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0
+    printed = {path.name: path.read_text() for path in folder.iterdir()}
+    assert set(printed) == {f"{path.stem}.pdf" for path in PAGES}
+    assert all(f"Lesson {name[0]}: " in text for name, text in printed.items())
+
+
+def test_handouts_need_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(lessons.main, ["--handouts", str(tmp_path / "handouts")])
+    assert result.exit_code == 1
+    assert "install chromium" in result.output
