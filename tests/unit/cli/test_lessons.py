@@ -163,17 +163,26 @@ def test_live_needs_root(labctl: Labctl, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (said.code, "--live needs root" in said.err) == (3, True)
 
 
+def test_live_needs_the_guest_image(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    said = labctl("--state-dir", str(tmp_path), "lesson", "start", "1", "--live")
+    assert (said.code, "Run 'labctl image build debian-13'" in said.err) == (3, True)
+
+
 def test_live_measures_first_and_works_on_the_new_run(
-    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     called: list[list[str]] = []
     monkeypatch.setattr(lesson, "_check_host", lambda context: None)
     judged = lesson._judged("example")
     monkeypatch.setattr(lesson, "_judged", lambda name: judged)
     monkeypatch.setattr(lesson, "_labctl", lambda words: called.append(list(words)) or 0)
-    said = labctl("lesson", "start", "1", "--live", "--answers", "411,c,b")
-    assert called[0][:2] == ["sweep", "pinning"]
-    assert called[1] == ["report", "latest", "--metric", "exits"]
+    state = ["--state-dir", str(tmp_path)]
+    said = labctl(*state, "lesson", "start", "1", "--live", "--answers", "411,c,b")
+    assert called[0][:4] == [*state, "sweep", "pinning"]
+    assert called[1] == [*state, "report", "latest", "--metric", "exits"]
     # Emulated guests make no exits.
     assert said.out.count("measured not measured: not graded") == 3
 
