@@ -255,3 +255,13 @@ def test_handouts_need_a_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     result = CliRunner().invoke(lessons.main, ["--handouts", str(tmp_path / "handouts")])
     assert result.exit_code == 1
     assert "install chromium" in result.output
+
+
+def test_the_pictures_are_what_the_recorded_runs_draw(labctl: Labctl, tmp_path: Path) -> None:
+    drawn = set()
+    for run in ("example", "example-kvm"):
+        assert labctl("report", run, "--pictures", str(tmp_path / run)).code == 0
+        drawn |= {path.read_text() for path in (tmp_path / run).glob("*.svg")}
+    ours = {path.name: path.read_text() for path in (lessons.LESSONS / "pictures").glob("*.svg")}
+    assert len(ours) >= 5
+    assert [name for name, text in ours.items() if text not in drawn] == []
