@@ -236,5 +236,5 @@ def test_a_file_that_changes_during_a_run_changes_nothing_in_it(
     trials = sandbox.trials(run)
     assert {trial["status"] for trial in trials} == {"done"}
     texts = [path.read_text() for path in run.glob("trials/*/*stdout*")]
-    assert len(texts) == len(trials)
+    assert len(texts) >= len(trials)
     assert all("loops 7" in text and "loops 8" not in text for text in texts)
