@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from labctl.fleet.ansible import environment
-from tests.fleet.conftest import LABCTL, PROGRAMS, Rig
+from tests.fleet.conftest import HERE, LABCTL, PROGRAMS, Rig
 
 KSM = "/sys/kernel/mm/ksm/run"
 
 
 def real_labctl(rig: Rig) -> Path:
-    """A labctl with a journal of its own on each host: this machine's names its processes."""
+    """This checkout's labctl with a journal of its own on each host: this machine's names its
+    processes."""
     path = rig.stand / "real-labctl"
-    path.write_text(f'#!/bin/sh\nLABCTL_STATE_DIR=/var/lib/fleet-test exec {LABCTL} "$@"\n')
+    own = f"LABCTL_STATE_DIR=/var/lib/fleet-test PYTHONPATH={HERE.parents[1]}"
+    path.write_text(f'#!/bin/sh\n{own} exec {LABCTL} "$@"\n')
     path.chmod(0o755)
     return path
 
