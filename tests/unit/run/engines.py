@@ -163,7 +163,6 @@ class World:
             kind=TUNINGS.get(tuning, Kind.GUEST),
             tuning=tuning,
             channel=channel,
-            tuning=SimpleNamespace(name=tuning),
             boot=int(tuning != "native"),
             problems=(),
             misplaced=lambda: self.misplaced(self.trials[-1][0]),
