@@ -42,7 +42,7 @@ def show_command(domain: str, connect: str | None, as_xml: bool, as_json: bool) 
         print_json({"schema": 1, **facts, "notes": list(own.notes), "refused": list(never)})
         return
     for key, value in facts.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        shown = (", ".join(map(str, value)) or "none") if isinstance(value, list) else value
         click.echo(f"{key}: {printable(str(shown))}")
     for note in own.notes:
         click.echo(printable(note))
