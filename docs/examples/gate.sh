@@ -9,7 +9,7 @@ shift 2
 
 mkdir -p report
 labctl doctor --for "$study" || echo "The host has warnings; the run's checks decide."
-labctl sweep "$study" --quick "$@"
+labctl sweep "$study" "$@"
 labctl report latest --html report/index.html
 labctl run export latest --redact --out report/run.tar.xz
 labctl gate latest --policy "$policy" --junit report/gate.xml --markdown >report/summary.md
