@@ -380,6 +380,11 @@ def _built(recipe: Recipe, places: StatePaths, listener: Listener) -> Image:
         os.sync()
         working.rename(final)
         sync(final.parent)
+    except OSError as error:
+        raise HostError(
+            f"cannot write the image in {working}: {error.strerror}",
+            hint="Free some space, or name another folder with --state-dir.",
+        ) from error
     finally:
         shutil.rmtree(working, ignore_errors=True)
     for name in images.remove_old_layers(places) if recipe.layer else ():

@@ -16,7 +16,10 @@ import pytest
 HERE = Path(__file__).parent
 
 FAILED = ("EIO", "ENOSPC", "EROFS")
-QUICK = ("reparse", "import", "export", "index", "fleet-add", "tune", "restore", "data-disks")
+QUICK = (
+    *("reparse", "import", "export", "index", "fleet-add"),
+    *("tune", "restore", "image-build", "image-rm", "data-disks"),
+)
 """Of these a kill before each call takes a minute in all."""
 SLOW = ("sweep", "import-csv", "export-folder", "export-redacted")
 

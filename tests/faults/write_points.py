@@ -182,7 +182,7 @@ def drop_unsynced(calls: list[Call]) -> None:
                 synced.setdefault(call.path, max(call.before, 0))
             case "fsync":
                 synced.pop(call.path, None)
-            case "syncfs":
+            case "sync":
                 synced.clear()
             case "rename":
                 moved = [p for p in synced if p == call.path or p.startswith(f"{call.path}/")]
@@ -208,7 +208,7 @@ def careless(calls: list[Call]) -> list[str]:
             case "fsync":
                 unsynced.pop(call.path, None)
                 folders.pop(call.path, None)
-            case "syncfs":
+            case "sync":
                 unsynced.clear()
                 folders.clear()
             case "unlink":
@@ -218,7 +218,9 @@ def careless(calls: list[Call]) -> list[str]:
                 for path in inside:
                     said.append(f"renamed without an fsync: {path}")
                     del unsynced[path]
-                folders[str(Path(call.target).parent)] = call.target
+                target = Path(call.target)
+                if not target.name.startswith("."):  # else it is on its way out
+                    folders[str(target.parent)] = call.target
     said += [f"no fsync of the folder after the rename to {path}" for path in folders.values()]
     said += [f"never synced: {path}" for path in unsynced]
     return said

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import LabctlError
+from labctl.base.paths import StatePaths
 from labctl.base.units import Better, Unit
 from labctl.cli import main as cli
 from labctl.fleet.fleet_folder import FleetFolder
 from labctl.fleet.sweep_hosts import FLEET
+from labctl.guest import build, images
+from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host.settings import knobs
 from labctl.host.settings.journal import Journal
 from labctl.host.settings.knob import KnobPlace
@@ -390,6 +393,62 @@ WRITINGS["restore"] = Writing(
     act=_patched(_restore),
     left=_settings,
     again=_patched(_restore),
+)
+
+
+# Images of guests, of a few files.
+
+
+def _places(place: Path) -> StatePaths:
+    return StatePaths(place / "kept")
+
+
+def _build_in(working: Path, recipe: Recipe, fetched: object, listener: object) -> dict[str, Any]:
+    for name in (images.DISK, images.KERNEL, f"{images.TREE}/etc/os-release"):
+        (working / name).parent.mkdir(parents=True, exist_ok=True)
+        (working / name).write_text(f"{name}\n")
+    keys = dict.fromkeys(("command_line", "files", "binaries", "packages"), "")
+    return {"name": recipe.name, "digest": recipe.digest, **keys}
+
+
+def _build(patch: pytest.MonkeyPatch, place: Path) -> None:
+    patch.setattr(build, "_build_in", _build_in)
+    patch.setattr(build, "_check_space", lambda recipe, base, folder: None)
+    patch.setattr(os, "geteuid", lambda: 0)
+    with _said():
+        build.build(load_recipe("debian-13"), _places(place), lambda event: None)
+
+
+def _image(place: Path) -> dict[str, Any]:
+    """The image's files, if it counts as built."""
+    found = images.find(load_recipe("debian-13"), _places(place))
+    if found is None:
+        return {}
+    return {"files": {name: (found.dir / name).stat().st_size > 0 for name in _files(found.dir)}}
+
+
+def _image_names(place: Path) -> Iterable[str]:
+    return (name for name in _files(place) if not name.endswith("/.lock"))
+
+
+def _remove(place: Path) -> None:
+    found = images.find(load_recipe("debian-13"), _places(place))
+    with _said():
+        if found is not None:
+            images.remove(found, _places(place))
+        with images.images_lock(_places(place)):
+            images.remove_leftovers(_places(place))
+
+
+WRITINGS["image-build"] = Writing(
+    prepare=lambda place: None,
+    act=_patched(_build),
+    left=_image,
+    again=_patched(_build),
+    names=_image_names,
+)
+WRITINGS["image-rm"] = Writing(
+    prepare=_patched(_build), act=_remove, left=_image, again=_remove, names=_image_names
 )
 
 
