@@ -8,7 +8,7 @@ bin := .venv/bin
 labctl := $(bin)/labctl
 
 .PHONY: setup image sweep example test guest-tests test-on test-peers test-kvm sweep-kvm shell-kvm \
-    lint unit docs site bench calibrate lessons lock clean fuzz release faults handouts
+    lint unit docs site bench calibrate lessons lock clean fuzz release faults handouts soak
 
 setup:
 	@tools/setup.sh
@@ -73,6 +73,14 @@ shell-kvm: setup
 # The catalogue of faults (docs/faults.md), each injected for real. It needs root.
 faults: image
 	$(bin)/pytest tests/faults $(ARGS)
+
+# Hours of trials with faults drawn at random; what labctl used meanwhile is in OUT.
+soak: TRIALS ?= 1000
+soak: SEED ?= 1
+soak: OUT ?= /var/tmp/labctl-soak
+soak: image
+	LABCTL_SOAK_TRIALS=$(TRIALS) LABCTL_SOAK_SEED=$(SEED) LABCTL_SOAK_OUT=$(OUT) \
+	    tools/lane.sh -m pytest tests/faults/test_soak.py
 
 guest-tests: image
 	$(guest_tests)
