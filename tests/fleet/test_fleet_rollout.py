@@ -150,6 +150,34 @@ def stands(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {host: one["stand"] for host, one in json.loads(done.stdout)["hosts"].items()}
 
 
+def state(fleet: Fleet, host: str) -> dict[str, Any]:
+    [path] = fleet.folder.glob(f"rollouts/*/hosts/{host}/state.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.hosts(6)
+def test_a_host_that_is_lost_in_keeping_undoes_the_change_itself(fleet: Fleet) -> None:
+    """The others of its batch keep it; one of four is beyond the budget of the next batch."""
+    fleet.make()
+    fleet.hang_in_keeping("h3")
+    words = fleet.command("--serial", "1,3,100%", "--max-fail", "20%", "--restore-after", "120s")
+    with fleet.rig.start(*words) as process:
+        wait_for(lambda: fleet.is_keeping("h3"), 240, "h3's keeping", process)
+        assert fleet.rig.run("ip", "link", "set", "h3", "down").returncode == 0
+        out, _ = process.communicate(timeout=200)
+    assert process.returncode == ExitCode.FOUND, out
+    found = {host: state(fleet, host)["stand"] for host in fleet.rig.hosts}
+    assert found == {
+        "h1": "kept", "h2": "kept", "h3": "unknown", "h4": "kept",
+        "h5": "not touched", "h6": "not touched",
+    }, out  # fmt: skip
+    assert "it keeps the change, or undoes it itself 120s after it" in state(fleet, "h3")["reason"]
+    wait_for(lambda: fleet.settings()["h3"] == "0", 300, "h3's timer")
+    assert fleet.settings() == {**dict.fromkeys(("h1", "h2", "h4"), "1"),
+                                **dict.fromkeys(("h3", "h5", "h6"), "0")}  # fmt: skip
+
+
 @pytest.mark.hosts(5)
 def test_a_tuning_that_every_host_shows_again_goes_out_and_can_be_undone(fleet: Fleet) -> None:
     """h5 has a wrong key."""
@@ -249,34 +277,6 @@ def test_a_killed_roll_out_is_resumed_where_it_was(fleet: Fleet) -> None:
     assert stands(done) == {"h1": "kept", "h2": "kept", "h3": "kept"}, done.stderr
     assert done.returncode == 0
     assert fleet.measured() == {"h1": 1, "h2": 1, "h3": 1, "h4": 0}
-
-
-def state(fleet: Fleet, host: str) -> dict[str, Any]:
-    [path] = fleet.folder.glob(f"rollouts/*/hosts/{host}/state.json")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-@pytest.mark.hosts(6)
-def test_a_host_that_is_lost_while_it_keeps_the_change_undoes_it_itself(fleet: Fleet) -> None:
-    """The others of its batch keep it; one of four is beyond the budget of the next batch."""
-    fleet.make()
-    fleet.hang_in_keeping("h3")
-    words = fleet.command("--serial", "1,3,100%", "--max-fail", "20%", "--restore-after", "180s")
-    with fleet.rig.start(*words) as process:
-        wait_for(lambda: fleet.is_keeping("h3"), 240, "h3's keeping", process)
-        assert fleet.rig.run("ip", "link", "set", "h3", "down").returncode == 0
-        out, _ = process.communicate(timeout=200)
-    assert process.returncode == ExitCode.FOUND, out
-    found = {host: state(fleet, host)["stand"] for host in fleet.rig.hosts}
-    assert found == {
-        "h1": "kept", "h2": "kept", "h3": "unknown", "h4": "kept",
-        "h5": "not touched", "h6": "not touched",
-    }, out  # fmt: skip
-    assert "it keeps the change, or undoes it itself 180s after it" in state(fleet, "h3")["reason"]
-    wait_for(lambda: fleet.settings()["h3"] == "0", 300, "h3's timer")
-    assert fleet.settings() == {**dict.fromkeys(("h1", "h2", "h4"), "1"),
-                                **dict.fromkeys(("h3", "h5", "h6"), "0")}  # fmt: skip
 
 
 @pytest.mark.hosts(3)
