@@ -65,7 +65,18 @@ def parse_json(text: str | bytes) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         # Python's own knows NaN, and says where it can't go on.
-        return json.loads(data.decode())
+        value = json.loads(data.decode())
+    if b"\\ud" in data.lower():
+        _check_pairs(value)
+    return value
+
+
+def _check_pairs(value: Any) -> None:
+    """Raise ValueError for half of a surrogate pair, which no file or stream can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("half of a surrogate pair in a text") from error
 
 
 def check_size(size: int) -> None:

@@ -216,7 +216,8 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644, below: Path | Non
 
 def write_json(path: Path, value: Any, *, below: Path | None = None) -> None:
     text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-    write_bytes(path, text.encode(), below=below)
+    # Of a command line some bytes may not be UTF-8.
+    write_bytes(path, text.encode(errors="replace"), below=below)
 
 
 def read_json(path: Path) -> Any:

@@ -156,6 +156,7 @@ CONTENTS: dict[str, bytes | None] = {
     "no text": b"\xff\0{",
     "a list": b"[]",
     "too deep": b"[" * 100_000,
+    "half a pair": b'{"schema": 1, "trials": [], "labctl": "\\ud800"}',
     "newer": b'{"schema": 99, "trials": [], "samples": []}',
     "gone": None,
 }
@@ -350,3 +351,10 @@ def test_no_size_of_a_terminal_is_a_fault_in_labctl(
     for name in ("COLUMNS", "LINES"):
         monkeypatch.setenv(name, size)
     assert labctl("report", "example").code == 0
+
+
+def test_a_command_line_that_is_no_text_is_recorded(place: Path, labctl: Labctl) -> None:
+    columns = "tuning,workload,condition,block,metric,value,unit,better"
+    (place / "t.csv").write_text(f"{columns}\nbaseline,cpu,quiet,1,real,1,s,lower\n")
+    assert labctl("run", "import", "t.csv", "--name", "r", "--own-boot", "\udcff").code == 0
+    assert "--own-boot" in labctl("run", "show", "r").out
