@@ -153,6 +153,7 @@ _RIGHTS = "Run labctl as root, or name folders of your own with --state-dir and 
 _HOST_HINTS = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
+    errno.EIO: "The kernel's log names the disk: 'dmesg'.",
     errno.EROFS: _RIGHTS,
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,

@@ -88,6 +88,11 @@ def _said() -> Iterator[None]:
     except LabctlError as error:
         sys.stderr.write(f"{error.message}\n")
         raise SystemExit(int(error.exit_code)) from error
+    except OSError as error:
+        if error.errno not in cli._HOST_HINTS:
+            raise
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(3) from error
 
 
 def _patched(act: Callable[[pytest.MonkeyPatch, Path], object]) -> Act:
