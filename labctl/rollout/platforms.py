@@ -28,7 +28,7 @@ from labctl.rollout.files import UNNAMED, Names, rendered, script
 from labctl.rollout.settings import Setting
 from labctl.rollout.steps import Machine, Step
 
-MEASURING = ("handicap_percent", "emulator", "kernel", "initrd", "workload")
+MEASURING = ("handicap_percent", "emulator", "kernel", "initrd", "image", "workload")
 """Keys of a tuning that only a measurement has."""
 
 

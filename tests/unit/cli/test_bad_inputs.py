@@ -276,7 +276,6 @@ KEPT: tuple[tuple[str, str, int], ...] = (
     ("results/d/density.json", "density --show d", 2),
     ("results/f/fleet.json", "fleet report f", 2),
     ("results/f/fleet.json", "fleet advise f", 2),
-    ("results/f/fleet.json", "fleet compact f", 2),
     ("results/f/fleet.json", "fleet sweep --resume f", 2),
     ("results/f/fleet.json", "fleet rollout --resume f", 2),
     # Changed settings may be left: nothing says that the host is as it was.
@@ -327,7 +326,7 @@ TAKING = (
         "explain X",
         "image show X",
     ),
-    *("density --show X", "fleet report X", "fleet advise X", "fleet compact X"),
+    *("density --show X", "fleet report X", "fleet advise X"),
     *("fleet sweep --resume X", "fleet rollout --resume X", "history --metric X"),
     *("run list --results X", "--lab X tuning list"),
 )

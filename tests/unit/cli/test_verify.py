@@ -309,7 +309,7 @@ def test_another_tuning_than_the_advised_one_is_measured_where_it_is_named(
         (("--restore-after", "1h"), "--restore-after goes with --apply"),
         (("--fresh", "r2"), "--fresh goes with --verify"),
         (("--detach",), "--detach goes with --verify"),
-        (("--tuning", "pinned"), "--tuning goes with --verify or --apply"),
+        (("--tuning", "pinned"), "--tuning goes with --verify, --apply or --as"),
     ],
 )
 def test_options_that_do_nothing_alone_are_refused(

@@ -71,7 +71,7 @@ def test_a_run_of_that_name_goes_before_a_number(tmp_path: Path) -> None:
     assert find_run(tmp_path, "2").name == "7"
 
 
-@pytest.mark.parametrize("name", ["0", "3", "99999999999999999999"])
+@pytest.mark.parametrize("name", ["0", "3", "999999999"])
 def test_a_number_that_no_run_has_is_refused(tmp_path: Path, name: str) -> None:
     begun(tmp_path, "a", "2026-01-01T10:00:00+00:00")
     begun(tmp_path, "b", "not a time")
