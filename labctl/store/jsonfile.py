@@ -149,8 +149,10 @@ def put(folder: Path, target: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write a file or the names in a folder to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    """Write a file or the names in a folder to the disk. Raises OSError, also for a link to a file;
+    results and state may be links to folders."""
+    kind = os.O_DIRECTORY if path.is_dir() else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | kind | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

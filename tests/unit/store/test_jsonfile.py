@@ -14,8 +14,10 @@ from labctl.base.errors import BrokenError, HostError, UsageError
 from labctl.store.jsonfile import (
     canonical,
     folder_begun,
+    put,
     read_json,
     replacing,
+    sync,
     write_bytes,
     write_json,
     write_output,
@@ -203,3 +205,21 @@ def test_a_link_of_another_user_is_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="belongs to another user"):
         write_output(link, b"page")
     assert (tmp_path / "target").read_text() == "old"
+
+
+def test_a_folder_is_put_where_the_results_are_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "results").symlink_to("disk")
+    with folder_begun(tmp_path / "results", "import") as made:
+        (made / "run").mkdir()
+        (made / "run" / "run.json").write_text("{}")
+        put(made / "run", tmp_path / "results" / "run")
+    assert (tmp_path / "disk" / "run" / "run.json").is_file()
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["run"]
+
+
+def test_a_link_to_a_file_is_not_synced(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    with pytest.raises(OSError, match="symbolic links"):
+        sync(tmp_path / "link")
