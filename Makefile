@@ -34,7 +34,7 @@ unit_tests = $(bin)/pytest tests/unit tests/faults -m "not faults" --numprocesse
 
 FILES ?= tests/fleet tests/guest
 # In two lanes (docs/developing.md); the last files are short ones, so that both end at once.
-guest_tests = $(bin)/pytest $(FILES) --dist=loadfile --no-loadscope-reorder \
+guest_tests = $(bin)/pytest $(FILES) -m "not faults" --dist=loadfile --no-loadscope-reorder \
     --tx "2*popen//python=$(CURDIR)/tools/lane.sh"
 
 # Lint and the unit tests run beside those with guests, at the lowest priority.
@@ -72,7 +72,7 @@ shell-kvm: setup
 
 # The catalogue of faults (docs/faults.md), each injected for real. It needs root.
 faults: image
-	$(bin)/pytest tests/faults $(ARGS)
+	$(bin)/pytest tests/faults tests/fleet -m "faults or not fleet" $(ARGS)
 
 # Hours of trials with faults drawn at random; what labctl used meanwhile is in OUT.
 soak: TRIALS ?= 1000

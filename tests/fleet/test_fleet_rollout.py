@@ -301,6 +301,7 @@ def test_a_control_node_that_is_killed_between_change_and_keep(fleet: Fleet) -> 
     assert fleet.measured() == {"h1": 1, "h2": 1, "h3": 0}
 
 
+@pytest.mark.faults
 @pytest.mark.hosts(20)
 def test_of_twenty_hosts_two_are_broken_and_the_rest_keep_the_tuning(fleet: Fleet) -> None:
     """h7 does not show the gain again, and h20 has a wrong key."""
