@@ -11,15 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from labctl.base import process
-from labctl.base.process import Deadline
+from labctl.base.process import Deadline, ProcessError
 from labctl.base.trust import held_in_tree
 
 
 def copy_tree(source: Path, target: Path, deadline: Deadline, *, by_links: bool = False) -> None:
     """Copy a tree with all attributes of its files. `by_links`: both have the same files from then
-    on, for a copy in which files are only added or replaced."""
-    how = "--link" if by_links else "--reflink=auto"
-    process.run(["cp", "--archive", how, str(source.resolve()), str(target)], deadline=deadline)
+    on, for a copy in which files are only added or replaced; on another file system, or across a
+    mount, they are copied all the same."""
+    places = [str(source.resolve()), str(target)]
+    if by_links:
+        try:
+            process.run(["cp", "--archive", "--link", *places], deadline=deadline)
+            return
+        except ProcessError:
+            shutil.rmtree(target, ignore_errors=True)
+    process.run(["cp", "--archive", "--reflink=auto", *places], deadline=deadline)
 
 
 def write_file(root: Path, name: str, data: str | bytes, *, mode: int = 0o644) -> None:
