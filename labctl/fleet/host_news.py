@@ -195,9 +195,10 @@ def _reason(result: Mapping[str, object]) -> str:
     """Return why a task failed: the error that it printed, else Ansible's message."""
     if isinstance(late := result.get("timedout"), Mapping):
         return f"no answer within {_short(str(late.get('period')))} s"
-    # With status 1 labctl prints its findings on standard output.
     keys = ["stderr", "msg", "module_stderr", "stdout"]
-    said = [result.get(key) for key in (reversed(keys) if result.get("rc") == 1 else keys)]
+    if result.get("rc") == 1:  # labctl prints what a check has found on standard output
+        keys = ["stdout", "stderr", "msg", "module_stderr"]
+    said = [result.get(key) for key in keys]
     texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
     if any(_WRONG_KEY.search(text) for text in texts):
         return "ssh rejects its host key, which differs from known_hosts"
