@@ -216,7 +216,7 @@ def value_text(place: Place, estimate: float) -> str:
 
 
 def apart_title(judged: FleetJudgement, lines: Sequence[ApartLine]) -> str:
-    """Return the heading of the hosts apart. Only hosts that were compared are no outliers."""
+    """Return the heading of the outlier hosts; "No outlier hosts" needs compared hosts."""
     if lines:
         return "Outlier hosts"
     if any(point.p is not None for _, point in judged.all_points()):

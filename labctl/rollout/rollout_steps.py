@@ -162,7 +162,7 @@ class RolloutSteps:
     required number; None: any number. `disk`: the measured guest's name of the changed disk.
     `notes`: cautions. `xml`: the measured guest's domain with the tuning, with the machine's pins;
     None if the run has none. `refused`: why it must not be applied to that machine, with the
-    remedy; there are no steps then. `settings`: the same by a tuning's keys."""
+    remedy; it then has no steps. `settings`: the same by a tuning's keys."""
 
     steps: tuple[Step, ...]
     host: tuple[tuple[str, str], ...]

@@ -61,7 +61,7 @@ def nothing(found: History) -> str:
         return (
             " ".join(("No run can be read.", *found.left_out[:1]))
             if found.left_out
-            else "There are no runs."
+            else "No runs found."
         )
     if not found.metrics:
         return f"None of {counted(found.runs, 'run')} has a valid value for this request."

@@ -83,7 +83,7 @@ def test_json_has_every_run_and_every_change(results: Path) -> None:
 def test_a_metric_that_nobody_measured_is_refused_with_those_that_were(results: Path) -> None:
     with pytest.raises(UsageError, match="No run has the metric 'latency'.*events_per_s, iops"):
         call(results, "--metric", "latency")
-    with pytest.raises(UsageError, match="There are no runs"):
+    with pytest.raises(UsageError, match="No runs found"):
         call(results / "none", *ONE)
     with pytest.raises(click.MissingParameter):
         call(results)
