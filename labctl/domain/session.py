@@ -93,10 +93,6 @@ def _quoted(words: Iterable[str]) -> str:
     return ", ".join(f'"{word}"' for word in words)
 
 
-# libvirt reads this when it is loaded: its log messages also reach us as exceptions.
-os.environ.setdefault("LIBVIRT_LOG_OUTPUTS", "4:file:/dev/null")
-
-
 EMBEDDED = "qemu:///embed"
 """Prefix of the URI of the driver in this process."""
 

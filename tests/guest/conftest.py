@@ -378,6 +378,7 @@ def first_run(kept: Path, results: Path) -> Iterator[Swept]:
     with sandboxed(kept, results, is_first=True) as sandbox:
         done = sandbox.labctl("sweep", str(STUDY), "--seed=1", *QUIET, "--json")
         assert done.returncode == 0, done.stderr
+        assert "warning :" not in done.stderr, "libvirt's own messages"
         yield Swept(sandbox, json.loads(done.stdout), sandbox.leftovers())
 
 
