@@ -17,7 +17,7 @@ from typing import Any
 
 from labctl.base.command import Command, CommandResult, FileSystem, Server
 from labctl.base.cpus import CpuSet
-from labctl.base.errors import BrokenError, LabctlError
+from labctl.base.errors import BrokenError, DeadlineError, LabctlError
 from labctl.base.json import parse_json
 from labctl.base.process import Deadline, last_words
 from labctl.base.runner_messages import (
@@ -44,6 +44,9 @@ _LONGER = "Reduce its work, or allow more time: 'limit_s' in 'trial', or --timeo
 _MOST_SHOWN = 400
 """Bytes of a killed command's output in an error."""
 _LAST_LINES = 3
+_HANGS_AFTER_S = 30.0
+"""Time to report a command that the runner killed at its limit. A machine that needs more hangs."""
+
 _STEP_S = 60.0
 """The runner's timeout for a command before or after the measured one."""
 _PREPARE_S = 300.0
@@ -70,7 +73,7 @@ class ClockReading:
 
 class Channel:
     """Send requests to one runner, one at a time. `name` is the machine's, for errors. `how_ended`:
-    known facts about a machine that is gone, as lines below the error's sentence."""
+    known facts about a machine that is gone or hangs, as lines below the error's sentence."""
 
     def __init__(
         self, connection: socket.socket, name: str, how_ended: Callable[[], str] = lambda: ""
@@ -196,7 +199,13 @@ class Channel:
         except (KeyError, TypeError, ValueError) as error:
             raise garbage(self.name, ready) from error
         execution = Execution(
-            machine=self.name, command=command, pid=pid, seconds=seconds, tell=tell, answer=answer
+            machine=self.name,
+            command=command,
+            pid=pid,
+            seconds=seconds,
+            tell=tell,
+            answer=answer,
+            how_ended=self._how_ended,
         )
         try:
             yield execution
@@ -351,6 +360,7 @@ class Execution:
         seconds: float,
         tell: Callable[[str], None],
         answer: Callable[[str, Deadline], Mapping[str, Any]],
+        how_ended: Callable[[], str],
     ) -> None:
         self.pid = pid
         """The command's process on its machine (natively a host pid, if /proc is the host's)."""
@@ -359,6 +369,7 @@ class Execution:
         self._seconds = seconds
         self._tell = tell
         self._answer = answer
+        self._how_ended = how_ended
         self.is_started = False
 
     def go(self) -> None:
@@ -369,8 +380,13 @@ class Execution:
         """Wait until the command has ended; nothing is sent to the machine meanwhile. `within_s`:
         for a command that was told to stop. Raises DeadlineError."""
         # The runner kills the command after `seconds`; a longer time means that the machine hangs.
-        limit_s = self._seconds + 30 if within_s is None else within_s
-        self._answer("exited", Deadline.after(limit_s, self._name))
+        limit_s = self._seconds + _HANGS_AFTER_S if within_s is None else within_s
+        try:
+            self._answer("exited", Deadline.after(limit_s, self._name))
+        except DeadlineError as error:
+            if within_s is None:
+                raise DeadlineError(f"{error.message}{self._how_ended()}") from error
+            raise
 
     def result(self) -> CommandResult:
         """Return the result; raises BrokenError for a command that was killed because of its

@@ -23,7 +23,7 @@ ALLOWED = "labctl.fault_is_allowed"
 """On the command line of kernels that may be broken: never on that of the host's own."""
 
 PROGRAM = f"""\
-description: breaks its guest if it is told to, and never anything but a guest
+description: breaks its guest if it is told to, after it ran well once, and never anything else
 parameters:
   how: {{choice: well, of: [well, panic, reboot, full, mute], description: what it breaks}}
 user: root
@@ -32,7 +32,7 @@ command:
   - sh
   - -c
   - |
-    if grep -qw {ALLOWED} /proc/cmdline; then
+    if grep -qw {ALLOWED} /proc/cmdline && ! mkdir /var/tmp/first 2>/dev/null; then
       case $0 in
         panic) echo c >/proc/sysrq-trigger;;
         reboot) echo b >/proc/sysrq-trigger;;
@@ -77,7 +77,7 @@ def test_a_guest_that_panics_reboots_or_falls_silent_costs_its_own_trial(
     (lab / ".labctl-lab").touch()
     (lab / "benchmarks/workloads/breaks.yaml").write_text(PROGRAM)
     sandbox.shadow_image(image, command_line=f"{image.command_line} {ALLOWED}")
-    done = sandbox.labctl("sweep", str(study), *QUIET, "--quiet", lab=lab, seconds=900)
+    done = sandbox.labctl("sweep", str(study), *QUIET, lab=lab, seconds=900)
     (run,) = sandbox.runs()
     trials = sandbox.trials(run)
     what = {(t["cell"]["tuning"], t["cell"]["workload"]): t for t in trials}

@@ -95,6 +95,16 @@ def test_what_is_known_of_a_machine_that_is_gone_is_told_with_it() -> None:
             channel.wait_ready(soon())
 
 
+def test_what_is_known_of_a_machine_that_hangs_is_told_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_HANGS_AFTER_S", 0.0)
+    with machine(lambda request: result_of(request) if request["op"] != "go" else b"") as channel:
+        channel._how_ended = lambda: "\nIts console ends here"
+        with pytest.raises(DeadlineError, match=r"'true' was not done within 0.05 s\nIts console"):
+            channel.run(Command(argv=("true",)), seconds=0.05)
+
+
 def test_a_huge_answer_is_refused_and_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LINE_LIMIT", 1 << 20)
     with (
