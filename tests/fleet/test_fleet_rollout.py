@@ -156,6 +156,7 @@ def state(fleet: Fleet, host: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.faults
 @pytest.mark.hosts(6)
 def test_a_host_that_is_lost_in_keeping_undoes_the_change_itself(fleet: Fleet) -> None:
     """The others of its batch keep it; one of four is beyond the budget of the next batch."""
@@ -279,6 +280,7 @@ def test_a_killed_roll_out_is_resumed_where_it_was(fleet: Fleet) -> None:
     assert fleet.measured() == {"h1": 1, "h2": 1, "h3": 1, "h4": 0}
 
 
+@pytest.mark.faults
 @pytest.mark.hosts(3)
 def test_a_control_node_that_is_killed_between_change_and_keep(fleet: Fleet) -> None:
     fleet.make()
