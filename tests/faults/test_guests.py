@@ -82,13 +82,13 @@ def test_a_guest_that_panics_reboots_or_falls_silent_costs_its_own_trial(
     trials = sandbox.trials(run)
     what = {(t["cell"]["tuning"], t["cell"]["workload"]): t for t in trials}
     states = {cell: (t["status"], t["reasons"]) for cell, t in what.items()}
-    assert done.returncode == 0, (done.stderr, states)
-    assert all(what["native", name]["status"] == "done" for _, name in what), states
-    assert what["baseline", "well"]["status"] == "done", states
+    assert done.returncode == 0, f"{done.stderr}{states}"
+    assert all(what["native", name]["status"] == "done" for _, name in what), str(states)
+    assert what["baseline", "well"]["status"] == "done", str(states)
     for name in ("panic", "reboot", "mute"):
         status, reasons = states["baseline", name]
-        assert status == "invalid", states
-        assert "the guest" in reasons[0], states
+        assert status == "invalid", str(states)
+        assert "the guest" in reasons[0], str(states)
     assert "panic" in states["baseline", "panic"][1][0], "its console's last words"
     assert sandbox.leftovers() == []
 
