@@ -18,9 +18,8 @@ from textwrap import wrap
 import click
 
 from labctl import __version__
-from labctl.cli.common import Group
-from labctl.cli.help import Sectioned
 from labctl.cli.main import cli
+from labctl.cli.parts.common import Group, Sectioned
 
 _WIDEST = 76
 """Columns of a line of source; mandoc accepts 80."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labctl.cli.common import json_text
 from labctl.cli.lint import KINDS
+from labctl.cli.parts.common import json_text
 
 FOLDER = Path(__file__).parents[1] / "templates/schemas"
 

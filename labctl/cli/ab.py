@@ -12,8 +12,8 @@ import click
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.base.quantities import PERCENT
 from labctl.base.wording import printable
-from labctl.cli.help import Sectioned
-from labctl.cli.own_program import one_program
+from labctl.cli.parts.common import Sectioned
+from labctl.cli.parts.own_program import one_program
 from labctl.cli.sweep import command as sweep_command
 from labctl.cli.sweep import request_for, sweep_and_show
 from labctl.run.planning.planned import SweepRequest
@@ -139,7 +139,7 @@ def command(
     asked = _question(context.params, given)
     request = request_for(context, asked)
     if plan_only:
-        from labctl.cli.plan_only import show_plan
+        from labctl.cli.parts.plan_only import show_plan
 
         show_plan(request, as_json=as_json)
         return None

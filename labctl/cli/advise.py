@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
+    Sectioned,
     console,
     print_json,
     recorded_sweep,
@@ -20,7 +21,6 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
-from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from labctl.host.topology import Topology
@@ -141,7 +141,7 @@ def command(
             asked, seed=seed, fresh=fresh, detach=detaching, quiet=quiet, as_json=as_json
         )
     if applying:
-        from labctl.cli.apply import Target, apply_advice
+        from labctl.cli.parts.apply import Target, apply_advice
 
         apply_advice(
             state_paths(context),

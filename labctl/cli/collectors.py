@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from labctl.base.errors import UsageError
 from labctl.base.tuning import Kind, Level
-from labctl.cli.common import Quantity, console, listing, print_json, state_paths
+from labctl.cli.parts.common import Quantity, console, listing, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -159,7 +159,7 @@ def _measured(request: OverheadRequest, *, quiet: bool) -> _Measured:
     from datetime import UTC, datetime
 
     from labctl.base.events import silent
-    from labctl.cli.progress import ProgressView
+    from labctl.cli.parts.progress import ProgressView
     from labctl.run.commands.overhead import measure_overheads
     from labctl.store.collecting_costs import remember
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import LabctlError, UsageError
-from labctl.cli.common import console, html_option, print_json, results_option, runs_folder
+from labctl.cli.parts.common import console, html_option, print_json, results_option, runs_folder
 
 if TYPE_CHECKING:
     from labctl.analysis.compare.two_runs import Prices

@@ -8,7 +8,7 @@ import click
 
 from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import LabctlError
-from labctl.cli.common import Group, console, listing, print_json
+from labctl.cli.parts.common import Group, console, listing, print_json
 from labctl.cli.workload import SideCommands, user_of
 from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
 from labctl.host import cgroups

@@ -9,9 +9,10 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     MEMORY_OPTION,
     TIME_OPTION,
+    Sectioned,
     console,
     html_option,
     print_json,
@@ -19,7 +20,6 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
-from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths
@@ -182,7 +182,7 @@ def words_of(given: dict[str, Any]) -> tuple[str, ...]:
 def _counted(request: DensityRequest, words: tuple[str, ...], *, quiet: bool) -> DensityFolder:
     from labctl.analysis.density import why_ended
     from labctl.base.events import silent
-    from labctl.cli.progress import ProgressView
+    from labctl.cli.parts.progress import ProgressView
     from labctl.run.commands.density import density
 
     if quiet:

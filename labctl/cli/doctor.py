@@ -23,7 +23,7 @@ from labctl.base.json import fields_of
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Level
 from labctl.base.wording import counted, metric_title, place_in_words, printable
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     console,
     named_run,
     print_json,
@@ -460,7 +460,7 @@ def selftest(
     host supports; 3 if the host has no KVM or no PMU, so that their part is not tested.
     """
     from labctl.base.events import silent
-    from labctl.cli.progress import ProgressView
+    from labctl.cli.parts.progress import ProgressView
     from labctl.run.commands.selftest import selftest
     from labctl.store.jsonfile import check_folder
 

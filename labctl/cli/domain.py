@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.wording import printable
-from labctl.cli.common import Group, print_json
+from labctl.cli.parts.common import Group, print_json
 
 if TYPE_CHECKING:
     from labctl.domain.foreign.foreign_domain import OwnDomain

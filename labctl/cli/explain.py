@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from labctl.base.errors import UsageError
-from labctl.cli.common import console, print_json
+from labctl.cli.parts.common import console, print_json
 
 _MOST_SHOWN = 6
 """Sources of a metric that are shown; docs/metrics.md has all."""

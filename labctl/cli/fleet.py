@@ -15,7 +15,7 @@ import click
 from labctl import __version__
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.wording import counted, printable
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     Group,
     console,
     html_option,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from labctl.cli.common import console, print_json, results_option, runs_folder
+from labctl.cli.parts.common import console, print_json, results_option, runs_folder
 
 _KEPT, _BROKEN, _OPEN = 0, 1, 2
 

@@ -1,66 +1,13 @@
-"""Run `labctl help` and `labctl completion`: help under headings, and shell completion."""
+"""Run `labctl help` and `labctl completion`: help, and shell completion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from labctl.base.errors import UsageError
-
-# Run `labctl help`, and show a long command's options under headings.
-
-
-_REST = "Other options"
-_WIDEST = 30
-"""Columns for options, as Click has it; the text of a longer one begins on the next line."""
-
-
-class Sectioned(click.Command):
-    """Show the options in --help under headings. `sections`: heading to its options,
-    as in "--json --quiet"; options without a heading come last."""
-
-    def __init__(
-        self, *args: Any, sections: Mapping[str, str] | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.sections = sections or {}
-
-    def headed(self, context: click.Context) -> dict[str, list[click.Parameter]]:
-        """Return the options of --help by heading, without empty headings."""
-        options: dict[str, click.Parameter] = {}
-        long_names: dict[str, str] = {}
-        for parameter in self.get_params(context):
-            if not isinstance(parameter, click.Option) or not parameter.get_help_record(context):
-                continue
-            options[str(parameter.name)] = parameter
-            for word in (*parameter.opts, *parameter.secondary_opts):
-                long_names[word] = str(parameter.name)
-        placed = {
-            heading: [long_names[word] for word in words.split() if word in long_names]
-            for heading, words in self.sections.items()
-        }
-        taken = {name for names in placed.values() for name in names}
-        placed[_REST] = [name for name in options if name not in taken]
-        return {
-            heading: [options[name] for name in names] for heading, names in placed.items() if names
-        }
-
-    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        records = {
-            heading: [parameter.get_help_record(context) or ("", "") for parameter in parameters]
-            for heading, parameters in self.headed(context).items()
-        }
-        longest = max(len(first) for rows in records.values() for first, _ in rows)
-        width = min(_WIDEST, longest)
-        for heading, rows in records.items():
-            with formatter.section(heading):
-                # One column of texts on the whole page, as without headings.
-                formatter.write_dl(
-                    [(f"{first:<{width}}" if text else first, text) for first, text in rows]
-                )
 
 
 @click.command("help")
@@ -126,7 +73,7 @@ _recipes = _files("guest-images")
 def _runs(context: click.Context) -> list[str]:
     # Not of store/run_places.py, which loads pydantic.
     from labctl.base.paths import LATEST, recorded_runs, results_folder, run_names
-    from labctl.cli.common import state_paths
+    from labctl.cli.parts.common import state_paths
 
     place = context.params.get("results") or results_folder(state_paths(context))
     return list(dict.fromkeys([LATEST, *run_names(place), *recorded_runs()]))
@@ -134,7 +81,7 @@ def _runs(context: click.Context) -> list[str]:
 
 def _fleets(context: click.Context) -> list[str]:
     from labctl.base.paths import results_folder
-    from labctl.cli.common import state_paths
+    from labctl.cli.parts.common import state_paths
 
     place = context.params.get("results") or results_folder(state_paths(context))
     return sorted(path.parent.name for path in place.glob("*/fleet.json"))

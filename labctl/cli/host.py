@@ -12,7 +12,7 @@ import click
 
 from labctl.base.errors import BrokenError, HostError
 from labctl.base.wording import printable, shortened
-from labctl.cli.common import Group, console, print_json, state_paths
+from labctl.cli.parts.common import Group, console, print_json, state_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
-from labctl.cli.common import Group, console, print_json, state_paths
+from labctl.cli.parts.common import Group, console, print_json, state_paths
 
 if TYPE_CHECKING:
     from labctl.base.events import Event

@@ -1,4 +1,4 @@
-"""Run `labctl init`: make a lab folder for a user's own tunings, studies and images."""
+"""Run `labctl setup` and `labctl init`: the first commands on a new host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from labctl.base import interpreter
 from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import DATA_FOLDERS, MARKER, lab_doubt
 
@@ -33,6 +34,8 @@ Only its owner and root may be able to write to it, otherwise labctl does not us
 """,
 }
 _MOST_NAMED = 5
+_SCRIPT = Path(__file__).parents[1] / "host" / "install.sh"
+"""Script that `make setup` runs too."""
 
 
 @click.command("init")
@@ -58,7 +61,7 @@ def command(folder: Path, as_json: bool) -> None:
         raise HostError(f"cannot make the lab folder {folder}: {error}") from error
     place = folder.resolve()
     if as_json:
-        from labctl.cli.common import print_json
+        from labctl.cli.parts.common import print_json
 
         files = sorted(str(path.relative_to(place)) for path in place.rglob("*"))
         print_json({"schema": 1, "lab": str(place), "made": files})
@@ -112,3 +115,16 @@ def _check_believed(folder: Path, is_new: bool) -> None:
 def never_through_a_link(path: str, flags: int) -> int:
     """Open a new file of a lab folder."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o644)
+
+
+@click.command("setup")
+@click.option("--list", "only_list", is_flag=True, help="Only list the missing packages.")
+def setup(only_list: bool) -> None:
+    """Install the system packages that labctl needs, and create the account of QEMU.
+
+    On Debian, missing packages are installed with apt-get, as root or with sudo. Elsewhere the
+    command lists their names for apt or dnf. It skips what is installed and starts no service.
+    """
+    argv = ["bash", str(_SCRIPT), *(["--list"] if only_list else [])]
+    # The script takes this process's place, so that sudo can ask for a password.
+    os.execvpe("bash", argv, interpreter.users_environment())

@@ -16,7 +16,7 @@ import click
 from labctl.base.errors import HostError, UsageError, nearest
 from labctl.base.paths import LATEST, recorded_runs, shipped_data
 from labctl.base.yaml import FileModel
-from labctl.cli.common import Group, console, listing, print_json, runs_folder, state_paths
+from labctl.cli.parts.common import Group, console, listing, print_json, runs_folder, state_paths
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from labctl.base.errors import ExitCode, LabctlError, UsageError
-from labctl.cli.common import print_json
+from labctl.cli.parts.common import print_json
 
 # Run `labctl schema`: print the JSON Schema of a kind of file, for editors.
 
@@ -126,7 +126,7 @@ def schema(kind: str | None, as_json: bool) -> None:
     '# yaml-language-server: $schema=study.schema.json' as its first line.
     """
     from labctl.base.errors import nearest
-    from labctl.cli.common import console, listing, print_json
+    from labctl.cli.parts.common import console, listing, print_json
 
     if kind is None:
         rows = [{"name": name, "files": files} for name, (_, files) in KINDS.items()]

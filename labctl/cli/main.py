@@ -22,7 +22,7 @@ from labctl import __version__
 from labctl.base import interpreter
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.base.plugins import COMPLETING, PluginWarning
-from labctl.cli.common import Group
+from labctl.cli.parts.common import Group
 
 # Make the standard streams fit to print on, whatever the terminal or the caller made of them.
 
@@ -95,7 +95,7 @@ _COMMANDS = {
     "schema": ("labctl.cli.lint:schema", "Print the JSON Schema of a kind of file, for editors."),
     "image": ("labctl.cli.image", "Fetch, build, list, verify or remove guest images."),
     "exits": ("labctl.cli.host:exits", "Measure the cost of VM exits on this host."),
-    "setup": ("labctl.cli.setup", "Install the system packages that labctl needs."),
+    "setup": ("labctl.cli.init:setup", "Install the system packages that labctl needs."),
     "doctor": ("labctl.cli.doctor", "Check this host; show whether a run's verdicts still hold."),
     "collectors": ("labctl.cli.collectors", "List what trials collect, and its cost on this host."),
     "selftest": (
@@ -277,7 +277,7 @@ def _tell_lab(command: str) -> None:
 
 def _tell_pending(context: click.Context) -> None:
     """Say what labctl has changed on this host and not put back."""
-    from labctl.cli.common import state_paths
+    from labctl.cli.parts.common import state_paths
 
     places = state_paths(context)
     try:

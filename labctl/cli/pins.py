@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.tuning import Strategy
-from labctl.cli.common import print_json
+from labctl.cli.parts.common import print_json
 from labctl.cli.tuning import machine_options, topology_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
+    Sectioned,
     console,
     html_option,
     need_pyarrow,
     results_option,
     runs_folder,
 )
-from labctl.cli.help import Sectioned
 from labctl.report.export.formats import FORMATS, plugin_format, plugin_names
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import click
 
 from labctl.base.errors import ExitCode, UsageError
 from labctl.base.wording import counted, printable
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     console,
     listing,
     named_variables,

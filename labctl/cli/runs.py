@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 import click
 
 from labctl.base.errors import ExitCode, FileError, HostError, LabctlError, UsageError
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     Group,
+    Sectioned,
     named_run,
     print_json,
     print_table,
@@ -22,7 +23,6 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
-from labctl.cli.help import Sectioned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from labctl.base.errors import HostError, UsageError
-from labctl.cli.common import Group, console, listing, print_json, print_table
+from labctl.cli.parts.common import Group, console, listing, print_json, print_table
 
 if TYPE_CHECKING:
     from labctl.study.study import Study

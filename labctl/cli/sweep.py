@@ -17,9 +17,10 @@ from labctl.base.events import Event, Listener, Note, RunBegun, Warned
 from labctl.base.quantities import PERCENT, TIME, Kind
 from labctl.base.tuning import Level
 from labctl.base.wording import printable
-from labctl.cli.common import (
+from labctl.cli.parts.common import (
     MEMORY_OPTION,
     TIME_OPTION,
+    Sectioned,
     console,
     levels_asked_for,
     print_json,
@@ -27,8 +28,7 @@ from labctl.cli.common import (
     runs_folder,
     state_paths,
 )
-from labctl.cli.help import Sectioned
-from labctl.cli.own_program import one_program, own_program_options
+from labctl.cli.parts.own_program import one_program, own_program_options
 
 if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
@@ -241,7 +241,7 @@ def command(
 
     request = request_of(context)
     if plan_only:
-        from labctl.cli.plan_only import show_plan
+        from labctl.cli.parts.plan_only import show_plan
 
         show_plan(request, as_json=as_json)
         return None
@@ -334,7 +334,7 @@ def request_for(
     )
     if given["within"] is None:
         return request
-    from labctl.cli.plan_only import with_time
+    from labctl.cli.parts.plan_only import with_time
 
     return with_time(request, seconds_of(given["within"], "--within"))
 
@@ -342,7 +342,7 @@ def request_for(
 def swept(request: SweepRequest, *, quiet: bool) -> RunFolder:
     """Carry the sweep out, with its progress on stderr unless `quiet`; returns its folder."""
     from labctl.base.events import silent
-    from labctl.cli.progress import ProgressView
+    from labctl.cli.parts.progress import ProgressView
     from labctl.run.commands.sweep import sweep
 
     if quiet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from labctl.base.errors import BrokenError, FileError, HostError
-from labctl.cli.common import console, named_run, print_json, results_option
+from labctl.cli.parts.common import console, named_run, print_json, results_option
 
 if TYPE_CHECKING:
     from labctl.store.run_folder import RunFolder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from labctl.base.errors import ExitCode, UsageError
-from labctl.cli.common import Group, Quantity, bold, console, listing_width, print_json
+from labctl.cli.parts.common import Group, Quantity, bold, console, listing_width, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,9 +18,16 @@ from labctl.base.paths import shipped_data
 from labctl.base.process import MARK
 from labctl.base.wording import counted, printable
 from labctl.base.yamltext import YamlError, parse_yaml
-from labctl.cli.common import TIME_OPTION, Group, console, listing, print_json, state_paths
-from labctl.cli.help import Sectioned
-from labctl.cli.own_program import one_program, own_program_options
+from labctl.cli.parts.common import (
+    TIME_OPTION,
+    Group,
+    Sectioned,
+    console,
+    listing,
+    print_json,
+    state_paths,
+)
+from labctl.cli.parts.own_program import one_program, own_program_options
 from labctl.study.load_study import OneProgram
 from labctl.study.study import StudyWorkload
 from labctl.workloads.declarations import load_declaration
@@ -311,7 +318,7 @@ def _tried(
 ) -> int:
     from labctl.base.events import silent
     from labctl.base.tuning import Kind
-    from labctl.cli.progress import ProgressView
+    from labctl.cli.parts.progress import ProgressView
     from labctl.run.commands.try_workload import try_workload
 
     places, kind = state_paths(context), Kind(side)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.cli import common
-from labctl.cli.common import need_pyarrow
+from labctl.cli.parts import common
+from labctl.cli.parts.common import need_pyarrow
 from labctl.report.export.formats import FORMATS
 from labctl.store import index
 from tests.unit.synthetic import synthetic_run, write_run

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from labctl.cli import plan_only
 from labctl.cli.ab import command
+from labctl.cli.parts import plan_only
 from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import command as recorded_command
 from labctl.run.planning import builds

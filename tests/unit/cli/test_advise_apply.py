@@ -12,7 +12,7 @@ import pytest
 from labctl.analysis.answer.record import Grade
 from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import StatePaths
-from labctl.cli.apply import Target, apply_advice
+from labctl.cli.parts.apply import Target, apply_advice
 from labctl.rollout.advice import Advised
 from labctl.rollout.cost import Cost
 from labctl.rollout.host_settings import Cpus

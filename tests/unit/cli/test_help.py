@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from labctl.cli.help import Sectioned
 from labctl.cli.main import _OLD_NAMES, cli
+from labctl.cli.parts.common import Sectioned
 from tests.unit.cli.conftest import Labctl
 
 

@@ -260,7 +260,7 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = {name for name in done.stderr.split() if name.startswith("labctl.cli.")}
-    assert loaded == {"labctl.cli.main", "labctl.cli.common"}
+    assert loaded == {"labctl.cli.main", "labctl.cli.parts", "labctl.cli.parts.common"}
 
 
 def test_each_command_in_the_help_has_its_module() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from labctl.cli import plan_only
-from labctl.cli.own_files import OwnFiles, script_of
-from labctl.cli.own_program import _NAMES, one_program
+from labctl.cli.parts import plan_only
+from labctl.cli.parts.own_files import OwnFiles, script_of
+from labctl.cli.parts.own_program import _NAMES, one_program
 from labctl.run.commands.sweep import command as recorded_command
 from labctl.run.commands.sweep import line_of
 from labctl.run.planning.plan import plan_sweep

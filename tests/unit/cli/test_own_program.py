@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labctl.cli.own_program import argv_of
+from labctl.cli.parts.own_program import argv_of
 from labctl.run.commands import sweep as module
 from labctl.run.commands.sweep import command as recorded_command
 from labctl.run.planning.plan import plan_sweep

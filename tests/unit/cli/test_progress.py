@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from labctl.base.events import Note, Progress, TrialEnded, Waiting, Warned
-from labctl.cli.common import console
-from labctl.cli.progress import ProgressView
+from labctl.cli.parts.common import console
+from labctl.cli.parts.progress import ProgressView
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ import click
 from labctl.base.errors import BrokenError, UsageError
 from labctl.base.paths import brought_folder, shipped_data
 from labctl.base.wording import printable
-from labctl.cli.common import console, print_json
 from labctl.cli.condition import neighbour_commands
+from labctl.cli.parts.common import console, print_json
 from labctl.cli.workload import SideCommands, commands_json, example_of
 from labctl.study.plan import Plan
 from labctl.workloads.registry import Declared, Programs, checkers, workload_of

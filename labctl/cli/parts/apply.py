@@ -10,7 +10,6 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
-from labctl.cli.common import print_json
 from labctl.cli.host import (
     changed_json,
     foreseen_json,
@@ -19,6 +18,7 @@ from labctl.cli.host import (
     show_tuned,
     tell,
 )
+from labctl.cli.parts.common import print_json
 
 if TYPE_CHECKING:
     from labctl.base.paths import StatePaths

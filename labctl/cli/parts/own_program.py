@@ -13,8 +13,8 @@ import click
 
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
-from labctl.cli.common import TIME_OPTION
-from labctl.cli.own_files import OwnFiles, note, script_of
+from labctl.cli.parts.common import TIME_OPTION
+from labctl.cli.parts.own_files import OwnFiles, note, script_of
 
 if TYPE_CHECKING:
     from labctl.base.yamltext import YamlMapping

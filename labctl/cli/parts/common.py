@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
@@ -123,6 +123,56 @@ class Group(click.Group):
         command = self.get_command(context, name)
         assert command is not None
         return command.get_short_help_str(limit=1000)
+
+
+_REST = "Other options"
+_WIDEST = 30
+"""Columns for options, as Click has it; the text of a longer one begins on the next line."""
+
+
+class Sectioned(click.Command):
+    """Show the options in --help under headings. `sections`: heading to its options,
+    as in "--json --quiet"; options without a heading come last."""
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections or {}
+
+    def headed(self, context: click.Context) -> dict[str, list[click.Parameter]]:
+        """Return the options of --help by heading, without empty headings."""
+        options: dict[str, click.Parameter] = {}
+        long_names: dict[str, str] = {}
+        for parameter in self.get_params(context):
+            if not isinstance(parameter, click.Option) or not parameter.get_help_record(context):
+                continue
+            options[str(parameter.name)] = parameter
+            for word in (*parameter.opts, *parameter.secondary_opts):
+                long_names[word] = str(parameter.name)
+        placed = {
+            heading: [long_names[word] for word in words.split() if word in long_names]
+            for heading, words in self.sections.items()
+        }
+        taken = {name for names in placed.values() for name in names}
+        placed[_REST] = [name for name in options if name not in taken]
+        return {
+            heading: [options[name] for name in names] for heading, names in placed.items() if names
+        }
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {
+            heading: [parameter.get_help_record(context) or ("", "") for parameter in parameters]
+            for heading, parameters in self.headed(context).items()
+        }
+        longest = max(len(first) for rows in records.values() for first, _ in rows)
+        width = min(_WIDEST, longest)
+        for heading, rows in records.items():
+            with formatter.section(heading):
+                # One column of texts on the whole page, as without headings.
+                formatter.write_dl(
+                    [(f"{first:<{width}}" if text else first, text) for first, text in rows]
+                )
 
 
 def recorded_words(run: LoadedRun) -> list[str]:

@@ -1,0 +1,1 @@
+"""Provide what several commands share, and parts of long commands."""
