@@ -16,12 +16,11 @@ from labctl.cli.parts.common import Sectioned
 from labctl.cli.parts.own_program import one_program
 from labctl.cli.sweep import command as sweep_command
 from labctl.cli.sweep import request_for, sweep_and_show
-from labctl.run.planning.planned import SweepRequest
-from labctl.store.records.plan_record import AbLabels
-from labctl.study.question import B, Question, ab_builds, ab_images, ab_programs, ab_tunings
 
 if TYPE_CHECKING:
+    from labctl.run.planning.planned import SweepRequest
     from labctl.study.load_study import OneProgram
+    from labctl.study.question import Question
 
 _SECTIONS = {
     "A and B": "--command --tuning --qemu --kernel --initrd --image",
@@ -194,6 +193,9 @@ class _Given:
 def _question(options: Mapping[str, Any], given: _Given) -> Question:
     """Return the study that the options make. Raises UsageError unless exactly one kind of thing is
     given twice."""
+    from labctl.store.records.plan_record import AbLabels
+    from labctl.study.question import B, ab_images, ab_tunings
+
     said = [option for option, values in given.kinds.items() if values]
     if len(said) != 1 or len(given.kinds[said[0]]) != 2:
         got = ", ".join(f"{len(given.kinds[option])} {option}" for option in said) or "neither"
@@ -229,6 +231,9 @@ _KEYS = {"--qemu": "emulator", "--kernel": "kernel"}
 def _of_builds(
     kind: str, a: Path, b: Path, given: _Given, workloads: Mapping[str, Mapping[str, Any]]
 ) -> Question:
+    from labctl.store.records.plan_record import AbLabels
+    from labctl.study.question import B, ab_builds
+
     initrds = [path.absolute() for path in given.initrds]
     if len(initrds) > 2:
         raise UsageError("expected one --initrd, or one for each --kernel")
@@ -253,6 +258,9 @@ def _refuse_program_options(given: Mapping[str, Any]) -> None:
 
 
 def _of_programs(options: Mapping[str, Any], given: _Given, a: str, b: str) -> Question:
+    from labctl.store.records.plan_record import AbLabels
+    from labctl.study.question import B, ab_programs
+
     if given.workloads:
         raise UsageError(
             f"--command and the workload '{given.workloads[0]}' exclude each other",

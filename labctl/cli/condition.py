@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,11 +10,9 @@ from labctl.base.cpus import CpuSet, format_cpus
 from labctl.base.errors import LabctlError
 from labctl.cli.parts.common import Group, console, listing, print_json
 from labctl.cli.workload import SideCommands, user_of
-from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
-from labctl.host import cgroups
-from labctl.host.topology import read_topology
-from labctl.run.planning.conditions import beside_of, cpus_of, why_not
-from labctl.study.conditions import Condition, Neighbour
+
+if TYPE_CHECKING:
+    from labctl.study.conditions import Condition, Neighbour
 
 SCHEMA = 1
 
@@ -122,6 +120,7 @@ def facts_of(condition: Condition) -> dict[str, Any]:
 def neighbour_commands(neighbour: Neighbour) -> SideCommands:
     """Return what a neighbour runs, and as whom."""
     from labctl.run.commands.try_workload import commands_of
+    from labctl.run.planning.conditions import beside_of
 
     beside = beside_of(neighbour)
     command = beside.command(_EXAMPLE)
@@ -131,6 +130,11 @@ def neighbour_commands(neighbour: Neighbour) -> SideCommands:
 
 def _here(neighbour: Neighbour) -> str:
     """Return where neighbours would run on this host, or why they can't."""
+    from labctl.domain.pinning.pin_plan import default_vcpus, pin_plan
+    from labctl.host import cgroups
+    from labctl.host.topology import read_topology
+    from labctl.run.planning.conditions import cpus_of, why_not
+
     try:
         topology = read_topology()
         pins = pin_plan(topology, default_vcpus(topology), iothreads=1)

@@ -28,25 +28,15 @@ from labctl.cli.parts.common import (
     state_paths,
 )
 from labctl.cli.parts.own_program import one_program, own_program_options
-from labctl.study.load_study import OneProgram
-from labctl.study.study import StudyWorkload
-from labctl.workloads.declarations import load_declaration
-from labctl.workloads.loops import Output
-from labctl.workloads.metric_file import metric_names
-from labctl.workloads.readers.value import Value
-from labctl.workloads.registry import workload, workload_of
-from labctl.workloads.setting import (
-    BooleanParameter,
-    ChoiceParameter,
-    Parameter,
-    Parameters,
-    Setting,
-)
-from labctl.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from labctl.host.accelerator import Requested
     from labctl.run.commands.try_workload import Read
+    from labctl.study.load_study import OneProgram
+    from labctl.workloads.loops import Output
+    from labctl.workloads.readers.value import Value
+    from labctl.workloads.setting import Parameter, Parameters, Setting
+    from labctl.workloads.workload import Workload
 
 
 SCHEMA = 1
@@ -184,6 +174,7 @@ def new_command(
     """
     from labctl.base.errors import HostError
     from labctl.store.jsonfile import write_bytes
+    from labctl.workloads.declarations import load_declaration
 
     if not _NAME.fullmatch(name):
         raise UsageError(
@@ -285,6 +276,8 @@ def try_command(
 
     Exit code: 0 if every metric was read; 1 if the run or a metric failed.
     """
+    from labctl.workloads.registry import workload_of
+
     one = one_program({**context.params, "duration": duration or _TRIED_S})
     if (name is None) is (one is None):
         raise UsageError(
@@ -482,6 +475,8 @@ class WorkloadFacts(TypedDict):
 def facts_of(program: Workload) -> WorkloadFacts:
     """Return all that is known of a workload, as JSON has it. Raises UsageError for commands that
     can't be made."""
+    from labctl.workloads.metric_file import metric_names
+
     file = program.file
     parameters = program.check_parameters({})
     left_out = program.left_out(parameters)
@@ -521,6 +516,8 @@ def example_of(
     program: Workload, parameters: Parameters, side: str, *, vcpus: int = 2, seconds: float = 0
 ) -> Setting:
     """Return a setting as a trial of that side has it, with made-up paths and addresses."""
+    from labctl.workloads.setting import Setting
+
     seconds = seconds or _DURATION_S
     return Setting(
         parameters=parameters,
@@ -564,6 +561,8 @@ def user_of(command: Command) -> str:
 
 def limits_of(parameter: Parameter) -> str:
     """Return what values a parameter takes."""
+    from labctl.workloads.setting import BooleanParameter, ChoiceParameter
+
     if isinstance(parameter, BooleanParameter):
         return "true or false"
     if isinstance(parameter, ChoiceParameter):
@@ -592,6 +591,9 @@ def words_of(given: Iterable[str], option: str) -> dict[str, object]:
 
 def asked_for(program: Workload, parameters: Parameters, duration_s: float) -> OneProgram:
     """Return the workload as a study of its own has it."""
+    from labctl.study.load_study import OneProgram
+    from labctl.study.study import StudyWorkload
+
     program.check_duration(duration_s)
     return OneProgram(
         name=program.name,
@@ -610,6 +612,8 @@ def asked_for(program: Workload, parameters: Parameters, duration_s: float) -> O
 def output_of(program: Workload, recorded: Iterable[Path]) -> Output:
     """Return the output that files hold: a file that a metric reads by its name, else stdout.
     Raises UsageError for two that are neither, and for what is too large."""
+    from labctl.workloads.loops import Output
+
     wanted = [name for metric in program.file.metrics.values() for name in metric.files]
     files: dict[str, bytes] = {}
     stdout: str | None = None
@@ -662,6 +666,9 @@ def read_json(read: Read) -> dict[str, object]:
 def found_workload(name: str) -> Workload:
     """Return the workload of that name, or of a file. Raises UsageError with file, line and
     key."""
+    from labctl.workloads.declarations import load_declaration
+    from labctl.workloads.registry import workload
+
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
         return load_declaration(path, path.name.rpartition(".")[0])

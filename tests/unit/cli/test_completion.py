@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from labctl.cli.help import SHELLS
+from labctl.cli.main import _COMMANDS
 from tests.unit.cli.conftest import Labctl
 
 
@@ -123,6 +124,9 @@ def test_a_name_that_is_no_file_is_not_completed_as_one() -> None:
         "labctl history --metric l",
         "labctl sweep ",
         "labctl sweep pinning --workload ",
+        "labctl ab --tuning p",
+        "labctl workload show h",
+        "labctl condition show n",
     ],
 )
 def test_names_are_completed_without_libraries_that_load_slowly(words: str) -> None:
@@ -134,4 +138,18 @@ def test_names_are_completed_without_libraries_that_load_slowly(words: str) -> N
     )
     done = run_completion(words, ["-c", code])
     assert done.stdout
+    assert done.stderr == "[]\n"
+
+
+def test_help_is_shown_without_libraries_that_load_slowly() -> None:
+    """Those commands are left out whose modules need them for their options or records."""
+    names = sorted({*_COMMANDS} - {"doctor", "lesson", "selftest"})
+    code = (
+        "import sys\nfrom labctl.cli.main import call\n"
+        f"for name in {names}: assert call([name, '--help']) == 0\n"
+        "print(sorted({'numpy', 'pydantic', 'libvirt', 'lxml', 'rich'} & set(sys.modules)),"
+        " file=sys.stderr)"
+    )
+    done = run_completion("", ["-c", code], _LABCTL_COMPLETE="")
+    assert done.stdout.count("Usage: labctl") == len(names)
     assert done.stderr == "[]\n"
