@@ -80,6 +80,7 @@ from tests.unit.density_records import record as density_record
 from tests.unit.domain.hosts import machine
 from tests.unit.domain.own import BY_HAND, copy_of
 from tests.unit.elf_files import elf_file
+from tests.unit.runner.runners import OUTCOME
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 from tests.unit.test_yaml_readers import READERS
 from tests.unit.workloads.trials import file_of, outputs_of, parser_of, read_raw
@@ -423,18 +424,7 @@ def _runner(data: bytes, place: Path) -> object:
 RUNNER = [
     {"id": 1, "event": "ready", "pid": 7},
     {"id": 1, "event": "exited"},
-    {
-        "id": 1,
-        "event": "result",
-        "returncode": 0,
-        "timed_out": False,
-        "duration_ns": 1_000_000,
-        "files": {".stdout": "aGk=", ".stderr": ""},
-        "rusage": {},
-        "before": {"monotonic_ns": 1, "stat": "cpu 1"},
-        "after": {"monotonic_ns": 2, "stat": "cpu 2"},
-        "threads": {"before": [{"pid": 7, "tid": 7, "stat": "7 (x)"}], "after": []},
-    },
+    {"id": 1, **OUTCOME},
 ]
 TEXTS = {"id": 1, "event": "result", "texts": {"/proc/stat": "cpu"}}
 HASHES = {

@@ -1,5 +1,6 @@
-"""Every reader of a run folder, of imported trials and of what labctl keeps, on files that were
-altered at random: it reads them or says what is wrong, and never breaks."""
+"""Every command that reads a run folder, and the readers of what labctl keeps, on files that were
+altered at random: they read them or say what is wrong, and never break. Readers of one file each
+are in tests/fuzz/targets.py."""
 
 from __future__ import annotations
 
@@ -20,15 +21,12 @@ from labctl.base.errors import LabctlError
 from labctl.base.paths import StatePaths
 from labctl.cli.main import main
 from labctl.host.lock import host_locked
-from labctl.host.settings.journal import Journal
-from labctl.host.settings.journal_file import encoded
 from labctl.run.commands.export import export
 from labctl.run.commands.verify import verify
 from labctl.run.planning.plan import Begun, extended_plan, plan_of
 from labctl.run.trials.parse import reparse
 from labctl.store import collecting_costs, exit_prices, restores
 from labctl.store.run_folder import RunFolder
-from labctl.store.trial_csv import read_trials
 from tests.unit.altered import altered_bytes, altered_json
 from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
@@ -188,20 +186,6 @@ def test_what_goes_on_with_a_run_parses_checks_or_copies_it(
         in_time(f"{what} of {names}", act)
 
 
-@pytest.mark.parametrize("seed", seeds())
-def test_trials_that_are_imported(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(f"csv {seed}")
-    lines = ["tuning,workload,condition,block,metric,value,unit,better"]
-    lines += [
-        f"{tuning},cpu,quiet,{block},real,{chance.random()},s,lower"
-        for tuning in ("baseline", "control", "pinned")
-        for block in range(1, 11)
-    ]
-    data = "\n".join(lines).encode()
-    for _ in range(20):
-        in_time("csv", lambda: read_trials(altered_bytes(data, chance), "trials.csv"))
-
-
 PRICE = exit_prices.Price(
     kind="cpuid",
     what="CPUID",
@@ -212,42 +196,6 @@ PRICE = exit_prices.Price(
     high_ns=1000.0,
     exits_per_op=1.0,
 )
-
-ENTRY = {
-    "id": "1-1",
-    "name": "vm.swappiness",
-    "kind": "sysctl",
-    "arguments": {"name": "vm.swappiness"},
-    "old": "60",
-    "new": "10",
-    "pid": 1,
-    "pid_start": 1,
-    "boot_id": "x",
-    "time": "2026-11-22T00:00:00+00:00",
-}
-
-
-@pytest.mark.parametrize("seed", seeds())
-def test_the_undo_journal(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(f"journal {seed}")
-    records = [
-        {"op": "change", **ENTRY},
-        {"op": "changed", "id": "1-1", "new": "10"},
-        {"op": "kept", "ids": ["1-1"], "asked": "vm.swappiness=10"},
-        {"op": "change", **ENTRY, "id": "1-2"},
-        {"op": "restored", "id": "1-2"},
-    ]
-    path = tmp_path / "journal.jsonl"
-    for _ in range(20):
-        changed = [altered_json(record, chance, chance.randint(0, 2)) for record in records]
-        if chance.random() < 0.5:
-            lines = [encoded(one) for one in changed if isinstance(one, dict)]
-        else:  # as version 1 wrote them
-            lines = [json.dumps(one).encode() + b"\n" for one in changed]
-        data = b"".join(lines)
-        path.write_bytes(altered_bytes(data, chance) if chance.random() < 0.4 else data)
-        in_time("journal", Journal(path).pending)
-        in_time("journal", Journal(path).standing)
 
 
 @pytest.mark.parametrize("seed", seeds())

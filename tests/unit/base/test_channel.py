@@ -17,7 +17,7 @@ from labctl.base.channel import Channel, ChannelClosed, RefusedError
 from labctl.base.command import Command
 from labctl.base.errors import BrokenError, DeadlineError
 from labctl.base.process import Deadline
-from tests.unit.runner.runners import running_runner
+from tests.unit.runner.runners import OUTCOME, running_runner
 
 Answer = Callable[[dict[str, Any]], bytes]
 
@@ -55,19 +55,8 @@ def machine(answer: Answer) -> Iterator[Channel]:
 def result_of(request: dict[str, Any], **changes: Any) -> bytes:
     """Everything that a runner says of a command that went well, changed by `changes`."""
     if request["op"] == "go":
-        outcome = {
-            "event": "result",
-            "returncode": 0,
-            "timed_out": False,
-            "duration_ns": 1_000_000,
-            "files": {".stdout": "aGk=", ".stderr": ""},
-            "rusage": {},
-            "before": {"monotonic_ns": 1, "stat": "cpu 1"},
-            "after": {"monotonic_ns": 2, "stat": "cpu 2"},
-            "threads": {"before": [{"pid": 7, "tid": 7, "stat": "7 (x)"}], "after": []},
-        }
         return line(id=request["id"], event="exited") + line(
-            id=request["id"], **{**outcome, **changes}
+            id=request["id"], **{**OUTCOME, **changes}
         )
     return line(id=request["id"], event="ready", pid=7)
 

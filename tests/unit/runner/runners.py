@@ -8,13 +8,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labctl.base.channel import Channel
 from labctl.base.runner_messages import runner_archive
+
+OUTCOME: Mapping[str, Any] = {
+    "event": "result",
+    "returncode": 0,
+    "timed_out": False,
+    "duration_ns": 1_000_000,
+    "files": {".stdout": "aGk=", ".stderr": ""},
+    "rusage": {},
+    "before": {"monotonic_ns": 1, "stat": "cpu 1"},
+    "after": {"monotonic_ns": 2, "stat": "cpu 2"},
+    "threads": {"before": [{"pid": 7, "tid": 7, "stat": "7 (x)"}], "after": []},
+}
+"""Everything that a runner says of a command that went well, without the request's id."""
 
 
 @dataclass(frozen=True)
