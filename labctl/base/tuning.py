@@ -292,6 +292,10 @@ class Tuning:
         return round((self.vcpu_slice_ms or 0) * 1e6)
 
 
+OF_FAIR_SCHEDULER = ("vcpu_slice_ms", "nice", "cpu_weight")
+"""Keys of a tuning that only the fair scheduler follows, and that no domain XML holds."""
+
+
 # Define the values of each host knob: one table for setting it here and for reading it from a run,
 # from which scripts and files for a roll-out are made.
 

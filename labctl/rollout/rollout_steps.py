@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labctl.analysis.answer.view import View
-from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
+from labctl.base.cpus import CpuSet, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.placement import RT_RUNTIME_US, HostCpus, PinProblem, named_cpus, xml_problems
 from labctl.base.tuning import (
@@ -133,25 +133,21 @@ def _wrong_changes(before: str, after: str) -> Iterator[tuple[str, Any, Values]]
 
 
 DEFAULT_DISK = "vda"
-_SLICE = (
-    "libvirt cannot set the vCPUs' time slice of {ms:g} ms. After each start of the guest, "
-    "run this as root for every QEMU thread named 'CPU N/KVM': 'chrt --other "
-    "--sched-runtime {ns:.0f} --pid 0 TID' (util-linux 2.41, Linux 6.12)."
-)
-_NICE = (
-    "libvirt has no option for the nice value of QEMU's threads. After each start of the guest, do "
-    "this as root: 'ls /proc/PID/task | xargs renice -n {nice} -p', PID being QEMU's."
-)
-_VHOST = (
-    "libvirt has no option for the CPUs of vhost's workers. After each start of the guest, do this "
-    "as root for each thread that is called 'vhost-PID', PID being QEMU's: 'taskset --cpu-list "
-    "--pid {cpus} TID'. They are in /proc/PID/task, before Linux 6.4 processes of their own."
-)
-_WEIGHT = (
-    "Give the domain the CPU weight {weight} with 'virsh schedinfo DOMAIN --live --config "
-    "--set cpu_shares={weight}' on a host with cgroup v2; with cgroup v1 it is {shares}, the "
-    "default being 1024. It counts against guests of the same partition ('<resource>')."
-)
+_OUTSIDE_XML = {
+    "vcpu_slice_ms": "libvirt cannot set the vCPUs' time slice of {value} ms. After each start of "
+    "the guest, run this as root for every QEMU thread named 'CPU N/KVM': 'chrt --other "
+    "--sched-runtime {ns} --pid 0 TID' (util-linux 2.41, Linux 6.12).",
+    "nice": "libvirt has no option for the nice value of QEMU's threads. After each start of the "
+    "guest, do this as root: 'ls /proc/PID/task | xargs renice -n {value} -p', PID being QEMU's.",
+    "pin.vhost": "libvirt has no option for the CPUs of vhost's workers. After each start of the "
+    "guest, do this as root for each thread that is called 'vhost-PID', PID being QEMU's: 'taskset "
+    "--cpu-list --pid {value} TID'. They are in /proc/PID/task, before Linux 6.4 processes of "
+    "their own.",
+    "cpu_weight": "Give the domain the CPU weight {value} with 'virsh schedinfo DOMAIN --live "
+    "--config --set cpu_shares={value}' on a host with cgroup v2; with cgroup v1 it is {shares}, "
+    "the default being 1024. It counts against guests of the same partition ('<resource>').",
+}
+"""Settings that a domain's XML cannot hold, to the note of how to make them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,14 +221,14 @@ def rollout_steps(
         f"host tune {tuning}' sets it until it is restored."
         for name in not_lasting(host, cpus)
     ]
-    if settings.vcpu_slice_ms and settings.vcpu_slice_ms != former.vcpu_slice_ms:
-        notes.append(_SLICE.format(ms=settings.vcpu_slice_ms, ns=settings.vcpu_slice_ms * 1e6))
-    if settings.nice not in (None, former.nice):
-        notes.append(_NICE.format(nice=settings.nice))
-    if vhost := _vhost_cpus(view, settings, machine):
-        notes.append(_VHOST.format(cpus=format_cpus(vhost)))
-    if (weight := settings.cpu_weight) not in (None, former.cpu_weight):
-        notes.append(_WEIGHT.format(weight=weight, shares=weight * 1024 // 100))
+    vhost = _vhost_cpus(view, settings, machine)
+    all_settings = named_settings(before, after, settings, former, host=host, vhost=vhost)
+    outside = {one.key: one for one in all_settings if one.key in _OUTSIDE_XML}
+    notes += [
+        text.format(value=outside[key].value, **outside[key].words)
+        for key, text in _OUTSIDE_XML.items()
+        if key in outside
+    ]
     runtime_us = host.get("rt-runtime-us")
     refused = _refused(view, settings, after, machine, runtime_us)
     if refused:
@@ -282,7 +278,7 @@ def rollout_steps(
         disk=disk,
         notes=tuple(notes),
         xml=after,
-        settings=named_settings(before, after, settings, former, host=host, vhost=vhost),
+        settings=all_settings,
     )
 
 

@@ -181,9 +181,10 @@ def _recorded(
     if recorded.vcpu_slice_ms and recorded.vcpu_slice_ms != former.vcpu_slice_ms:
         ns = f"{recorded.vcpu_slice_ms * 1e6:.0f}"
         yield Setting("vcpu_slice_ms", f"{recorded.vcpu_slice_ms:g}", words={"ns": ns})
-    for name in ("nice", "cpu_weight"):
-        if (value := getattr(recorded, name)) not in (None, getattr(former, name)):
-            yield Setting(name, str(value))
+    if recorded.nice not in (None, former.nice):
+        yield Setting("nice", str(recorded.nice))
+    if (weight := recorded.cpu_weight) not in (None, former.cpu_weight):
+        yield Setting("cpu_weight", str(weight), words={"shares": str(weight * 1024 // 100)})
     for knob, value in host.items():
         yield Setting(f"host.{knob}", value)
     if words := recorded.requires.command_line:

@@ -8,7 +8,7 @@ from typing import Any
 
 from labctl.base.errors import UsageError, nearest
 from labctl.base.hostfacts import is_older
-from labctl.base.tuning import Kind, Policy, Requires, Tuning
+from labctl.base.tuning import OF_FAIR_SCHEDULER, Kind, Policy, Requires, Tuning
 from labctl.study.changes import Key, changes, dotted, with_changes, word
 from labctl.study.contradictions import contradictions
 
@@ -174,7 +174,7 @@ def _twin(tuning: Tuning, natives: Iterable[Tuning]) -> str | None:
 def _placement(tuning: Tuning) -> tuple[object, ...]:
     sched = tuning.vcpu_sched
     ordinary = sched is None or sched.policy is Policy.OTHER
-    own = (None if ordinary else sched, tuning.vcpu_slice_ms, tuning.nice, tuning.cpu_weight)
+    own = (None if ordinary else sched, *(getattr(tuning, key) for key in OF_FAIR_SCHEDULER))
     return tuning.pin.vcpus, tuning.pin.strategy, tuning.workload, tuning.image, *own
 
 

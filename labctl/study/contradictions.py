@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.hostfacts import is_older, is_version
-from labctl.base.tuning import PLAN, Kind, Policy, Strategy, Tuning
+from labctl.base.tuning import OF_FAIR_SCHEDULER, PLAN, Kind, Policy, Strategy, Tuning
 from labctl.study.changes import Key, dotted, values
 
 TIMERS = ("hpet", "kvmclock", "hypervclock")
@@ -17,7 +17,6 @@ _ACCELERATOR: Key = ("requires", "accelerator")
 _NEEDS_KVM = "Add 'requires: {accelerator: kvm}'."
 _NEEDS_BOOT = "Write 'restore: false'."
 _FAIR = (Policy.OTHER, Policy.BATCH)
-_OF_FAIR = ("vcpu_slice_ms", "nice", "cpu_weight")
 _SCSI_MAPPING = {"libvirt": "11.2", "qemu": "10.0"}
 _WORDS = {"libvirt": "libvirt", "qemu": "QEMU"}
 _AT_BOOT = ("cpu", "kvm", "hyperv", "timers")
@@ -62,7 +61,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
             "Switch SMT off for the whole run: 'labctl host tune smt-off', then the sweep.",
         )
     if (sched := tuning.vcpu_sched) and sched.policy not in _FAIR:
-        for name in _OF_FAIR:
+        for name in OF_FAIR_SCHEDULER:
             if getattr(tuning, name) is not None:
                 yield Contradiction(
                     ((name,), ("vcpu_sched",)),

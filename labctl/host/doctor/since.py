@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labctl.base.hostfacts import EVERYTHING, FACTS, Fact, Rests
+from labctl.base.tuning import OF_FAIR_SCHEDULER
 
 _MEMORY_TOLERANCE = 0.01
 """Tolerance of the memory's size: the kernel reserves more or less from boot to boot."""
@@ -86,9 +87,7 @@ def difference(change: FactChange) -> tuple[str, str]:
 _OF_KEY = {
     "pin": Rests.PLACEMENT,
     "vcpu_sched": Rests.SCHEDULING,
-    "vcpu_slice_ms": Rests.SCHEDULING,
-    "nice": Rests.SCHEDULING,
-    "cpu_weight": Rests.SCHEDULING,
+    **dict.fromkeys(OF_FAIR_SCHEDULER, Rests.SCHEDULING),
     "emulator_sched": Rests.SCHEDULING,
     "iothread_sched": Rests.SCHEDULING,
     "handicap_percent": Rests.SCHEDULING,
