@@ -30,8 +30,7 @@ from math import comb
 from statistics import median
 
 from labctl.analysis.verdicts.family import rejected_at
-from labctl.base.limit import Limit
-from labctl.store.density_record import CountRecord, DensityRecord, StepRecord
+from labctl.store.density_record import CountRecord, DensityRecord, Limit, StepRecord
 
 LEVEL = 0.05
 """Chance of a false difference among all tunings, and of a median outside of its interval."""

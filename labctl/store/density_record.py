@@ -7,13 +7,14 @@ A density run is not a run of a study: it has no trials, and its files have anot
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from labctl.base.errors import FileError, UsageError, nearest
-from labctl.base.limit import Bound, Limit
+from labctl.base.notation import quantity
 from labctl.base.units import Unit
 from labctl.store.jsonfile import newer, read_json, write_json
 from labctl.store.records.as_made import whole
@@ -24,6 +25,47 @@ from labctl.store.trial import TrialFolder
 GUESTS = "guests"
 """Folder of the guests' output, a folder each."""
 SCHEMA = 1
+
+
+class Bound(StrEnum):
+    BELOW = "<"
+    AT_MOST = "<="
+    ABOVE = ">"
+    AT_LEAST = ">="
+
+    @property
+    def is_upper(self) -> bool:
+        """Return whether smaller values are within the limit."""
+        return self in (Bound.BELOW, Bound.AT_MOST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """Hold a metric's limit. `value`: in labctl's own `unit`."""
+
+    metric: str
+    bound: Bound
+    value: float
+    unit: Unit
+
+    def holds(self, value: float) -> bool:
+        match self.bound:
+            case Bound.BELOW:
+                return value < self.value
+            case Bound.AT_MOST:
+                return value <= self.value
+            case Bound.ABOVE:
+                return value > self.value
+            case Bound.AT_LEAST:
+                return value >= self.value
+
+    def worst(self, values: Iterable[float]) -> float:
+        """Return the value that breaks the limit first. Raises ValueError without values."""
+        return max(values) if self.bound.is_upper else min(values)
+
+    def __str__(self) -> str:
+        """Return "frame_p95 < 16.0 ms"."""
+        return f"{self.metric} {self.bound} {quantity(self.value, self.unit)}"
 
 
 class LimitRecord(Record):

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 
 from labctl.base.errors import UsageError, nearest
-from labctl.base.limit import Bound, Limit
 from labctl.base.quantities import SCALES, quantity
 from labctl.base.units import Better, Unit
+from labctl.store.density_record import Bound, Limit
 from labctl.workloads.metric_file import metric_names
 from labctl.workloads.readers.names import MetricName
 from labctl.workloads.workload import Workload

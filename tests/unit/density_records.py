@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labctl.base.limit import Bound
 from labctl.base.units import Unit
 from labctl.store.density_record import (
+    Bound,
     CountRecord,
     DensityRecord,
     GuestRecord,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.density import Density, Fitting, Point
-from labctl.base.limit import Limit
 from labctl.base.notation import difference, quantity
 from labctl.report.density_words import (
     blocks_words,
@@ -20,7 +19,7 @@ from labctl.report.density_words import (
 )
 from labctl.report.page.axis import Axis, axis_of, y_of
 from labctl.report.templating import template
-from labctl.store.density_record import DensityRecord
+from labctl.store.density_record import DensityRecord, Limit
 
 HEIGHT = 190
 ROW = 44

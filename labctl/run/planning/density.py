@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from labctl.base.errors import HostError, UsageError
-from labctl.base.limit import Limit
 from labctl.base.paths import MOST_NEIGHBOURS, StatePaths
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.base.wording import counted
@@ -19,6 +18,7 @@ from labctl.host.guest_memory import MIB, most_guests, needed_bytes
 from labctl.host.topology import Topology
 from labctl.run.planning.plan import plan_sweep
 from labctl.run.planning.planned import Planned, SweepRequest
+from labctl.store.density_record import Limit
 from labctl.study.load_study import OneProgram, Overrides
 from labctl.study.order import block_order
 from labctl.study.tunings import load_tunings

@@ -12,12 +12,11 @@ import pytest
 
 from labctl.base.errors import HostError
 from labctl.base.events import Event
-from labctl.base.limit import Bound, Limit
 from labctl.base.units import Unit
 from labctl.run.planning.density import Search
 from labctl.run.trials import density as module
 from labctl.run.trials.density import Together
-from labctl.store.density_record import CountRecord, DensityFolder, DensityLog
+from labctl.store.density_record import Bound, CountRecord, DensityFolder, DensityLog, Limit
 from tests.unit.density_records import record
 
 Value = float | str

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labctl.base.errors import UsageError
-from labctl.base.limit import Bound
 from labctl.base.units import Unit
+from labctl.store.density_record import Bound
 from labctl.workloads.limits import limit_of
 from labctl.workloads.registry import workload
 
