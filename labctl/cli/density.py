@@ -123,8 +123,7 @@ def request_of(given: dict[str, Any], places: StatePaths, results: Path) -> Dens
     """Return the request that the command's arguments and options make. Raises UsageError."""
     from labctl.cli.sweep import seconds_of
     from labctl.cli.workload import asked_for, found_workload, parameters_of
-    from labctl.run.planning.density import DensityRequest, Search
-    from labctl.workloads.limits import limit_of
+    from labctl.run.planning.density import DensityRequest, Search, limit_of
 
     if given["workload"] is None:
         raise UsageError(

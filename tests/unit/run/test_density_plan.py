@@ -11,9 +11,8 @@ from labctl.base.errors import HostError, UsageError
 from labctl.base.paths import MOST_NEIGHBOURS, StatePaths
 from labctl.cli.workload import asked_for
 from labctl.host import guest_memory
-from labctl.run.planning.density import DensityRequest, Search, plan_density
+from labctl.run.planning.density import DensityRequest, Search, limit_of, plan_density
 from labctl.workloads.declarations import load_declaration
-from labctl.workloads.limits import limit_of
 from labctl.workloads.registry import workload
 from tests.unit.domain import hosts
 from tests.unit.run.asked import plan_on

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from labctl.base.errors import UsageError
 from labctl.base.units import Unit
+from labctl.run.planning.density import limit_of
 from labctl.store.density_record import Bound
-from labctl.workloads.limits import limit_of
 from labctl.workloads.registry import workload
 
 FRAMES = workload("frame-loop")
