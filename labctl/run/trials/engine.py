@@ -11,6 +11,7 @@ from itertools import chain, groupby
 from labctl.base.channel import Channel
 from labctl.base.errors import BrokenError, HostError, LabctlError
 from labctl.base.events import Listener, Note, Progress, TrialEnded, Warned
+from labctl.base.paths import StatePaths
 from labctl.base.process import Deadline
 from labctl.base.stopping import Looks
 from labctl.base.tuning import Kind, Tuning
@@ -30,8 +31,9 @@ from labctl.run.trials.proof import Proof, of_older_trials
 from labctl.run.trials.quiet import Quiet
 from labctl.run.trials.trial import Attempts
 from labctl.run.trials.warmup import WINDOW_S
-from labctl.store.earlier_runs import recall
-from labctl.store.records.plan_record import PlannedTrial
+from labctl.store import collecting_costs, restores
+from labctl.store.exit_prices import known_prices
+from labctl.store.records.plan_record import PlannedTrial, PlanRecord
 from labctl.store.records.run_record import LookTaken, still_to_run
 from labctl.store.run_folder import RunFolder, RunLog
 from labctl.store.trial import TrialRecord, TrialStatus
@@ -514,7 +516,7 @@ def carry_out(
             fresh_boots=fresh_boots,
             restored_state=not fresh_boots,
         )
-        recall(lab.places, plan.record(), str(plan.collect), log)
+        _recall(lab.places, plan.record(), str(plan.collect), log)
         log.write()
 
         def on_look(taken: LookTaken) -> None:
@@ -558,3 +560,17 @@ def _say_who_took_it(quiet: Quiet, run_s: float, listener: Listener, log: RunLog
     if text := quiet.summary(run_s):
         listener(Note(text=text))
         log.put(waited_for_quiet_s=(log.record.waited_for_quiet_s or 0.0) + quiet.waited_s)
+
+
+def _recall(places: StatePaths, plan: PlanRecord, level: str, log: RunLog) -> None:
+    """Copy the results of earlier runs about this host into the run's record, so that a report of
+    this run does not depend on later ones."""
+    record = log.record
+    if record.restores_shown is None:
+        known = [] if record.fresh_boots else restores.shown(places.restore_checks, record, plan)
+        log.put(restores_shown=known)
+    if record.collecting_costs is None:
+        costs = collecting_costs.known(places.collecting_costs, record, level)
+        log.put(collecting_costs=[asdict(cost) for cost in costs])
+    if "exit_prices" not in record.model_fields_set:
+        log.put(exit_prices=known_prices(places.exit_prices, record.host))
