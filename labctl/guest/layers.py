@@ -25,7 +25,6 @@ from labctl.base.wording import printable
 from labctl.guest import chroot, images, inventory
 from labctl.guest.images import Image
 from labctl.guest.layer import Brought, Build, Large, Layer, Wheel
-from labctl.guest.packages import counted, install
 from labctl.guest.recipe import Recipe
 from labctl.guest.tree import (
     copy_tree,
@@ -34,6 +33,7 @@ from labctl.guest.tree import (
     folder_in,
     make_disk,
     make_link,
+    remove_file,
     write_file,
 )
 
@@ -204,8 +204,8 @@ def _build(
     try:
         copy_tree(tree, scratch, deadline)
         if build.packages:
-            listener(Note(text=f"Installing {counted(build.packages)} to build '{one.workload}'"))
-            install(scratch, build.packages, recipe, deadline)
+            listener(Note(text=f"Installing {_counted(build.packages)} to build '{one.workload}'"))
+            _install(scratch, build.packages, recipe, deadline)
         listener(Note(text=f"Building the files of '{one.workload}'"))
         folder = folder_in(scratch, inside)
         for change in (["chmod", "-R", "u+w"], ["chown", "-R", f"{NOBODY}:{NOBODY}"]):
@@ -364,8 +364,8 @@ def add_layer_in(
     before = starters(tree)
     packages = dict(base.manifest["packages"])
     if layer.packages:
-        listener(Note(text=f"Installing {counted(layer.packages)} and what they need"))
-        install(tree, layer.packages, recipe, deadline)
+        listener(Note(text=f"Installing {_counted(layer.packages)} and what they need"))
+        _install(tree, layer.packages, recipe, deadline)
         packages = inventory.installed_packages(tree, deadline)
     masked = mask_added(tree, before)
     contents = {
@@ -420,3 +420,28 @@ def refuse_what_cannot_be_layered(recipe: Recipe, layer: Layer) -> None:
 def _command_line(line: str, root: str) -> str:
     _, *rest = line.split()
     return " ".join([f"root=UUID={root}", *rest])
+
+
+_NO_CLUSTER = "etc/postgresql-common/createcluster.conf"
+"""Configuration for postgresql-common's scripts: without a cluster no server starts, and no data
+directory is in the image."""
+
+
+def _install(tree: Path, wanted: Sequence[str], recipe: Recipe, deadline: Deadline) -> None:
+    """Install packages and their dependencies. Raises UsageError for an unknown one."""
+    write_file(tree, _NO_CLUSTER, "create_main_cluster = false\n")
+    # An image without manual pages lacks these folders, and Java's script then fails.
+    for number in range(1, 9):
+        folder_in(tree, f"usr/share/man/man{number}")
+    chroot.install(tree, wanted, recipe.spec.exclude, deadline)
+    if not (tree / "usr/share/postgresql-common").is_dir():
+        shutil.rmtree(folder_in(tree, str(PurePosixPath(_NO_CLUSTER).parent)))
+    # As in a new image: a package's script may have created this machine's.
+    write_file(tree, "etc/machine-id", "")
+    remove_file(tree, "var/lib/dbus/machine-id")
+
+
+def _counted(packages: Sequence[str]) -> str:
+    """Return the number of packages, and their names."""
+    many = f"{len(packages)} packages" if len(packages) > 1 else "1 package"
+    return f"{many} ({', '.join(sorted(packages))})"
