@@ -23,8 +23,7 @@ from labctl.host.accelerator import Requested
 from labctl.run.commands.host_checks import refuse_problems
 from labctl.run.commands.host_record import class_of_host
 from labctl.run.guests.base_guest import guest_base
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.benches import fresh_bench
+from labctl.run.guests.bench import Bench, fresh_bench
 from labctl.run.guests.lab import Lab
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone

@@ -26,8 +26,7 @@ from labctl.run.commands.host_record import ToolOutput, kernel_files, tool_outpu
 from labctl.run.commands.scrub import Scrubber, is_json
 from labctl.run.commands.sweep import last_begun, sweep
 from labctl.run.guests.base_guest import guest_base
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.benches import fresh_bench
+from labctl.run.guests.bench import Bench, fresh_bench
 from labctl.run.guests.lab_opening import open_lab
 from labctl.run.guests.leftovers import alone
 from labctl.run.planning.host import not_here, restorable

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -525,3 +525,24 @@ def runner_channel(session: NativeSession, name: str = "the native runner") -> C
         session.check_alive()
         raise
     return channel
+
+
+# Provide the machine that a tuning needs, a guest or the tree, in one call.
+
+
+def bench_of(
+    lab: Lab, boots: Boots, boot: int, tuning: Tuning, *, fresh: bool
+) -> AbstractContextManager[Bench]:
+    """Provide a machine with the tuning in force. For a guest: restored from boot `boot` of the
+    plan, or with `fresh` booted for itself."""
+    if tuning.kind is Kind.NATIVE:
+        return native_bench(lab, tuning)
+    return guest_bench(lab, boots, boot, tuning, fresh)
+
+
+def fresh_bench(lab: Lab, tuning: Tuning) -> AbstractContextManager[Bench]:
+    """Provide a machine for the tuning alone, outside any plan."""
+    if tuning.kind is Kind.NATIVE:
+        return native_bench(lab, tuning)
+    boots = Boots(lab, lab.source.disks(lab, tuning), tuning, lambda *_: None)
+    return guest_bench(lab, boots, 0, tuning, fresh=True)

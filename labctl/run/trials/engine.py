@@ -20,8 +20,7 @@ from labctl.host.machines import machine_facts, same_kernel
 from labctl.run.collectors.calibrate import Calibrations
 from labctl.run.collectors.trace_room import BlockRoom
 from labctl.run.contained import foreseen
-from labctl.run.guests.bench import Bench
-from labctl.run.guests.benches import bench_of
+from labctl.run.guests.bench import Bench, bench_of
 from labctl.run.guests.boots import BootError, Boots
 from labctl.run.guests.lab import Lab
 from labctl.run.planning.plan import done, reached
