@@ -12,8 +12,7 @@ from labctl.base.tuning import Kind, Level, Tuning
 from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan
 from labctl.host import doctor
 from labctl.host.doctor.activity import observe
-from labctl.host.doctor.check import Finding, Status
-from labctl.host.doctor.foremost import PINNING, foremost
+from labctl.host.doctor.check import PINNING, Finding, Status, foremost
 from labctl.host.doctor.reader import Reader
 from labctl.host.doctor.since import rests_on
 from labctl.host.topology import Topology, read_topology

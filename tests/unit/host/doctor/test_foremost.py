@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from labctl.base.hostfacts import Rests
 from labctl.host.doctor import CHECKS
-from labctl.host.doctor.check import Finding, Status
-from labctl.host.doctor.foremost import _ALWAYS, _BEARING, _OTHERWISE, PINNING, foremost
+from labctl.host.doctor.check import (
+    _ALWAYS,
+    _BEARING,
+    _OTHERWISE,
+    PINNING,
+    Finding,
+    Status,
+    foremost,
+)
 from labctl.run.commands.host_checks import CHECKS as STUDY_CHECKS
 
 GROUPS = {one.name: one.group for one in (*CHECKS, *STUDY_CHECKS)}
