@@ -20,7 +20,7 @@ from labctl.base.events import Listener, Note, Warned
 from labctl.base.json import parse_json
 from labctl.base.paths import StatePaths
 from labctl.base.process import Deadline
-from labctl.guest import apt, chroot, images, inventory, layers
+from labctl.guest import apt, chroot, images, layers
 from labctl.guest.fetch import Fetched, fetch
 from labctl.guest.images import Image
 from labctl.guest.kernels import GivenKernel, release_of
@@ -245,7 +245,7 @@ def derive_in(folder: Path, base: Image, recipe: Recipe, listener: Listener) -> 
         listener(Note(text=f"Making a disk with the modules of {kernel.release}"))
         size_mib = recipe.spec.size_mib
         if recipe.layer:
-            size_mib = fitting_mib(inventory.tree_bytes(tree), size_mib)
+            size_mib = fitting_mib(images.tree_bytes(tree), size_mib)
         make_disk(tree, folder / images.DISK, size_mib, root, deadline)
     else:
         os.link(base.disk.resolve(), folder / images.DISK)
@@ -432,7 +432,7 @@ def _build_in(
         assert spec.suite is not None  # the recipe was checked
         assert spec.kernel is not None
         bootstrapped_tree(tree, spec.suite, spec.kernel, recipe, deadline, listener)
-    installed = inventory.installed_packages(tree, deadline)
+    installed = images.installed_packages(tree, deadline)
     _configure(tree, recipe)
     _take_kernel(tree, folder)
 
@@ -447,8 +447,8 @@ def _build_in(
         "command_line": f"root=UUID={root_uuid} {spec.command_line}",
         "user": spec.user,
         "files": images.file_records(folder),
-        "tree_bytes": inventory.tree_bytes(tree),
-        "binaries": inventory.programs(tree, spec.binaries),
+        "tree_bytes": images.tree_bytes(tree),
+        "binaries": images.programs(tree, spec.binaries),
         "packages": installed,
         **({"cloud_image": fetched.to_json()} if fetched else {}),
     }

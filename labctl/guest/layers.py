@@ -22,7 +22,7 @@ from labctl.base.paths import BROUGHT, NOBODY, StatePaths, brought_folder
 from labctl.base.process import Deadline
 from labctl.base.trust import held_in_tree, open_regular
 from labctl.base.wording import printable
-from labctl.guest import chroot, images, inventory
+from labctl.guest import chroot, images
 from labctl.guest.images import Image
 from labctl.guest.layer import Brought, Build, Large, Layer, Wheel
 from labctl.guest.recipe import Recipe
@@ -193,7 +193,7 @@ def bring(
             path.chmod(0o755)
     if one.build is not None:
         _build(tree, one, one.build, recipe, deadline, listener)
-    return inventory.contents(folder)
+    return images.contents(folder)
 
 
 def _build(
@@ -366,13 +366,13 @@ def add_layer_in(
     if layer.packages:
         listener(Note(text=f"Installing {_counted(layer.packages)} and what they need"))
         _install(tree, layer.packages, recipe, deadline)
-        packages = inventory.installed_packages(tree, deadline)
+        packages = images.installed_packages(tree, deadline)
     masked = mask_added(tree, before)
     contents = {
         one.workload: bring(tree, one, recipe, places, deadline, listener) for one in layer.brought
     }
     listener(Note(text="Making the disk"))
-    tree_bytes = inventory.tree_bytes(tree)
+    tree_bytes = images.tree_bytes(tree)
     root = str(uuid.uuid5(_NAMESPACE, recipe.digest))
     size_mib = fitting_mib(tree_bytes, recipe.spec.size_mib)
     make_disk(tree, folder / images.DISK, size_mib, root, deadline)
@@ -386,7 +386,7 @@ def add_layer_in(
         "files": images.file_records(folder),
         "tree_bytes": tree_bytes,
         # The layer's dependencies may be newer than the base's packages.
-        "binaries": inventory.programs(tree, recipe.spec.binaries),
+        "binaries": images.programs(tree, recipe.spec.binaries),
         "packages": packages,
         "made_of": base.dir.name,
         "layer": {
