@@ -1,7 +1,8 @@
-"""Define the files in which a trial's folder holds its collectors' recordings."""
+"""Define the files of a trial's recordings, and store why a collector recorded nothing."""
 
 from __future__ import annotations
 
+from labctl.base.errors import FileError
 from labctl.store.trial import TrialFolder
 
 FOLDER = "trace"
@@ -37,3 +38,35 @@ def stored(folder: TrialFolder, name: str) -> str:
 def has_trace(folder: TrialFolder) -> bool:
     """Return whether either side has a trace."""
     return folder.has(HOST) or folder.has(GUEST)
+
+
+# Store the problems of a trial's collectors, one sentence each.
+
+
+HOST_TRACE, GUEST_TRACE, VM_EXITS = "host_trace", "guest_trace", "exits"
+"""Names of collectors in PROBLEMS."""
+
+SIZE_LIMIT = "size limit"
+"""Words of every sentence on a recording that became too large, perf's own included."""
+
+
+def note_problem(raw: TrialFolder, collector: str, sentence: str) -> None:
+    """Store a collector's sentence on its problem beside those of the trial's others."""
+    known = _problems(raw) if raw.has(PROBLEMS) else {}
+    raw.write_raw_json(PROBLEMS, {**known, collector: sentence})
+
+
+def noted_problem(raw: TrialFolder, collector: str) -> str | None:
+    """Return a collector's sentence; None if it recorded, or never ran. Raises BrokenError naming
+    the file if it is invalid."""
+    if not raw.has(PROBLEMS):
+        return None
+    sentence = _problems(raw).get(collector)
+    return None if sentence is None else str(sentence)
+
+
+def _problems(raw: TrialFolder) -> dict[str, object]:
+    found = raw.read_json(PROBLEMS)
+    if not isinstance(found, dict):
+        raise FileError(f"{raw.path / PROBLEMS}: expected a sentence by collector")
+    return found

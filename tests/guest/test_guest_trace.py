@@ -20,9 +20,9 @@ from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, bent_ns, stored_clock_map
+from labctl.trace.files import GUEST_TRACE, noted_problem
 from labctl.trace.model import Trace
 from labctl.trace.perf.perfdata import read_trace, tracepoints
-from labctl.trace.problems import GUEST_TRACE, noted_problem
 from labctl.trace.threads import process_tree, stored_window
 from labctl.trace.timeline.recordings import Traces
 from tests.guest.conftest import (

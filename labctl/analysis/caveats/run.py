@@ -33,7 +33,7 @@ from labctl.base.wording import counted, metric_title, without_logs
 from labctl.store.run_folder import LoadedRun
 from labctl.store.samples import base_name, labels_of
 from labctl.store.trial import TrialStatus
-from labctl.trace.problems import SIZE_LIMIT
+from labctl.trace.files import SIZE_LIMIT
 
 # Show which attempts were invalid, arm by arm, and whether that depends on the arm (METHOD 24).
 #

@@ -29,8 +29,8 @@ from labctl.store.samples import Reading, Sample, Unavailable, sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.exit_names import IDLE, VMX, exit_name, qemu_exit_name
+from labctl.trace.files import VM_EXITS, note_problem, noted_problem
 from labctl.trace.model import EXIT
-from labctl.trace.problems import EXITS, note_problem, noted_problem
 
 # Count VM exits by reason around a trial's measured window.
 #
@@ -70,7 +70,7 @@ def exit_counting(target: Target) -> Iterator[None]:
         target.folder.write_raw_json(files.EXITS, {"tool": NONE})
         yield
     elif target.accelerator != "kvm":
-        note_problem(target.folder, EXITS, kvm_stats.EMULATED)
+        note_problem(target.folder, VM_EXITS, kvm_stats.EMULATED)
         yield
     else:
         problem = why_no_bpf()
@@ -108,7 +108,7 @@ def _read_perf(target: Target, no_bpf: str) -> Iterator[None]:
         closed_ns = time.monotonic_ns()
         total.read()
     if recorded.problem is not None:
-        note_problem(target.folder, EXITS, f"{no_bpf} {recorded.problem}")
+        note_problem(target.folder, VM_EXITS, f"{no_bpf} {recorded.problem}")
         return
     table = run(
         ("perf", "kvm", "-i", data, "stat", "report"),
@@ -196,7 +196,7 @@ def parse(raw: TrialFolder) -> Iterator[Reading]:
     Returns nothing for a trial that did not collect them. Raises BrokenError if a file is
     incomplete.
     """
-    problem = noted_problem(raw, EXITS)
+    problem = noted_problem(raw, VM_EXITS)
     if problem is not None:
         yield from _unavailable(BY_REASON, problem)
         return

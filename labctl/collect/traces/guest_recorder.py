@@ -20,8 +20,8 @@ from labctl.collect.collector import Target
 from labctl.collect.traces.perf_record import MIB, NO_ROOM, WORDS, complaints, perf_record
 from labctl.store.trial import TrialFolder
 from labctl.trace import clocks, files
+from labctl.trace.files import GUEST_TRACE, SIZE_LIMIT, note_problem
 from labctl.trace.model import FORK, MIGRATE, SWITCH, TIMER_EXPIRE, TIMER_START, WAKEUPS, WAKING
-from labctl.trace.problems import GUEST_TRACE, SIZE_LIMIT, note_problem
 
 EVENTS = (
     SWITCH,

@@ -13,8 +13,8 @@ from labctl.collect.traces.waiting import no_waiting, waiting
 from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
+from labctl.trace.files import GUEST_TRACE, noted_problem
 from labctl.trace.model import SWITCH, Trace
-from labctl.trace.problems import GUEST_TRACE, noted_problem
 from labctl.trace.sched import has_switches, schedule
 from labctl.trace.threads import Thread, Window, process_tree, stored_window
 from labctl.trace.timeline.recordings import Traces

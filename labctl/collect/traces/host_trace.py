@@ -20,8 +20,8 @@ from labctl.collect.traces.recorded_events import trial_events
 from labctl.collect.traces.waiting import no_waiting, waiting, why_unknown
 from labctl.store.samples import Reading, Unavailable, sample, sample_key
 from labctl.trace import files
+from labctl.trace.files import HOST_TRACE, note_problem, noted_problem
 from labctl.trace.model import SWITCH, Trace
-from labctl.trace.problems import HOST_TRACE, note_problem, noted_problem
 from labctl.trace.sched import Schedule, has_switches, schedule
 from labctl.trace.threads import Thread, process_tree, stored_threads
 from labctl.trace.timeline.recordings import Traces

@@ -19,7 +19,7 @@ from labctl.store.run_places import all_runs
 from labctl.store.samples import Reading, Sample
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
+from labctl.trace.files import GUEST_TRACE, HOST_TRACE, noted_problem
 
 _WORST = "latency_max"
 _SIDES = {HOST_TRACE: "the host's side", GUEST_TRACE: "the guest's side"}

@@ -15,6 +15,7 @@ from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
+from labctl.trace.files import GUEST_TRACE, HOST_TRACE, noted_problem
 from labctl.trace.model import (
     ENTRY,
     EXIT,
@@ -33,7 +34,6 @@ from labctl.trace.model import (
     Trace,
 )
 from labctl.trace.perf.perfdata import read_trace, tracepoints
-from labctl.trace.problems import GUEST_TRACE, HOST_TRACE, noted_problem
 from labctl.trace.records import IN, OUT, OUT_RUNNABLE, WAKE, Records, batches, by_thread
 from labctl.trace.threads import Numbering, Thread, Workload, stored_threads, stored_workload
 from labctl.trace.timeline.lanes import Holes

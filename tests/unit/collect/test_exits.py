@@ -11,7 +11,7 @@ from labctl.collect.exits import bpf_exits, exits
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import exit_names, files
-from labctl.trace.problems import note_problem
+from labctl.trace.files import note_problem
 from tests.unit.collect.trials import reasons, recorded, values
 
 META = "exits-linux-6.18-software-kvm.json"

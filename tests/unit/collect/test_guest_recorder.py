@@ -25,7 +25,7 @@ from labctl.run.collectors.collecting import collecting
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
 from labctl.trace.clocks import ClockMap, stored_clock_map
-from labctl.trace.problems import GUEST_TRACE, noted_problem
+from labctl.trace.files import GUEST_TRACE, noted_problem
 from tests.unit.collect.targets import target
 from tests.unit.runner.runners import Runner, running_runner
 

@@ -15,7 +15,7 @@ from labctl.collect.traces.guest_trace import parse
 from labctl.store.samples import Sample, Unavailable
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import GUEST_TRACE, note_problem
+from labctl.trace.files import GUEST_TRACE, note_problem
 from labctl.trace.timeline.recordings import Traces
 
 RECORDED = Path(__file__).parent / "fixtures" / "perf-6.1-guest-cyclictest"

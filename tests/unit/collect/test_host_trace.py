@@ -14,8 +14,8 @@ from labctl.collect.traces import host_trace, waiting
 from labctl.store.samples import Reading
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
+from labctl.trace.files import HOST_TRACE, note_problem
 from labctl.trace.model import Gap, Trace
-from labctl.trace.problems import HOST_TRACE, note_problem
 from labctl.trace.timeline.recordings import Traces
 from tests.unit.collect.trials import FIXTURES, reasons, values
 from tests.unit.trace.schedules import PREEMPTED, SLEEPS, Switch, trace

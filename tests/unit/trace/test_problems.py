@@ -9,7 +9,7 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.store.trial import TrialFolder
 from labctl.trace import files
-from labctl.trace.problems import note_problem, noted_problem
+from labctl.trace.files import note_problem, noted_problem
 
 
 def test_each_collector_has_its_own_sentence(tmp_path: Path) -> None:
