@@ -11,15 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from labctl.analysis.judge import judge
-from labctl.analysis.model import Comparison
-from labctl.analysis.verdicts.table import Says, Verdict, says
 from labctl.base.errors import ExitCode, LabctlError, UsageError
 from labctl.base.hostfacts import EVERYTHING, Fact, Rests
-from labctl.base.json import fields_of
 from labctl.base.paths import StatePaths
 from labctl.base.tuning import Level
 from labctl.base.wording import counted, metric_title, place_in_words, printable
@@ -31,17 +25,19 @@ from labctl.cli.parts.common import (
     results_option,
     state_paths,
 )
-from labctl.host.accelerator import Requested
-from labctl.host.doctor.check import Finding, Status
-from labctl.host.doctor.since import FactChange, compare, difference, rests_on, voided_by
-from labctl.host.facts import host_facts
-from labctl.run.planning.images import IMAGE, accelerator_here
-from labctl.store.run_folder import LoadedRun
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labctl.analysis.model import Comparison
+    from labctl.analysis.verdicts.table import Verdict
+    from labctl.host.accelerator import Requested
+    from labctl.host.doctor.check import Finding
+    from labctl.host.doctor.since import FactChange
     from labctl.run.commands.checkup import Checkup
     from labctl.run.commands.host_checks import TuningState
     from labctl.run.commands.selftest import SelfTest, SelftestResult
+    from labctl.store.run_folder import LoadedRun
 
 
 # Run `labctl doctor`: check what on this host affects measurements, and what changed since a
@@ -153,6 +149,8 @@ class VerdictStanding:
     voided_by: tuple[FactChange, ...]
 
     def to_json(self) -> dict[str, object]:
+        from labctl.base.json import fields_of
+
         return {
             **fields_of(self, without=("voided_by",)),
             "void": bool(self.voided_by),
@@ -199,6 +197,11 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
 
     Raises UsageError when the run has recorded nothing of its host.
     """
+    from labctl.analysis.judge import judge
+    from labctl.analysis.verdicts.table import Says, says
+    from labctl.host.doctor.since import compare
+    from labctl.host.facts import host_facts
+
     recorded = run.run.host
     if not recorded:
         raise UsageError(
@@ -227,6 +230,8 @@ def since(run: LoadedRun, places: StatePaths) -> Since:
 
 
 def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...]) -> VerdictStanding:
+    from labctl.host.doctor.since import rests_on, voided_by
+
     assert item.verdict is not None
     tunings = {name: tuning.to_json() for name, tuning in run.run.tunings.items()}
     rests = rests_on(tunings.get(item.tuning), tunings.get(run.plan.baseline or ""))
@@ -242,6 +247,8 @@ def _standing(item: Comparison, run: LoadedRun, changes: tuple[FactChange, ...])
 
 def _accelerator(run: LoadedRun, places: StatePaths) -> str | None:
     """Return what the run's guests would run under now; None where that can't be told."""
+    from labctl.run.planning.images import IMAGE, accelerator_here
+
     image = run.plan.guest.image or IMAGE
     try:
         return accelerator_here(image, places, _requested(run)).name
@@ -251,6 +258,8 @@ def _accelerator(run: LoadedRun, places: StatePaths) -> str | None:
 
 def _requested(run: LoadedRun) -> Requested:
     """Return what the run's command line asked for."""
+    from labctl.host.accelerator import Requested
+
     words = recorded_words(run)
     asked = words[words.index("--accel") + 1 :][:1] if "--accel" in words else []
     choices: dict[str, Requested] = {choice: choice for choice in get_args(Requested)}
@@ -262,10 +271,10 @@ def _requested(run: LoadedRun) -> Requested:
 
 
 _SECTIONS = {
-    Status.OK: ("FINE", "bold green"),
-    Status.UNKNOWN: ("UNKNOWN: could not be determined", "bold"),
-    Status.WARN: ("WARNINGS: results are affected, or a feature is unavailable", "bold yellow"),
-    Status.BLOCK: ("BLOCKS: no sweep starts, or none is valid, until this is fixed", "bold red"),
+    "ok": ("FINE", "bold green"),
+    "unknown": ("UNKNOWN: could not be determined", "bold"),
+    "warn": ("WARNINGS: results are affected, or a feature is unavailable", "bold yellow"),
+    "block": ("BLOCKS: no sweep starts, or none is valid, until this is fixed", "bold red"),
 }
 _FIRST_STUDY = "pinning"
 """Study by which the most important warnings are chosen when none is named."""
@@ -279,6 +288,8 @@ def print_checkup(
 ) -> None:
     """Print the answer and the warnings that matter most, then the other findings, what is fine in
     a line unless `full`, and, for a study, each tuning; what blocks comes last."""
+    from labctl.host.doctor.check import Status
+
     counts = {
         status: sum(finding.status is status for finding in checkup.findings) for status in Status
     }
@@ -298,7 +309,8 @@ def print_checkup(
     if checkup.foremost:
         _line(console, f"\nMOST IMPORTANT for '{checkup.study or _FIRST_STUDY}'", "bold yellow")
         _section(console, checkup.foremost)
-    for status, (title, style) in _SECTIONS.items():
+    for word, (title, style) in _SECTIONS.items():
+        status = Status(word)
         if status is Status.BLOCK and checkup.study:
             _line(console, f"\nTUNINGS of '{checkup.study}'", "bold")
             for state in checkup.tunings:
@@ -324,6 +336,8 @@ def _groups(found: Iterable[Finding]) -> str:
 
 
 def _section(console: Console, findings: Iterable[Finding]) -> None:
+    from labctl.host.doctor.check import Status
+
     group = ""
     for finding in findings:
         if finding.group != group:
@@ -348,6 +362,8 @@ def _tuning(console: Console, state: TuningState) -> None:
 
 def print_since(console: Console, since: Since, seconds: float) -> None:
     """Print what has changed since a run, and which of its verdicts stand."""
+    from labctl.host.doctor.since import difference
+
     void = since.void
     changed = counted(len(since.changes), "fact") if since.changes else "no fact"
     _line(
@@ -392,6 +408,8 @@ def _verdict(console: Console, verdict: VerdictStanding) -> None:
 
 
 def _remedy(console: Console, remedy: str) -> None:
+    from rich.text import Text
+
     if not remedy:
         return
     if remedy[0].isupper():
@@ -403,6 +421,8 @@ def _remedy(console: Console, remedy: str) -> None:
 
 
 def _row(console: Console, name: str, text: str, style: str = "") -> None:
+    from rich.text import Text
+
     width = min(console.width, _WIDEST)
     lines = textwrap.wrap(
         printable(text),
@@ -421,6 +441,8 @@ def _row(console: Console, name: str, text: str, style: str = "") -> None:
 
 
 def _line(console: Console, text: str, style: str = "") -> None:
+    from rich.text import Text
+
     console.print(Text(printable(text), style), soft_wrap=False)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from labctl.base.paths import StatePaths
-from labctl.cli import doctor
 from labctl.host import facts as facts_module
 from labctl.host.accelerator import Accelerator
 from labctl.host.doctor import CHECKS
@@ -59,8 +58,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatePaths:
     monkeypatch.setenv("LABCTL_RESULTS", str(tmp_path / "results"))
     (tmp_path / "lab").mkdir()
     monkeypatch.setenv("LABCTL_LAB", str(tmp_path / "lab"))
-    for module in (images, doctor):
-        monkeypatch.setattr(module, "accelerator_here", lambda *_: TCG)
+    monkeypatch.setattr(images, "accelerator_here", lambda *_: TCG)
     # Guests of other tests come and go.
     monkeypatch.setattr(facts_module, "running_machines", list)
     return StatePaths.default()
