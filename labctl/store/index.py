@@ -1,7 +1,7 @@
 """Keep a run's trials and samples in one Parquet file as well, derived and quick to read.
 
 It may be deleted at any time. It counts only while every trial's files are those that it was made
-from (docs/decisions/derived-index.md).
+from (docs/decisions/README.md).
 """
 
 from __future__ import annotations

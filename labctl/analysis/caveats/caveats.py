@@ -168,7 +168,7 @@ def _cached(disks: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _fits_in_memory(run: LoadedRun, disks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Say that the page cache holds the whole disk (docs/decisions/cached-modes-in-memory.md)."""
+    """Say that the page cache holds the whole disk (docs/decisions/README.md)."""
     disk, host = run.run.data_disk_bytes, run.run.host
     memory = host.get("memory_bytes")
     if not (isinstance(disk, int) and isinstance(memory, int) and disk < memory):
