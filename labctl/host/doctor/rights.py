@@ -1,4 +1,4 @@
-"""Check which of a sweep's privileged steps this user may do (docs/decisions/needs-root.md)."""
+"""Check which of a sweep's privileged steps this user may do (docs/decisions/README.md)."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _why_root(planned: Planned) -> tuple[str, ...]:
     """Return a clause for each part of a plan that requires root; never empty, because every guest
     does.
 
-    docs/decisions/needs-root.md explains why root, and why a refusal names the parts.
+    docs/decisions/README.md explains why root, and why a refusal names the parts.
     """
     return tuple(_root_clauses(planned))
 
