@@ -44,6 +44,7 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
         check_local(request.connect)
     planned = plan_sweep(request)
     own = None if planned.own is None else planned.own.record
+    notes = [] if planned.own is None else list(planned.own.domain.sentences)
     plan = planned.plan.record()
     earlier, spreading = _earlier(request.results, plan)
     foreseen, expected = foresee(plan, spreading), expected_time(plan, earlier)
@@ -59,11 +60,17 @@ def show_plan(request: SweepRequest, *, as_json: bool) -> None:
                 "expected_time": asdict(expected),
                 **({"commands": commands} if commands else {}),
                 **({"files": files} if files else {}),
-                **({"domain": {"name": own.name, "asked": own.asked}} if own else {}),
+                **(
+                    {"domain": {"name": own.name, "asked": own.asked, "notes": notes}}
+                    if own
+                    else {}
+                ),
             }
         )
     else:
         console().print(plan_table(plan, foreseen, expected, own))
+        for sentence in notes:
+            click.echo(printable(sentence))
         _show_commands(commands)
         _show_files(files)
     if waiting := planned.hangs_on_accelerator:

@@ -8,7 +8,7 @@ https://libvirt.org/formatdomain.html explains each.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -530,3 +530,72 @@ def copy_table(paths: frozenset[str], label: str) -> Element:
             ),
         },
     )
+
+
+# Say why parts of the owner's XML are not copied. Pure.
+
+
+_LIMIT = "shares and limits depend on the host's other guests"
+_HOST = "it belongs to the host"
+_WHO = ("global", "emulator", "iothread")
+
+_REASONS = {
+    "devices/emulator": "labctl runs this host's own QEMU",
+    "devices/audio": "sound has no output here",
+    "devices/tpm": "its state belongs to the original: a guest with a sealed disk does not boot",
+    "devices/vsock": "its number belongs to the original",
+    "devices/smartcard": _HOST,
+    "devices/input": _HOST,
+    "devices/pstore": "the guest would write to the file behind it",
+    "devices/redirdev": "its device belongs to a user's display",
+    "devices/redirfilter": "its device belongs to a user's display",
+    **dict.fromkeys((f"cputune/{tag}" for tag in ("shares", "period", "quota")), _LIMIT),
+    **{f"cputune/{who}_{tag}": _LIMIT for who in _WHO for tag in ("period", "quota")},
+    **dict.fromkeys(("blkiotune", "memtune", "cputune/cachetune", "cputune/memorytune"), _LIMIT),
+}
+"""Elements below the domain to the reason why they are left out. A share is relative to the host's
+own guests, and a cap is not part of the machine. If the kernel keeps real-time policies out of cpu
+cgroups, libvirt starts no domain that has one."""
+
+_UNKNOWN = "labctl copies only elements that it knows"
+
+_REPLACED = frozenset(
+    ("@id", "genid", "resource", "seclabel", "vcpus", "title", "description", "metadata")
+    + ("on_poweroff", "on_reboot", "on_crash", "on_lockfailure")
+    + tuple(
+        f"devices/disk/{tag}"
+        for tag in ("backingStore", "transient", "shareable", "source/seclabel", "source/@index")
+    )
+    + tuple(
+        f"devices/{port}/{tag}"
+        for port in ("serial", "parallel", "console", "channel")
+        for tag in ("source", "protocol", "log", "@tty")
+    )
+    + tuple(f"devices/graphics/@{key}" for key in ("port", "tlsPort", "autoport", "listen"))
+    + tuple(f"devices/graphics/listen/@{key}" for key in ("address", "network", "socket"))
+    + ("devices/rng/backend/text",)
+)
+"""Elements without a note: labctl puts its own in their places, or they are a name, a label, or an
+action of libvirt when a guest ends."""
+
+
+def left_out_notes(left_out: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each reason why something is left out. `left_out`: as in Rebuilt."""
+    reasons: dict[str, list[str]] = {}
+    for place in (name.partition("/")[2] for name in left_out):
+        if place not in _REPLACED:
+            reasons.setdefault(_REASONS.get(place, _UNKNOWN), []).append(place)
+    for reason, paths in reasons.items():
+        names = [_placeholder(path, is_known=reason != _UNKNOWN) for path in paths]
+        verb = "is" if len(names) == 1 else "are"
+        yield f"{', '.join(names)} {verb} left out: {reason}"
+
+
+def _placeholder(path: str, *, is_known: bool) -> str:
+    if is_known:
+        return f"<{path.rpartition('/')[2]}>"
+    owner, _, key = path.rpartition("/")
+    tag = owner.rpartition("/")[2] or "domain"
+    if key.startswith("@"):
+        return f"<{tag} {key[1:]}=…>"
+    return f"the text of <{tag}>" if key == "text" else f"<{key}>"

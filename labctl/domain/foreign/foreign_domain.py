@@ -16,33 +16,16 @@ from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse, tag_of, text_of, unit_bytes
 from labctl.domain.asked import EMULATOR, IOTHREAD, VCPU, ExpectedThread
-from labctl.domain.foreign.allowed import DOMAIN
-from labctl.domain.foreign.platform_file import FLAVOR, understood
+from labctl.domain.foreign.allowed import DOMAIN, left_out_notes
+from labctl.domain.foreign.platform_file import FLAVOR, FORMATS, replaced, understood
 from labctl.domain.foreign.rebuilt import MOST_IOTHREADS, MOST_MEMORY, MOST_VCPUS, rebuilt
 from labctl.domain.foreign.rebuilt import path as is_no_path
 
-FORMATS = ("raw", "qcow2")
 MOST_BYTES: Final = 1 << 20
 MOST_LEVELS: Final = 32
 MOST_ELEMENTS: Final = 4096
 MOST_NAMED_CPUS: Final = 1_000_000
 """Limit on all CPU sets of one domain together: 1024 vCPUs with 900 CPUs each."""
-QEMU_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
-
-_REFUSED = {
-    "devices/hostdev": "a passed-through host device cannot be saved and restored",
-    "devices/filesystem": "the guest could write to the folder that it shares with the host",
-    "devices/shmem": "it shares memory with other guests",
-    "devices/lease": "it would take a lock that the original needs",
-    "devices/memory[@model='nvdimm']": "the guest would write to the file behind it",
-    "devices/memory[@model='virtio-pmem']": "the guest would write to the file behind it",
-    "os/loader[@readonly='no']": "the guest would write to the firmware's own file",
-    "launchSecurity": "an encrypted guest can't be saved and restored",
-    f"{{{QEMU_NAMESPACE}}}commandline": "labctl cannot check what QEMU options open or write to",
-    "vcpu[@placement='auto']": "numad would place it differently at each start",
-    "numatune/memory[@placement='auto']": "numad would place it differently at each start",
-}
-"""Elements that a copy cannot have, with the reason."""
 
 _WITH_CPU_SETS = ("vcpu", "cputune/*", "numatune/*", "cpu/numa/cell", "memoryBacking//page")
 """Elements with sets of CPUs or nodes."""
@@ -93,7 +76,12 @@ class OwnDomain:
     form: str = "libvirt"
     """Form of its file, by platform."""
     notes: tuple[str, ...] = ()
-    """Sentences about what was replaced or left out when its file was read."""
+    """Clauses about what was replaced or left out when its file was read."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Return its notes for a plan and a report."""
+        return tuple(f"In labctl's copy of '{self.name}', {note}." for note in self.notes)
 
 
 def domain_of_file(
@@ -111,8 +99,11 @@ def domain_of_file(
 
 
 def _understood(data: bytes, what: str, *, is_xml: bool = False) -> OwnDomain:
-    found = understood(data, what, is_xml=is_xml)
-    return replace(own_domain(found.xml, what), form=found.form, notes=found.notes)
+    if is_xml or data.lstrip().startswith(b"<"):
+        return own_domain(data, what)
+    found = understood(data, what)
+    own = own_domain(found.xml, what)
+    return replace(own, form=found.form, notes=(*found.notes, *own.notes))
 
 
 def _with_flavor(own: OwnDomain, flavor: OwnDomain) -> OwnDomain:
@@ -136,7 +127,9 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         found = f"<{tag_of(root)}{f' type={kind!r}' if kind is not None else ''}>"
         raise UsageError(f"{what} is not a QEMU domain: its root is {found}", hint=_GIVE)
     _fill_in(root, what)
-    refused = (*_refused(root), *_refused_disks(root), *rebuilt(root, DOMAIN).refused)
+    form, notes = replaced(root, what)
+    taken = rebuilt(root, DOMAIN)
+    refused = (*_refused(root), *_refused_disks(root), *taken.refused)
     _rewrite_cpu_sets(root, what)
     for graphics in root.iterfind("devices/graphics"):
         graphics.attrib.pop("passwd", None)  # run folders are passed on
@@ -158,6 +151,8 @@ def own_domain(xml: str | bytes, what: str) -> OwnDomain:
         networks=frozenset(str(i.get("type")) for i in root.iterfind("devices/interface")),
         has_command_line=root.find("os/kernel") is not None,
         refused=refused,
+        form=form,
+        notes=(*notes, *left_out_notes(taken.left_out)),
     )
 
 
@@ -308,9 +303,8 @@ def _holds_for(sched: etree._Element, index: int) -> bool:
 
 
 def _refused(root: etree._Element) -> Iterator[str]:
-    for path, reason in _REFUSED.items():
-        for element in root.iterfind(path):
-            yield f"{_named(element)}: {reason}"
+    for loader in root.iterfind("os/loader[@readonly='no']"):
+        yield f"{_named(loader)}: the guest would write to the firmware's own file"
     kind = root.find("os/type")
     arch = kind.get("arch", "x86_64") if kind is not None else None
     if root.findtext("os/type", "").strip() != "hvm" or arch not in ("x86_64", "i686"):
@@ -334,18 +328,10 @@ def _refused_disks(root: etree._Element) -> Iterator[str]:
 
 
 def _why_refused(disk: etree._Element) -> str | None:
-    kind, driver = disk.get("type", "file"), disk.find("driver")
     if disk.get("device") in ("cdrom", "floppy"):  # it is kept or ejected, but never written to
-        return None if not _is_opened(disk) else _why_format_refused(driver)
-    if disk.get("device", "disk") not in ("disk", "lun"):
+        return None if not _is_opened(disk) else _why_format_refused(disk.find("driver"))
+    if disk.get("device", "disk") != "disk":
         return f"labctl does not support disks of the kind '{disk.get('device')}'"
-    if disk.get("device") == "lun":
-        return "a LUN accepts SCSI commands, which an overlay cannot intercept"
-    if kind not in ("file", "block"):
-        return f"an overlay needs a file or a block device, but this is of type '{kind}'"
-    for path in ("encryption", "source/encryption", "auth", "source/auth"):
-        if disk.find(path) is not None:
-            return "labctl does not support secrets"
     if disk.find("mirror") is not None:
         return "a block job is running on it"
     if disk.find("source/slices") is not None:
@@ -354,7 +340,7 @@ def _why_refused(disk: etree._Element) -> str | None:
         return "it names no file"
     if disk.find("target") is None:
         return "it has no <target>"
-    return _why_format_refused(driver)
+    return None
 
 
 def _why_format_refused(driver: etree._Element | None) -> str | None:

@@ -1,7 +1,6 @@
 """Take a VM's file of any platform: the one door to libvirt's XML, Proxmox, KubeVirt and Nova.
 
-What no copy can have is left out by name, or a stated stand-in takes its place. libvirt's own XML
-passes unchanged: its owner can edit it.
+What no copy can have is left out by name, or a stated stand-in takes its place.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final
 from lxml import etree
 
 from labctl.base.errors import UsageError
-from labctl.base.xmldiff import parse, tag_of
+from labctl.base.xmldiff import tag_of
 from labctl.base.yamltext import YamlError, YamlMapping, parse_yaml
 from labctl.domain.foreign import kubevirt, proxmox
 from labctl.domain.foreign.draft import Draft
@@ -23,10 +22,14 @@ SUFFIXES: Final = (".xml", ".conf", ".yaml", ".yml", ".json")
 
 FLAVOR: Final = "OpenStack, flavor"
 
+FORMATS: Final = ("raw", "qcow2")
+"""Formats of a disk's file."""
+
 _NAMESPACES: Final = {
-    "Nova": re.compile(rb"http://openstack\.org/xmlns/libvirt/nova/"),
-    "virt-launcher": re.compile(rb"http://kubevirt\.io"),
+    "http://openstack.org/xmlns/libvirt/nova/": "Nova",
+    "http://kubevirt.io": "virt-launcher",
 }
+"""Namespaces of <metadata> to the program that wrote the domain."""
 _HINT = (
     "Pass libvirt's XML, a Proxmox VM's configuration or 'qm showcmd ID --pretty', a KubeVirt VM, "
     "or a flavor of 'openstack flavor show -f json NAME'."
@@ -41,11 +44,15 @@ _LEFT_OUT = {
     "launchSecurity": "encrypted memory",
     "{http://libvirt.org/schemas/domain/qemu/1.0}commandline": "options of QEMU",
     "{http://libvirt.org/schemas/domain/qemu/1.0}override": "options of QEMU",
+    "numatune/memory[@placement='auto']": "numad places it differently at each start",
 }
+"""Elements that a copy cannot have, with the reason."""
 _SET_UP = re.compile(
     r"/kubevirt-ephemeral-disks/cloud-init-data/|/kubevirt-private/(config-map|secret)"
 )
 """Files of virt-launcher's pod that set the guest up."""
+_IN_POD = re.compile(r"(/var)?/run/kubevirt|/dev/[^/]+$")
+"""Places of disks in virt-launcher's pod."""
 _PAGES = {"small": 0, "large": 2048, "any": 0, "2MB": 2048, "2048": 2048, "1GB": 1 << 20}
 _PAGES |= {"1048576": 1 << 20}
 
@@ -60,11 +67,9 @@ class Understood:
     notes: tuple[str, ...]
 
 
-def understood(data: bytes, what: str, *, is_xml: bool = False) -> Understood:
-    """Return the domain that a file describes. `is_xml`: whether its name says XML. Raises
-    UsageError naming the line for a file of no known form, and beyond the limits of YAML."""
-    if is_xml or data.lstrip().startswith(b"<"):
-        return _of_xml(data, what)
+def understood(data: bytes, what: str) -> Understood:
+    """Return the domain that a file other than XML describes. Raises UsageError naming the line for
+    a file of no known form, and beyond the limits of YAML."""
     try:
         return _of_text(data.decode(), what)
     except UnicodeDecodeError as error:
@@ -106,58 +111,60 @@ def _finished(draft: Draft, form: str) -> Understood:
     return Understood(draft.xml(), form, tuple(draft.notes))
 
 
-def _of_xml(data: bytes, what: str) -> Understood:
-    form = next((name for name, mark in _NAMESPACES.items() if mark.search(data)), None)
-    if form is None:
-        return Understood(data, "libvirt", ())
-    root = parse(data, what)
-    if root.getroottree().docinfo.doctype:
-        return Understood(data, form, ())  # refused with all that libvirt never writes
+def replaced(root: etree._Element, what: str) -> tuple[str, tuple[str, ...]]:
+    """Take out of libvirt's XML what no copy can have, or put a stand-in in its place. Return who
+    wrote the XML, and a sentence for each part."""
     draft = Draft(what, (root.findtext("name") or "vm").strip(), root)
+    form = _form(root)
     for path, why in _LEFT_OUT.items():
         for element in root.findall(path):
+            draft.left_out(f"<{tag_of(element)}> (line {element.sourceline})", why)
             _remove(element)
-            draft.left_out(f"<{etree.QName(element).localname}> (line {element.sourceline})", why)
-    for element in (*root.findall("vcpu"), *root.findall("numatune/memory")):
-        if element.get("placement") == "auto":
-            element.set("placement", "static")
-            draft.notes.append(f"<{tag_of(element)}> placement='auto': static")
+    for vcpu in root.findall("vcpu[@placement='auto']"):
+        vcpu.set("placement", "static")
+        draft.notes.append("<vcpu> placement='auto': static")
     for disk in root.findall("devices/disk"):
         _replace_disk(draft, disk, form)
-    return Understood(etree.tostring(root), form, tuple(draft.notes))
+    return form, tuple(draft.notes)
+
+
+def _form(root: etree._Element) -> str:
+    spaces = [etree.QName(entry).namespace or "" for entry in root.iterfind("metadata/*")]
+    known = (name for mark, name in _NAMESPACES.items() if any(s.startswith(mark) for s in spaces))
+    return next(known, "libvirt")
 
 
 def _replace_disk(draft: Draft, disk: etree._Element, form: str) -> None:
     """Point a disk that is not a file of this host to a stand-in."""
-    source, target = disk.find("source"), disk.find("target")
+    source, target, driver = (disk.find(tag) for tag in ("source", "target", "driver"))
     name = "" if target is None else target.get("dev", "")
-    place = "" if source is None else source.get("file") or source.get("dev") or ""
-    in_pod = form == "virt-launcher" and not place.startswith("/dev/disk")
+    given = {} if source is None else dict(source.attrib)
+    place = given.get("file") or given.get("dev") or ""
+    in_pod = form == "virt-launcher" and _IN_POD.match(place) is not None
+    is_file = disk.get("type", "file") in ("file", "block")
     if _SET_UP.search(place):
         _remove(disk)
         draft.left_out(f"disk {name}", "data for the guest's set-up")
         return
     if disk.get("device") in ("cdrom", "floppy"):
-        if disk.get("type") not in ("file", "block") or in_pod:
+        if not is_file or in_pod:
             _remove(disk)
-            draft.left_out(f"disk {name}", "a CD of the platform's")
+            draft.left_out(f"disk {name}", "a CD that is not a file of this host")
         return
-    is_lun, has_secret = disk.get("device") == "lun", disk.find(".//auth") is not None
-    is_kept = disk.get("type") in ("file", "block") and not (in_pod or is_lun or has_secret)
-    if is_kept:
+    is_lun = disk.get("device") == "lun"
+    has_secret = disk.find(".//auth") is not None or disk.find(".//encryption") is not None
+    kind = "raw" if driver is None else driver.get("type", "raw")
+    if is_file and kind in FORMATS and not (in_pod or is_lun or has_secret):
         return
-    was = " ".join(
-        filter(
-            None, (disk.get("type"), source.get("protocol") if source is not None else "", place)
-        )
-    )
-    path = draft.stand_in(name, name, was)
+    keys = ("protocol", "pool", "file", "dev", "name", "volume")
+    words = [disk.get("type", "file"), *(given.get(key) for key in keys)]
+    words += ["lun"] * is_lun + [kind] * (kind not in FORMATS) + ["with a secret"] * has_secret
+    path = draft.stand_in(name, name, " ".join(filter(None, words)))
     for tag in ("source", "auth", "encryption", "backingStore", "mirror"):
         for element in disk.findall(tag):
             disk.remove(element)
     disk.set("type", "file")
     disk.set("device", "disk")
-    driver = disk.find("driver")
     driver = etree.SubElement(disk, "driver", name="qemu") if driver is None else driver
     driver.set("type", "qcow2")
     etree.SubElement(disk, "source", file=path)

@@ -102,6 +102,13 @@ def put_narrow_link(log: RunLog, narrow: Narrow | None) -> None:
         log.put(notes=[*log.record.notes, narrow.sentence])
 
 
+def put_copy(log: RunLog, own: OwnGuest | None) -> None:
+    """Record what the copy of the administrator's VM replaces or leaves out."""
+    sentences = own.domain.sentences if own else ()
+    if new := [one for one in sentences if one not in log.record.notes]:
+        log.put(notes=[*log.record.notes, *new])
+
+
 def put_qemu_user(log: RunLog, now: Mapping[str, object] | None) -> None:
     """Record the user that QEMU runs as, and an earlier boot's user if it was another. Without
     `now` a daemon's configuration determines it."""

@@ -27,6 +27,7 @@ from labctl.run.commands.host_record import (
     check_same_accelerator,
     check_same_host,
     facts_of_host,
+    put_copy,
     put_narrow_link,
     put_qemu_user,
     store_xml,
@@ -136,6 +137,7 @@ def measure(
         put_qemu_user(log, lab.qemu_user.to_json() if lab.qemu_user else None)
         log.put(**facts.to_json())
         put_narrow_link(log, lab.link.narrow if lab.link else None)
+        put_copy(log, planned.own)
         log.write()
         disks = lab.source.disks(lab, planned.tunings[planned.plan.roles.baseline])
         log.put(xml=store_xml(lab, log.folder, disks))

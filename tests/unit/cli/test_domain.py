@@ -32,10 +32,11 @@ def test_its_xml_is_a_file_for_domain_again(labctl: Labctl, tmp_path: Path) -> N
 def test_why_a_libvirt_domain_cannot_be_measured_is_said(labctl: Labctl, tmp_path: Path) -> None:
     (tmp_path / "vm.xml").write_text(
         "<domain type='kvm'><name>a</name><memory>1</memory><os><type>hvm</type></os>"
-        "<devices><hostdev/></devices></domain>"
+        "<devices><hostdev/><disk><target dev='vdx'/></disk></devices></domain>"
     )
     shown = labctl("domain", "show", "--domain", str(tmp_path / "vm.xml")).out
-    assert "cannot be measured: <hostdev> (line 1): a passed-through host device" in shown
+    assert "\n<hostdev> (line 1): left out (a passed-through device)\n" in shown
+    assert "cannot be measured: <disk dev='vdx'> (line 1): it names no file" in shown
 
 
 def test_an_instance_comes_with_its_flavor(labctl: Labctl, tmp_path: Path) -> None:
@@ -57,6 +58,22 @@ def test_a_stand_in_that_is_missing_is_asked_for(labctl: Labctl, results: Path) 
     said = labctl("sweep", "pinning", "--domain", vm, "--plan-only", "--accel", "tcg")
     assert said.code == 2
     assert "Put a copy of the disk there: qemu-img convert -O qcow2 DISK /var/lib/" in said.err
+
+
+def test_a_plan_names_what_the_copy_leaves_out(
+    labctl: Labctl, results: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "disk.img").write_bytes(b"\0" * 4096)
+    (tmp_path / "vm.xml").write_text(
+        "<domain type='kvm'><name>web</name><memory unit='GiB'>1</memory><vcpu>1</vcpu>"
+        "<os><type arch='x86_64'>hvm</type></os><devices><hostdev/>"
+        f"<disk><source file='{tmp_path}/disk.img'/><target dev='vda'/></disk></devices></domain>"
+    )
+    words = ("sweep", "pinning", "--domain", str(tmp_path / "vm.xml"), "--plan-only")
+    said = "In labctl's copy of 'web', <hostdev> (line 1): left out (a passed-through device)."
+    plan = labctl(*words, "--accel", "tcg")
+    assert said in plan.out, plan.err
+    assert json.loads(labctl(*words, "--accel", "tcg", "--json").out)["domain"]["notes"] == [said]
 
 
 @pytest.mark.parametrize("name", ["proxmox-01-plain.conf", "kubevirt-01-plain.yaml"])

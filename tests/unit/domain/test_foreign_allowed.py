@@ -201,12 +201,6 @@ REFUSED = {
         ),
         "labctl supports raw and qcow2, but it is 'vmdk'",
     ),
-    "a read-only disk of such a format": (
-        BY_HAND.replace(
-            "<source file='/srv/shared.img'/>", "<driver type='vdi'/><source file='/x'/>"
-        ),
-        "labctl supports raw and qcow2, but it is 'vdi'",
-    ),
     "a disk of an unknown kind": (
         BY_HAND.replace("device='cdrom'", "device='cdxrom'"),
         "does not support disks of the kind 'cdxrom'",

@@ -28,7 +28,7 @@ def test_each_platform_has_ten_files() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_becomes_the_domain_as_recorded(path: Path, regenerate_golden: bool) -> None:
-    found = understood(path.read_bytes(), path.name)
+    found = domain_of_file(path.read_bytes(), path.name)
     root = parse(found.xml)
     etree.indent(root)
     notes = "".join(f"  {note.replace('--', '- -')}\n" for note in found.notes)
@@ -107,9 +107,70 @@ def test_a_flag_leads_nowhere_in_the_xml(flag: str) -> None:
     domain_of_file(f"cores: 1\ncpu: host,flags={flag}\n".encode(), "vm")
 
 
-def test_a_libvirt_domain_passes_unchanged() -> None:
-    xml = b"<domain type='kvm'><devices><hostdev/></devices></domain>"
-    assert understood(xml, "vm").xml == xml
+DOMAIN_XML = """<domain type='kvm'>
+<name>db</name><memory>1</memory><vcpu placement='auto'>1</vcpu>
+<numatune><memory mode='strict' placement='auto'/></numatune>
+<os><type arch='x86_64'>hvm</type></os>
+<devices>
+{}
+</devices></domain>"""
+
+
+@pytest.mark.parametrize(
+    ("device", "note"),
+    [
+        ("<hostdev type='pci'/>", "<hostdev> (line 6): left out (a passed-through device)"),
+        ("<filesystem/>", "<filesystem> (line 6): left out (a shared folder)"),
+        (
+            "<disk type='network'><source protocol='rbd' name='ssd/db'><auth/></source>"
+            "<target dev='vda'/></disk>",
+            "disk vda (network rbd ssd/db with a secret): stand-in",
+        ),
+        (
+            "<disk type='network'><source protocol='iscsi' name='i/1'/><target dev='vda'/></disk>",
+            "disk vda (network iscsi i/1): stand-in /var/lib/labctl/disks/db-vda.qcow2; put a",
+        ),
+        (
+            "<disk type='volume'><source pool='p' volume='v'/><target dev='vda'/></disk>",
+            "disk vda (volume p v): stand-in",
+        ),
+        (
+            "<disk type='block' device='lun'><source dev='/dev/sg'/><target dev='sda'/></disk>",
+            "disk sda (block /dev/sg lun): stand-in",
+        ),
+        (
+            "<disk><driver type='vmdk'/><source file='/x'/><target dev='vda'/></disk>",
+            "disk vda (file /x vmdk): stand-in",
+        ),
+        (
+            "<disk><source file='/x'><encryption/></source><target dev='vda'/></disk>",
+            "disk vda (file /x with a secret): stand-in",
+        ),
+        (
+            "<disk device='cdrom' type='network'><target dev='sda'/></disk>",
+            "disk sda: left out (a CD that is not a file of this host)",
+        ),
+    ],
+)
+def test_a_libvirt_domain_without_what_no_copy_can_have(device: str, note: str) -> None:
+    own = domain_of_file(DOMAIN_XML.format(device).encode(), "vm")
+    assert own.form == "libvirt"
+    assert own.refused == ()
+    assert any(found.startswith(note) for found in own.notes), own.notes
+    assert "<vcpu> placement='auto': static" in own.notes
+    assert "<memory> (line 3): left out (numad places it differently at each start)" in own.notes
+    disk = parse(own.xml).find("devices/disk")
+    if disk is not None:
+        assert (disk.get("type"), disk.get("device")) == ("file", "disk")
+        assert parse(own.xml).find("devices/disk/driver[@type='qcow2']") is not None
+        assert rebuilt(parse(own.xml), DOMAIN).left_out == ()
+
+
+def test_a_disk_that_its_owner_moved_out_of_the_pod_stays() -> None:
+    file = VMS / "kubevirt-10-virt-launcher.xml"
+    once = domain_of_file(file.read_bytes(), "vm")
+    moved = once.xml.replace(str(once.disks[0].path), "/srv/web.qcow2")
+    assert domain_of_file(moved.encode(), "vm").disks[0].path == Path("/srv/web.qcow2")
 
 
 def test_values_that_may_be_secret_are_not_printed() -> None:

@@ -16,12 +16,14 @@ import pytest
 from labctl.base.errors import HostError, LabctlError, UsageError
 from labctl.domain.foreign.foreign_domain import OwnDomain, own_domain
 from labctl.domain.pinning.pin_plan import pin_plan
+from labctl.run.commands.host_record import put_copy
 from labctl.run.planning import own_domain as module
 from labctl.run.planning import own_domain as own_files
 from labctl.run.planning import plan as planning
 from labctl.run.planning.own_domain import misfits, outside_xml, own_of_run, read_own
 from labctl.run.planning.plan import plan_sweep
-from labctl.store.run_folder import RunFolder
+from labctl.store.records.run_record import RunRecord
+from labctl.store.run_folder import RunFolder, RunLog
 from labctl.study.load_study import Overrides
 from labctl.study.tunings import load_tuning, load_tunings
 from tests.unit.domain import hosts
@@ -118,9 +120,9 @@ def test_a_file_that_holds_no_domain_is_named(tmp_path: Path, text: str, sentenc
 
 
 def test_what_a_copy_can_not_have_is_named_with_its_line(disk: Path) -> None:
-    path = written(disk, more="<hostdev mode='subsystem' type='pci'/>")
+    path = written(disk, more="<disk><target dev='vdx'/></disk>")
     said = refused(path)
-    assert f"can't copy the file '{path}': <hostdev type='pci'> (line 12)" in said
+    assert f"can't copy the file '{path}': <disk dev='vdx'> (line 12)" in said
     assert "pass the file" in said
 
 
@@ -484,3 +486,14 @@ def test_a_kernel_of_ones_own_is_for_labctls_images(tmp_path: Path, disk: Path) 
         plan_sweep(asked)
     with pytest.raises(UsageError, match="--keep-network needs --domain"):
         plan_sweep(request(tmp_path, keep_network=True))
+
+
+def test_a_run_records_once_what_the_copy_leaves_out(disk: Path) -> None:
+    own = read(written(disk, more="<hostdev/>"))
+    log = RunLog(RunFolder(disk.parent / "r1"), RunRecord(notes=("Before.",)))
+    for _ in range(2):
+        put_copy(log, own)
+    said = "In labctl's copy of 'web', <hostdev> (line 12): left out (a passed-through device)."
+    assert log.record.notes == ("Before.", said)
+    put_copy(log, None)
+    assert len(log.record.notes) == 2
