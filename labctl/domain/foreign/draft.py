@@ -17,6 +17,7 @@ _WINDOWS = (
     *("relaxed", "vapic", "spinlocks", "vpindex", "runtime", "synic", "stimer", "reset"),
     "ipi",
 )
+_MAC = re.compile(r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}")
 _BUSES = {"virtio": "vd", "scsi": "sd", "sata": "sd", "usb": "sd", "ide": "hd"}
 
 MOST_MIB: Final = 1 << 26
@@ -168,7 +169,7 @@ class Draft:
         """Add a network card; on no bridge it is on QEMU's user network."""
         kind = "bridge" if bridge else "user"
         card = self.add("devices", "interface", type=kind)
-        if mac:
+        if mac and _MAC.fullmatch(mac):  # people blank it out
             etree.SubElement(card, "mac", address=mac)
         if bridge:
             etree.SubElement(card, "source", bridge=bridge)

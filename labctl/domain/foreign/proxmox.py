@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
+from urllib.parse import unquote
 
 from lxml import etree
 
@@ -18,7 +19,11 @@ _KNOWN = re.compile(
     r"|net)\d+): \S",
     re.MULTILINE,
 )
-_COMMAND = re.compile(r"/usr/bin/(?:kvm|qemu-system-\w+)\s")
+_COMMAND = re.compile(
+    r"(?:/usr/bin/taskset[\s\\]+--cpu-list[\s\\]+--all-tasks[\s\\]+"
+    r"'?(?P<affinity>[\d,-]+)'?[\s\\]+)?"
+    r"/usr/bin/(?:kvm|qemu-system-(?P<arch>\w+))\s"
+)
 _DRIVE = re.compile(r"(scsi|virtio|sata|ide)(\d+)")
 _VOLUME = re.compile(r"([A-Za-z][\w.-]*):([\w./+-]+)")
 _FOLDERS: Final = {
@@ -28,14 +33,19 @@ _FOLDERS: Final = {
 }
 """Storages of a default installation: where their volumes are on the node."""
 
+_V2 = "+popcnt;+pni;+sse4.1;+sse4.2;+ssse3"
+_V3 = f"+aes;{_V2};+avx;+avx2;+bmi1;+bmi2;+f16c;+fma;+abm;+movbe;+xsave"
 _MODELS: Final = {
-    "kvm64": "kvm64",
-    "x86-64-v2": "Nehalem",
-    "x86-64-v2-AES": "Westmere",
-    "x86-64-v3": "Haswell-noTSX",
-    "x86-64-v4": "Skylake-Server-noTSX-IBRS",
+    "kvm64": ("kvm64", "+lahf_lm;+sep"),
+    "x86-64-v2": ("qemu64", _V2),
+    "x86-64-v2-AES": ("qemu64", f"+aes;{_V2}"),
+    "x86-64-v3": ("qemu64", _V3),
+    "x86-64-v4": (
+        "qemu64",
+        f"{_V3};+avx512f;+avx512bw;+avx512cd;+avx512dq;+avx512vl",
+    ),
 }
-"""Models of Proxmox VE to the nearest of libvirt."""
+"""Models of Proxmox VE: QEMU's model and flags that it makes of each."""
 _CONTROLLERS: Final = {
     "virtio-scsi-pci": "virtio-scsi",
     "virtio-scsi-single": "virtio-scsi",
@@ -61,6 +71,29 @@ _SILENT = frozenset(
 )
 """Options that are read, or that a copy's guest does not see."""
 _SHARES = "results apply to a VM without it"
+_LIMIT = re.compile(r"(?:mbps|iops|bps|throttling\.)[\w.-]*|rate")
+"""Limits of a disk or a card."""
+_PARTS: Final = {
+    "disk": frozenset(
+        ("file", "volume", "media", "format", "cache", "aio", "discard", "detect_zeroes")
+        + ("queues", "iothread", "ro", "ssd", "serial")
+        + ("size", "backup", "replicate", "shared", "if", "id", "readonly")
+    ),
+    "card": frozenset(
+        ("model", "macaddr", "bridge", "queues", "firewall", "virtio", "e1000", "e1000e")
+        + ("e1000-82540em", "e1000-82544gc", "e1000-82545em", "i82551", "i82557b", "i82559er")
+        + ("ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3")
+    ),
+    "cpu": frozenset(("cputype", "flags", "hidden")),
+    "machine": frozenset(("type",)),
+}
+"""Parts of an option that are read, or that a copy's guest does not see."""
+_SEEN = frozenset(
+    ("pci-bridge", "usb-tablet", "usb-kbd", "VGA", "piix3-usb-uhci", "vmgenid", "virtserialport")
+    + ("virtio-serial", "virtio-serial-pci", "pcie-root-port", "usb-ehci", "nec-usb-xhci")
+    + ("qemu-xhci", "ahci", "lsi", "pc-dimm")
+)
+"""Devices of every command, or of those that are named themselves."""
 
 
 def is_command(text: str) -> bool:
@@ -122,6 +155,17 @@ class _Reader:
     def is_on(self, key: str, default: str = "0") -> bool:
         return self.options.get(key, default) in ("1", "on", "yes")
 
+    def parts(self, key: str, kind: str, first: str, default: str = "") -> dict[str, str]:
+        """Return the parts of an option, and note those that the copy does not have."""
+        found = parts(self.options.get(key, default), first)
+        rest = {k: v for k, v in found.items() if k not in _PARTS[kind] and k != first}
+        limits = [k for k in rest if _LIMIT.fullmatch(k)]
+        for names, why in ((limits, _SHARES), ([k for k in rest if k not in limits], "")):
+            if names:
+                said = ",".join(f"{name}={rest[name]}" for name in names)
+                self.draft.left_out(f"{key} {said[:100]}", why)
+        return found
+
     def read(self) -> None:
         draft, options = self.draft, self.options
         sockets, cores = self.number("sockets", 1), self.number("cores", 1)
@@ -131,16 +175,19 @@ class _Reader:
             draft.put("vcpu", current=vcpus)
         if not self.is_on("kvm", "1"):
             draft.root.set("type", "qemu")
-        machine = parts(options.get("machine", "pc"), "type").get("type", "pc")
+        machine = self.parts("machine", "machine", "type", "pc").get("type", "pc")
+        if re.search(r"\d\.\d", machine):
+            draft.notes.append(f"machine {machine}: the version of this host's QEMU")
         draft.system(
             "q35" if "q35" in machine else "pc",
             uefi=options.get("bios") == "ovmf",
             arch=options.get("arch", "x86_64"),
         )
-        draft.put("features/acpi")
+        if self.is_on("acpi", "1"):
+            draft.put("features/acpi")
         draft.put("features/apic")
         self._cpu(sockets, cores)
-        self._memory(sockets * cores, memory)
+        self._memory(sockets, cores, memory)
         if affinity := options.get("affinity"):
             draft.put("vcpu", cpuset=affinity)
         is_windows = options.get("ostype", "").startswith("w")
@@ -149,26 +196,29 @@ class _Reader:
         )
         if is_windows:
             draft.windows()
-        self._devices(sockets * cores)
+        self._devices()
 
     def _cpu(self, sockets: int, cores: int) -> None:
         draft = self.draft
-        cpu = parts(self.options.get("cpu", "kvm64"), "cputype")
-        model = cpu.get("cputype", "kvm64")
+        cpu = self.parts("cpu", "cpu", "cputype", "kvm64")
+        model, flags = cpu.get("cputype", "kvm64"), ""
         if model in ("host", "max"):
             draft.cpu("host-passthrough" if model == "host" else "maximum")
         else:
             if model.startswith("custom-"):
-                draft.notes.append(f"cpu {model}: host-model stands in for the cluster's own model")
+                draft.notes.append(
+                    f"cpu {model}: host-model stands in for the cluster's own model; "
+                    "'qm showcmd ID --pretty' resolves it"
+                )
                 draft.cpu("host-model")
             else:
-                nearest = _MODELS.get(model, model)
-                if nearest != model:
-                    draft.notes.append(f"cpu {model}: {nearest}, the nearest of libvirt's models")
-                draft.cpu("custom", nearest)
+                model, flags = _MODELS.get(model, (model, ""))
+                draft.cpu("custom", model)
         draft.topology(sockets, cores, 1)
-        for flag in filter(None, cpu.get("flags", "").split(";")):
-            if flag[1:] in ("hv-tlbflush", "hv-evmcs"):
+        for flag in filter(None, f"{flags};{cpu.get('flags', '')}".split(";")):
+            if flag[1:] == "nested-virt":
+                draft.left_out(f"cpu {flag}", "vmx or svm, by the node's vendor")
+            elif flag[1:] in ("hv-tlbflush", "hv-evmcs"):
                 draft.hyperv(flag[4:], "on" if flag[0] == "+" else "off")
             else:
                 policy = "require" if flag[0] == "+" else "disable"
@@ -180,7 +230,7 @@ class _Reader:
     def is_on_part(found: Mapping[str, str], key: str) -> bool:
         return found.get(key) in ("1", "on", "yes")
 
-    def _memory(self, vcpus: int, memory: int) -> None:
+    def _memory(self, sockets: int, cores: int, memory: int) -> None:
         draft, options = self.draft, self.options
         if size := options.get("hugepages"):
             mib = "1024" if size == "any" and memory % 1024 == 0 else "2" if size == "any" else size
@@ -192,6 +242,8 @@ class _Reader:
         if not self.is_on("numa"):
             return
         nodes = [parts(options[f"numa{n}"]) for n in range(8) if f"numa{n}" in options]
+        # Without nodes of its own it has one for each socket (PVE::QemuServer::Memory::config).
+        nodes = nodes or [{"cpus": f"{n * cores}-{(n + 1) * cores - 1}"} for n in range(sockets)]
         for number, node in enumerate(nodes):
             draft.add(
                 "cpu/numa",
@@ -211,17 +263,20 @@ class _Reader:
                     nodeset=host.replace(";", ","),
                 )
 
-    def _devices(self, vcpus: int) -> None:
+    def _devices(self) -> None:
         draft, options = self.draft, self.options
+        boot = parts(options.get("boot", ""), "legacy").get("order") or options.get("bootdisk", "")
+        first = [key for key in boot.split(";") if _DRIVE.fullmatch(key)]
         model = _CONTROLLERS.get(options.get("scsihw", "lsi"), "virtio-scsi")
         is_single = options.get("scsihw") == "virtio-scsi-single"
         number = 0
         for key, value in options.items():
             if drive := _DRIVE.fullmatch(key):
-                found = parts(value, "file")
-                if found.get("media") == "cdrom" or "cloudinit" in found.get("file", ""):
-                    draft.left_out(f"{key} ({found.get('file', '')})", "a CD or cloud-init's disk")
+                file = parts(value, "file").get("file", "none")
+                if "media=cdrom" in value.split(",") or "cloudinit" in file:
+                    draft.left_out(f"{key} ({file})", "a CD or cloud-init's disk")
                     continue
+                found = self.parts(key, "disk", "file")
                 if drive[1] == "scsi" and (is_single or number == 0):
                     controller = draft.add(
                         "devices", "controller", type="scsi", index=number, model=model
@@ -229,9 +284,11 @@ class _Reader:
                     number += 1
                     if is_single and self.is_on_part(found, "iothread"):
                         etree.SubElement(controller, "driver", iothread=str(draft.iothread()))
-                self._disk(key, drive[1], found, number - 1)
+                made = self._disk(key, drive[1], found, number - 1)
+                if key in first:
+                    etree.SubElement(made, "boot", order=str(first.index(key) + 1))
             elif re.fullmatch(r"net\d+", key):
-                self._card(value)
+                self._card(self.parts(key, "card", "model"), value)
             elif re.fullmatch(r"numa\d+|unused\d+", key) or key in _SILENT:
                 continue
             elif key in ("cpuunits", "cpulimit"):
@@ -241,7 +298,9 @@ class _Reader:
         if parts(options.get("agent", "0"), "enabled").get("enabled") in ("1", "on"):
             draft.agent()
 
-    def _disk(self, key: str, bus: str, found: Mapping[str, str], controller: int) -> None:
+    def _disk(
+        self, key: str, bus: str, found: Mapping[str, str], controller: int
+    ) -> etree._Element:
         draft = self.draft
         volume = found.get("file") or found.get("volume") or ""
         path, kind = place(volume, found.get("format"))
@@ -254,6 +313,7 @@ class _Reader:
             cache=found.get("cache", "none"),
             io=found.get("aio") or "io_uring",
             discard="unmap" if found.get("discard") == "on" else "ignore",
+            detect_zeroes=_zeroes(found),
             queues=found.get("queues") if bus == "virtio" else None,
             iothread=draft.iothread()
             if bus == "virtio" and self.is_on_part(found, "iothread")
@@ -269,12 +329,16 @@ class _Reader:
                 target="0",
                 unit=str(0 if self.options.get("scsihw") == "virtio-scsi-single" else key[4:]),
             )
+        if self.is_on_part(found, "ssd"):
+            disk.find("target").set("rotation_rate", "1")  # type: ignore[union-attr]
+        if serial := found.get("serial"):
+            etree.SubElement(disk, "serial").text = unquote(serial)
         if self.is_on_part(found, "ro"):
             etree.SubElement(disk, "readonly")
+        return disk
 
-    def _card(self, value: str) -> None:
+    def _card(self, found: Mapping[str, str], value: str) -> None:
         model, _, mac = value.split(",")[0].partition("=")
-        found = parts(value)
         queues = found.get("queues", "0")
         self.draft.card(
             found.get("model", model),
@@ -282,6 +346,13 @@ class _Reader:
             bridge=found.get("bridge", ""),
             queues=int(queues) if re.fullmatch(r"\d{1,3}", queues) else 0,
         )
+
+
+def _zeroes(found: Mapping[str, str]) -> str:
+    """Return what QEMU does with zeroes that are written, as PVE::QemuServer::Drive has it."""
+    if found.get("detect_zeroes") in ("0", "off", "no"):
+        return "off"
+    return "unmap" if found.get("discard") == "on" else "on"
 
 
 def place(volume: str, kind: str | None = None) -> tuple[str | None, str | None]:
@@ -299,16 +370,26 @@ def place(volume: str, kind: str | None = None) -> tuple[str | None, str | None]
 # Read the command line that `qm showcmd` prints, as the options that made it.
 
 
+_OF_PVE = frozenset(
+    ("id", "no-shutdown", "chardev", "mon", "pidfile", "daemonize", "nodefaults", "boot", "vnc")
+    + ("global", "iscsi", "smbios", "readconfig", "nographic", "vga", "snapshot", "tpmdev")
+)
+"""Options of every command, or whose device is named itself."""
+
+
 def _of_command(text: str, what: str) -> dict[str, str]:
     draft = Draft(what, "")
+    match = _COMMAND.match(text)
+    assert match is not None  # is_command has seen it
     try:
-        words = shlex.split(text.replace("\\\n", " "))
+        words = shlex.split(text[match.end() :].replace("\\\n", " "))
     except ValueError as error:
         raise draft.fail(f"not a command as 'qm showcmd --pretty' prints it: {error}") from error
-    pairs = list(_pairs(words[1:]))
-    options: dict[str, str] = {}
+    options: dict[str, str] = {key: word for key, word in match.groupdict().items() if word}
     drives: dict[str, dict[str, str]] = {}
-    for option, value in pairs:
+    memory: dict[str, dict[str, str]] = {}
+    boots: dict[str, int] = {}
+    for option, value in _pairs(words):
         found = parts(value, "") if not value.startswith("{") else {}
         match option:
             case "name":
@@ -318,25 +399,35 @@ def _of_command(text: str, what: str) -> dict[str, str]:
             case "smp":
                 options["sockets"] = found.get("sockets", "1")
                 options["cores"] = found.get("cores", found.get("", "1"))
+                options["vcpus"] = found.get("", "0")
             case "cpu":
                 options |= _cpu_option(value)
             case "machine":
-                options["machine"] = found.get("type", found.get("", "pc"))
-            case "drive":
+                _machine(options, found)
+            case "rtc":
+                options["localtime"] = str(+(found.get("base") == "localtime"))
+            case "drive" if found.get("if") == "pflash":
+                options["bios"] = "ovmf"
+            case "drive" | "netdev":
                 drives[found.get("id", "")] = found
             case "blockdev":
                 _blockdev(draft, value, drives)
-            case "netdev":
-                drives[found.get("id", "")] = found
+            case "numa" if "nodeid" in found:
+                _node(options, memory, value, found)
+            case "object":
+                _object(draft, options, memory, value, found)
+            case "device" if found.get("") == "pc-dimm":
+                _dimm(draft, options, memory, found)
             case "device":
                 _device(options, drives, found)
-            case "object" if found.get("") == "memory-backend-file":
-                options["hugepages"] = "1024" if "1048576" in found.get("mem-path", "") else "2"
-                options["numa"] = "1"
+                if (place := found.get("bootindex", "")).isdecimal():
+                    boots[found.get("id", "")] = int(place)
+            case _ if option not in _OF_PVE:
+                options[f"-{option}"] = ""
             case _:
                 continue
     options.setdefault("balloon", "0")
-    return options
+    return options | {"boot": f"order={';'.join(sorted(boots, key=boots.__getitem__))}"}
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -346,31 +437,109 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             yield word.lstrip("-"), "" if following.startswith("-") else following
 
 
+def _machine(options: dict[str, str], found: Mapping[str, str]) -> None:
+    kind = found.get("type", found.get("", "pc"))
+    options["machine"] = kind
+    if "pflash0" in found:
+        options["bios"] = "ovmf"
+    if found.get("accel") == "tcg":
+        options["kvm"] = "0"
+    if kind.startswith("virt"):
+        options["arch"] = "aarch64"
+
+
 def _cpu_option(value: str) -> dict[str, str]:
     model, *flags = value.split(",")
-    named = [
-        flag for flag in flags if flag[:1] in "+-" and not flag[1:].startswith(("kvm_", "hv_"))
-    ]
-    found = {"cpu": model + (f",flags={';'.join(named)}" if named else "")}
-    return found | ({"ostype": "win10"} if any(f.startswith("hv_") for f in flags) else {})
+    hyperv = any(flag.startswith("hv_") for flag in flags)
+    named = [flag for flag in flags if flag[:1] in "+-" and flag[1:5] != "kvm_"]
+    others = [flag for flag in flags if "=" in flag and not flag.startswith(("hv_", "vendor="))]
+    found = {"cpu": ",".join([model, *([f"flags={';'.join(named)}"] if named else []), *others])}
+    return found | ({"ostype": "win10"} if hyperv else {})
+
+
+def _mib(draft: Draft, size: str) -> int:
+    if match := re.fullmatch(r"(\d{1,9})M?", size):
+        return int(match[1])
+    raise draft.fail(f"size: expected MiB as Proxmox VE writes them, got {size[:60]!r}")
+
+
+def _object(
+    draft: Draft,
+    options: dict[str, str],
+    memory: dict[str, dict[str, str]],
+    value: str,
+    found: Mapping[str, str],
+) -> None:
+    kind, named = found.get("", ""), found.get("id", "")
+    if kind.startswith("memory-backend-"):
+        if kind == "memory-backend-file":
+            options["hugepages"] = "1024" if "1048576" in found.get("mem-path", "") else "2"
+        memory[named] = {"memory": str(_mib(draft, found.get("size", "")))} | {
+            key.replace("-", ""): found[key] for key in ("host-nodes", "policy") if key in found
+        }
+    elif value.startswith("{"):
+        throttled = _parsed(draft, "object", value)
+        if throttled.get("limits"):
+            options[f"-object {throttled.get('id')}"] = ""
+    elif kind not in ("iothread", "rng-random"):
+        options[f"-object {kind}"] = ""
+
+
+def _node(
+    options: dict[str, str],
+    memory: Mapping[str, dict[str, str]],
+    value: str,
+    found: Mapping[str, str],
+) -> None:
+    cpus = ";".join(part[5:] for part in value.split(",") if part.startswith("cpus="))
+    words = {"cpus": cpus, **memory.get(found.get("memdev", ""), {})}
+    options["numa"] = "1"
+    options[f"numa{found['nodeid']}"] = ",".join(f"{key}={word}" for key, word in words.items())
+
+
+def _dimm(
+    draft: Draft,
+    options: dict[str, str],
+    memory: Mapping[str, dict[str, str]],
+    found: Mapping[str, str],
+) -> None:
+    """Add a plugged module to the memory and to its node: the copy starts with all of it."""
+    size = int(memory.get(found.get("memdev", ""), {}).get("memory", "0"))
+    options["memory"] = str(_mib(draft, options.get("memory", "0")) + size)
+    key = f"numa{found.get('node')}"
+    if node := parts(options.get(key, "")):
+        node["memory"] = str(_mib(draft, node.get("memory", "0")) + size)
+        options[key] = ",".join(f"{name}={word}" for name, word in node.items() if name)
+
+
+def _parsed(draft: Draft, option: str, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise draft.fail(f"-{option} is not as Proxmox VE writes it: {error}") from error
+    if not isinstance(found, dict):
+        raise draft.fail(f"-{option} is not as Proxmox VE writes it")
+    return found
 
 
 def _blockdev(draft: Draft, value: str, drives: dict[str, dict[str, str]]) -> None:
-    try:
-        node = json.loads(value)
-        throttle = node.get("file", {}) if node.get("driver") == "throttle" else node
-        inner = throttle.get("file", {}) if isinstance(throttle, dict) else {}
-        name = str(node.get("node-name", ""))
-        cache = inner.get("cache", {})
-        drives[name] = {
-            "file": str(inner.get("filename", "")),
-            "format": str(throttle.get("driver", "raw")),
-            "aio": str(inner.get("aio", "")),
-            "cache": "none" if cache.get("direct") else "writeback",
-            "discard": "on" if inner.get("discard") == "unmap" else "ignore",
-        }
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise draft.fail(f"-blockdev is not as Proxmox VE writes it: {error}") from error
+    node = _parsed(draft, "blockdev", value)
+    throttle = node.get("file", {}) if node.get("driver") == "throttle" else node
+    inner = throttle.get("file", {}) if isinstance(throttle, dict) else {}
+    cache = inner.get("cache", {}) if isinstance(inner, dict) else {}
+    if not isinstance(cache, dict) or not isinstance(inner, dict):
+        raise draft.fail("-blockdev is not as Proxmox VE writes it")
+    drives[str(node.get("node-name", ""))] = {
+        "file": str(inner.get("filename", "")),
+        "format": str(throttle.get("driver", "raw")),
+        "aio": str(inner.get("aio", "")),
+        "cache": "none" if cache.get("direct") else "writeback",
+        "discard": "on" if inner.get("discard") == "unmap" else "ignore",
+        "detect-zeroes": str(inner.get("detect-zeroes", "")),
+    }
+
+
+_TAKEN = ("file", "format", "cache", "aio", "discard", "media")
 
 
 def _device(
@@ -382,13 +551,21 @@ def _device(
         options["scsihw"] = "virtio-scsi-single" if single else "virtio-scsi-pci"
         if "iothread" in found and single:
             options[f"scsi{named.removeprefix('virtioscsi')}"] = "iothread=1"
-    elif _DRIVE.fullmatch(named) and kind.endswith(("-hd", "-blk-pci")):
+    elif kind in _CONTROLLERS:
+        options["scsihw"] = kind
+    elif _DRIVE.fullmatch(named) and kind.endswith(
+        ("-hd", "-cd", "-blk-pci", "scsi-block", "scsi-generic")
+    ):
         drive = drives.get(found.get("drive", ""), {})
-        keys = ("file", "format", "cache", "aio", "discard")
-        value = [f"{key}={drive[key]}" for key in keys if drive.get(key)]
-        iothread = ["iothread=1"] if "iothread" in found or options.get(named) else []
-        options[named] = ",".join([*value, *iothread])
-    elif kind.startswith(("virtio-net", "e1000")):
+        value = [f"{key}={drive[key]}" for key in _TAKEN if drive.get(key)]
+        value += ["detect_zeroes=0"] * (drive.get("detect-zeroes") == "off")
+        value += ["media=cdrom"] * kind.endswith("-cd")
+        value += ["ssd=1"] * (found.get("rotation_rate") == "1")
+        value += [f"{key}={word}" for key, word in drive.items() if _LIMIT.fullmatch(key)]
+        value += [f"serial={found['serial']}"] if "serial" in found else []
+        value += ["iothread=1"] * ("iothread" in found or bool(options.get(named)))
+        options[named] = ",".join(value)
+    elif kind.startswith(("virtio-net", "e1000", "rtl8139", "vmxnet3")):
         netdev = drives.get(found.get("netdev", ""), {})
         model = "virtio" if kind.startswith("virtio") else kind
         queues = f",queues={netdev['queues']}" if "queues" in netdev else ""
@@ -397,3 +574,5 @@ def _device(
         options["balloon"] = "1"
     elif kind.startswith(("vfio-pci", "usb-host")):
         options[named or "hostpci0"] = kind
+    elif kind not in _SEEN:
+        options[f"-device {kind}"] = ""

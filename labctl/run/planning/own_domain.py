@@ -20,7 +20,6 @@ from labctl.base.trust import doubt
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.foreign.draft import STAND_INS
 from labctl.domain.foreign.foreign_domain import (
-    FORMATS,
     MOST_BYTES,
     OwnDisk,
     OwnDomain,
@@ -30,7 +29,7 @@ from labctl.domain.foreign.foreign_domain import (
     own_domain,
 )
 from labctl.domain.foreign.graft import compared, durability, is_changed, problems
-from labctl.domain.foreign.platform_file import SUFFIXES
+from labctl.domain.foreign.platform_file import FORMATS, SUFFIXES
 from labctl.domain.pinning.pin_plan import PinPlan
 from labctl.domain.session import Session
 from labctl.host.topology import Topology

@@ -92,7 +92,7 @@ def test_bytes_that_are_not_text_are_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "cores: 1\nnet0: virtio=a\x01b\n",
+        "cores: 1\nnet0: virt\x01io=a\n",
         "cores: 1\nscsi0: local-lvm:a,cache=\x1b[31m\n",
         f'{KVM}  domain: {{memory: {{guest: 1Gi}}, cpu: {{model: "a\\0"}}}}\n',
     ],
@@ -182,3 +182,99 @@ def test_values_that_may_be_secret_are_not_printed() -> None:
 def test_a_volume_does_not_lead_out_of_its_storage(volume: str) -> None:
     found = understood(f"cores: 1\nscsi0: {volume},size=1G\n".encode(), "vm")
     assert b"shadow" not in found.xml
+
+
+CMD = "/usr/bin/kvm -id 1 -name 'a,debug-threads=on' -smp '4,sockets=2,cores=2,maxcpus=4' "
+NODES = (
+    "-m 'size=1024,slots=255,maxmem=8192M' "
+    "-object 'memory-backend-ram,id=ram-node0,size=512M,host-nodes=0,policy=bind' "
+    "-numa 'node,nodeid=0,cpus=0,cpus=1,memdev=ram-node0' "
+    "-object 'memory-backend-ram,id=ram-node1,size=512M' "
+    "-numa 'node,nodeid=1,cpus=2-3,memdev=ram-node1' "
+    "-object 'memory-backend-ram,id=mem-dimm0,size=1024M' "
+    "-device 'pc-dimm,id=dimm0,memdev=mem-dimm0,node=1' "
+)
+TWO_DISKS = "cores: 1\nscsi0: local-lvm:a\nvirtio1: local-lvm:b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "found"),
+    [
+        ("sockets: 2\ncores: 2\nmemory: 4096\nnuma: 1\n", "cpu/numa/cell/@cpus", ["0-1", "2-3"]),
+        ("sockets: 2\ncores: 2\nmemory: 4096\nnuma: 1\n", "cpu/numa/cell/@memory", ["2048"] * 2),
+        (f"boot: order=net0;virtio1\n{TWO_DISKS}", "devices/disk[2]/boot/@order", ["1"]),
+        (f"boot: order=virtio1;scsi0\n{TWO_DISKS}", "devices/disk/boot/@order", ["2", "1"]),
+        (f"bootdisk: virtio1\n{TWO_DISKS}", "devices/disk/target[../boot]/@dev", ["vda"]),
+        (TWO_DISKS, "devices/disk/boot", []),
+        ("cores: 1\nacpi: 0\n", "features/acpi", []),
+        ("cores: 1\nnet0: virtio=XX:XX:XX:XX:XX:XX,bridge=vmbr0\n", "devices/interface/mac", []),
+        ("cores: 1\ncpu: x86-64-v2\n", "cpu/model/text()", ["qemu64"]),
+        (
+            "cores: 1\nscsi0: local-lvm:a,ssd=1,serial=a%2Fb,detect_zeroes=0\n",
+            "devices/disk/target/@rotation_rate | devices/disk/serial/text()"
+            " | devices/disk/driver/@detect_zeroes",
+            ["off", "1", "a/b"],
+        ),
+        ("cores: 1\nscsi0: local-lvm:a,discard=on\n", "//@detect_zeroes", ["unmap"]),
+        (f"/usr/bin/taskset --cpu-list --all-tasks '0,2-3' \\\n  {CMD}", "vcpu/@cpuset", ["0,2-3"]),
+        (f"{CMD} {NODES}", "memory/text()", ["2048"]),
+        (f"{CMD} {NODES}", "cpu/numa/cell/@memory", ["512", "1536"]),
+        (f"{CMD} {NODES}", "cpu/numa/cell/@cpus", ["0,1", "2-3"]),
+        (f"{CMD} {NODES}", "numatune/memnode/@mode", ["strict"]),
+        (f"{CMD} -machine 'pflash0=pflash0,type=q35+pve0'", "os/@firmware", ["efi"]),
+        (f"{CMD} -drive 'if=pflash,unit=0,file=/x' -m 512", "os/@firmware", ["efi"]),
+        (f"{CMD} -machine 'accel=tcg,type=pc'", "@type", ["qemu"]),
+        (f"{CMD} -rtc 'base=localtime'", "clock/@offset", ["localtime"]),
+        (f"/usr/bin/qemu-system-aarch64 {CMD[13:]}", "os/type/@arch", ["aarch64"]),
+        (f"{CMD} -machine type=virt+pve0", "os/type/@arch", ["aarch64"]),
+        (
+            f"{CMD} -drive file=/dev/x,id=d -device scsi-block,drive=d,id=scsi0",
+            "devices/disk/source/@dev",
+            ["/dev/x"],
+        ),
+        (f"{CMD} -device megasas,id=scsihw0", "devices/disk", []),
+    ],
+)
+def test_an_option_of_proxmox_is_taken(text: str, path: str, found: list[str]) -> None:
+    root = parse(understood(text.encode(), "vm").xml)
+    assert [str(one) for one in root.xpath(path)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("cores: 1\nmachine: pc-q35-9.2+pve1\n", "pc-q35-9.2+pve1: the version of this host's"),
+        ("cores: 1\nmachine: q35,viommu=intel\n", "machine viommu=intel: left out"),
+        ("cores: 1\ncpu: host,phys-bits=40\n", "cpu phys-bits=40: left out"),
+        ("cores: 1\ncpu: host,flags=+nested-virt\n", "cpu +nested-virt: left out (vmx or svm"),
+        ("cores: 1\ncpu: custom-x\n", "cpu custom-x: host-model stands in for the cluster's own"),
+        ("cores: 1\ncpu: custom-x\n", "'qm showcmd ID --pretty' resolves it"),
+        (
+            "cores: 1\nscsi0: local-lvm:a,iops_rd=100,mbps=5,size=1G,werror=stop\n",
+            "scsi0 iops_rd=100,mbps=5: left out (results apply to a VM without it)",
+        ),
+        ("cores: 1\nscsi0: local-lvm:a,werror=stop\n", "scsi0 werror=stop: left out"),
+        ("cores: 1\nnet0: virtio=A,rate=5,firewall=1\n", "net0 rate=5: left out (results apply"),
+        ("cores: 1\nnet0: virtio=A,tag=5,mtu=9000\n", "net0 tag=5,mtu=9000: left out"),
+        ("cores: 1\nide2: none,media=cdrom\n", "ide2 (none): left out (a CD or"),
+        (f"{CMD} -device tpm-tis,tpmdev=t", "-device tpm-tis: left out"),
+        (f"{CMD} -object sev-guest,id=s", "-object sev-guest: left out"),
+        (f"{CMD} -fsdev x", "-fsdev: left out"),
+        (f"{CMD} -device ide-cd,id=ide2,drive=x", "ide2 (none): left out (a CD or"),
+        (f"{CMD} -cpu host,level=30,+kvm_pv_eoi", "cpu level=30: left out"),
+        (
+            f"""{CMD} -object '{{"qom-type":"throttle-group","id":"t","limits":{{"x":1}}}}'""",
+            "-object t: left out",
+        ),
+    ],
+)
+def test_an_option_of_proxmox_is_left_out_by_name(text: str, note: str) -> None:
+    found = understood(text.encode(), "vm")
+    assert any(note in one for one in found.notes), found.notes
+    assert not any("firewall" in one or "size" in one for one in found.notes)
+
+
+@pytest.mark.parametrize("object_", ["{x", '{"limits":1', "memory-backend-ram,size=x"])
+def test_a_broken_object_of_a_command_is_refused(object_: str) -> None:
+    with pytest.raises(UsageError, match="expected MiB|is not as Proxmox VE writes it"):
+        understood(f"{CMD} -object '{object_}'".encode(), "vm")
