@@ -62,6 +62,17 @@ def parse_yaml(text: str, *, aliases: bool = True) -> Any:
     Raises YamlError for text that is not YAML, for types that labctl does not know, and beyond a
     limit, which it names.
     """
+    return _parsed(text, lambda parser: _Reader(parser, aliases=aliases).document())
+
+
+def parse_documents(text: str) -> list[Any]:
+    """Return the value of each document of a text, within the limits of one. Raises YamlError as
+    `parse_yaml` does."""
+    found: list[Any] = _parsed(text, lambda parser: _Reader(parser, aliases=True).documents())
+    return found
+
+
+def _parsed(text: str, read: Callable[[Any], Any]) -> Any:
     check_size(len(text))
     if found := _TAG_DIRECTIVE.search(text):
         # libyaml compares each with all earlier ones.
@@ -69,7 +80,7 @@ def parse_yaml(text: str, *, aliases: bool = True) -> Any:
             "not valid YAML: no %TAG is known here", text.count("\n", 0, found.start()) + 1
         )
     try:
-        return _Reader(CParser(text), aliases=aliases).document()
+        return read(CParser(text))
     except MarkedYAMLError as error:
         raise _explained(error, text) from error
     except (YAMLError, UnicodeEncodeError) as error:
@@ -181,6 +192,15 @@ class _Reader:
             line = following.start_mark.line + 1
             raise YamlError("not valid YAML: a second document begins", line)
         return value
+
+    def documents(self) -> list[Any]:
+        self._parser.get_event()  # the stream's start
+        found = []
+        while not isinstance(self._parser.get_event(), StreamEndEvent):
+            self._anchors = {}
+            found.append(self._value())
+            self._parser.get_event()  # the document's end
+        return found
 
     def _value(self) -> Any:
         """Return the next value with all its contents. A loop, so that depth costs no stack."""

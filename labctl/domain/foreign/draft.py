@@ -107,9 +107,9 @@ class Draft:
             self.hyperv(name, "8191" if name == "spinlocks" else "on")
         self.timer("hypervclock", True)
 
-    def timer(self, name: str, present: bool) -> None:
+    def timer(self, name: str, present: bool, **attributes: object) -> None:
         self.put("clock", offset=self.put("clock").get("offset", "utc"))
-        self.add("clock", "timer", name=name, present="yes" if present else "no")
+        self.add("clock", "timer", name=name, present="yes" if present else "no", **attributes)
 
     def iothread(self) -> int:
         """Return the number of one more iothread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,6 +11,7 @@ from lxml import etree
 
 from labctl.base.yamltext import YamlList, YamlMapping
 from labctl.domain.foreign.draft import Draft
+from labctl.domain.foreign.instancetype import merged, with_fields
 
 KINDS: Final = ("VirtualMachine", "VirtualMachineInstance")
 
@@ -19,7 +21,7 @@ _UNITS: Final = {
     **{unit: 1000**power for power, unit in enumerate(("k", "M", "G", "T"), start=1)},
 }
 _QUANTITY = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))?(|Ki|Mi|Gi|Ti|k|M|G|T)")
-_CPUS = re.compile(r"(\d{1,6})(m?)")
+_CPUS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(m?)")
 _DATA = (
     *("cloudInitNoCloud", "cloudInitConfigDrive", "configMap", "secret", "serviceAccount"),
     *("sysprep", "downwardAPI", "downwardMetrics"),
@@ -37,30 +39,116 @@ _ENLIGHTENMENTS = (
     *("relaxed", "vapic", "vpindex", "runtime", "synic", "reset", "frequencies"),
     *("reenlightenment", "tlbflush", "ipi", "evmcs"),
 )
-_SCSI = "scsi"
+_NEEDED = {
+    **dict.fromkeys(("synic", "ipi", "tlbflush"), ("vpindex",)),
+    "stimer": ("vpindex", "synic"),
+    "evmcs": ("vapic",),
+}
+"""Enlightenments that KubeVirt adds to one that needs them."""
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+_SIDECAR = "hooks.kubevirt.io/hookSidecars"
+_READ: Final = {
+    "domain": frozenset(
+        ("cpu", "memory", "resources", "firmware", "machine", "features", "clock", "devices")
+        + ("ioThreadsPolicy", "ioThreads", "rebootPolicy", "chassis")
+    ),
+    "cpu": frozenset(("sockets", "cores", "threads", "model", "features")),
+    "memory": frozenset(("guest", "hugepages")),
+    "firmware": frozenset(("bootloader", "uuid", "serial")),
+    "machine": frozenset(("type",)),
+    "features": frozenset(("acpi", "apic", "hyperv", "kvm", "smm")),
+    "hyperv": frozenset((*_ENLIGHTENMENTS, "spinlocks", "synictimer")),
+    "clock": frozenset(("timezone", "utc", "timer")),
+    "devices": frozenset(
+        ("disks", "interfaces", "autoattachMemBalloon", "blockMultiQueue", "rng")
+        + ("networkInterfaceMultiqueue", "disableHotplug", "useVirtioTransitional")
+        + ("autoattachGraphicsDevice", "autoattachInputDevice", "autoattachPodInterface")
+        + ("autoattachSerialConsole", "autoattachVSOCK", "logSerialConsole")
+    ),
+    "disk": frozenset(
+        ("name", "disk", "lun", "cache", "io", "dedicatedIOThread", "serial", "bootOrder")
+        + ("blockSize", "tag", "bus", "readonly")
+    ),
+    "interface": frozenset(
+        ("name", "model", "macAddress", "masquerade", "bridge", "binding", "slirp", "macvtap")
+        + ("passt", "passtBinding", "ports", "dhcpOptions", "tag", "state", "bootOrder")
+    ),
+}
+"""Fields that are read, or that a copy's guest does not see."""
 
 
-def drafted(content: YamlMapping, what: str) -> Draft:
-    """Return the domain of a VM's object. Raises UsageError naming the line of a field that is not
-    as KubeVirt's API has it."""
+def has_vm(contents: list[Any]) -> bool:
+    """Return whether one of a file's objects is a VM."""
+    return any(isinstance(one, YamlMapping) and one.get("kind") in KINDS for one in contents)
+
+
+def drafted(contents: list[Any], what: str) -> tuple[Draft, str]:
+    """Return the domain of a file's VM, and its kind. The file may also hold its instance type and
+    its preference. Raises UsageError naming the line of a field that is not as KubeVirt's API has
+    it, and for a file of several VMs."""
     draft = Draft(what, "vm")
     reader = _Reader(draft)
+    content, *others = [one for one in contents if has_vm([one])]
+    if others:
+        raise draft.fail(f"expected one VM, got {len(others) + 1}")
     metadata = reader.mapping(content, "metadata")
     draft.name = str(metadata.get("name") or metadata.get("generateName") or "vm")
     spec = reader.mapping(content, "spec")
+    if _SIDECAR in reader.mapping(metadata, "annotations"):
+        draft.left_out(_SIDECAR, "a sidecar changes the domain; pass virt-launcher's XML instead")
+    outer = spec
     if content["kind"] == "VirtualMachine":
-        for key in ("instancetype", "preference"):
-            if key in spec:
-                named = reader.mapping(spec, key).get("name", "")
-                draft.left_out(f"{key} {named}", "a file of its own; add its fields to the VM")
-        spec = reader.mapping(reader.mapping(spec, "template", needed=True), "spec", needed=True)
-    reader.read(spec, reader.mapping(spec, "domain", needed=True))
-    return draft
+        template = reader.mapping(spec, "template", needed=True)
+        if _SIDECAR in reader.mapping(reader.mapping(template, "metadata"), "annotations"):
+            draft.left_out(_SIDECAR, "a sidecar changes the domain; pass virt-launcher's XML")
+        spec = reader.mapping(template, "spec", needed=True)
+    domain = reader.mapping(spec, "domain", needed=True)
+    typed = []
+    for key in ("instancetype", "preference"):
+        named = reader.mapping(outer, key)
+        found = reader.named(contents, key, str(named.get("name", ""))) if named else None
+        if named and found is None:
+            draft.left_out(
+                f"{key} {named.get('name', '')}",
+                "add its object to the file: 'kubectl get -o yaml vm/NAME "
+                f"virtualmachinecluster{key}/NAME'; a VMI of 'kubectl get -o yaml vmi' has all",
+            )
+        typed.append(found or YamlMapping())
+    instancetype, preference = typed
+    reader.read(spec, merged(reader.completed(spec, domain), instancetype, preference, reader))
+    return draft, str(content["kind"])
 
 
 class _Reader:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+
+    def named(self, contents: list[Any], kind: str, name: str) -> YamlMapping | None:
+        """Return the specification of the instance type or preference of that name."""
+        for one in contents:
+            is_kind = isinstance(one, YamlMapping) and str(one.get("kind")).lower().endswith(kind)
+            if is_kind and self.mapping(one, "metadata").get("name") == name:
+                return self.mapping(one, "spec", needed=True)
+        return None
+
+    def completed(self, spec: YamlMapping, domain: YamlMapping) -> YamlMapping:
+        """Return the domain with the disks and the card that KubeVirt adds to every VM: one for
+        each volume that no disk names, and one on the pod's network."""
+        devices = self.mapping(domain, "devices")
+        disks, cards = (list(self.entries(devices, key)) for key in ("disks", "interfaces"))
+        named = {str(disk.get("name")) for disk in disks}
+        volumes = [str(volume.get("name")) for volume in self.entries(spec, "volumes")]
+        disks += [YamlMapping({"name": name}) for name in volumes if name not in named]
+        if not (cards or spec.get("networks") or devices.get("autoattachPodInterface") is False):
+            cards = [YamlMapping({"name": "default"})]
+        lists = {"disks": YamlList(disks), "interfaces": YamlList(cards)}
+        return with_fields(domain, {"devices": with_fields(devices, lists)})
+
+    def rest(self, holder: Mapping[str, Any], kind: str, where: str = "", why: str = "") -> None:
+        """Note the fields of an object that the copy does not have."""
+        for key in holder:
+            if key not in _READ[kind]:
+                self.draft.left_out(f"{where or kind}.{key}"[:100], why)
 
     def mapping(self, holder: Mapping[str, Any], key: str, *, needed: bool = False) -> YamlMapping:
         found = holder.get(key)
@@ -107,18 +195,32 @@ class _Reader:
         resources = self.mapping(domain, "resources")
         limits, requests = (self.mapping(resources, key) for key in ("limits", "requests"))
         size = (
-            self.mib(memory, "guest") or self.mib(limits, "memory") or self.mib(requests, "memory")
+            self.mib(memory, "guest") or self.mib(requests, "memory") or self.mib(limits, "memory")
         )
         if size is None:
             draft.notes.append("memory: 1024 MiB stands in for the instance type's")
         shape = {key: self.number(cpu, key, 1) for key in ("sockets", "cores", "threads")}
         if not set(shape) & set(cpu):
             shape["sockets"] = self._requested(requests, limits)
+            if size is None:
+                draft.notes.append(f"vCPUs: {shape['sockets']} for the instance type's")
         vcpus = shape["sockets"] * shape["cores"] * shape["threads"]
         draft.size(vcpus, size or 1024)
         firmware = self.mapping(self.mapping(domain, "firmware"), "bootloader")
         machine = str(self.mapping(domain, "machine").get("type") or "q35")
-        draft.system("pc" if machine.startswith("pc-i440fx") else "q35", uefi="efi" in firmware)
+        arch = str(spec.get("architecture") or "amd64")
+        draft.system(
+            "pc" if machine.startswith("pc-i440fx") else "q35",
+            uefi="efi" in firmware,
+            arch=_ARCHITECTURES.get(arch, arch),
+        )
+        if re.search(r"\d\.\d", machine):
+            draft.notes.append(f"machine {machine[:60]}: the version of this host's QEMU")
+        self.rest(self.mapping(domain, "machine"), "machine")
+        self.rest(self.mapping(domain, "firmware"), "firmware")
+        self.rest(memory, "memory", why="without hotplug" if "maxGuest" in memory else "")
+        if self.mapping(firmware, "efi").get("secureBoot"):
+            draft.left_out("firmware.bootloader.efi.secureBoot")
         self._features(self.mapping(domain, "features"))
         self._cpu(cpu, shape)
         self._clock(self.mapping(domain, "clock"))
@@ -128,18 +230,14 @@ class _Reader:
             mib = self.mib(self.mapping(memory, "hugepages"), "pageSize")
             etree.SubElement(element, "page", size=str(mib), unit="MiB")
         self._devices(spec, domain, vcpus)
-        used = {"cpu", "memory", "resources", "firmware", "machine", "features", "clock", "devices"}
-        used |= {"ioThreadsPolicy", "ioThreads", "rebootPolicy", "chassis"}
-        for key in domain:
-            if key not in used:
-                draft.left_out(f"domain.{key}")
+        self.rest(domain, "domain")
 
     def _requested(self, requests: YamlMapping, limits: YamlMapping) -> int:
         text = str(limits.get("cpu", requests.get("cpu", "1")))
         match = _CPUS.fullmatch(text)
         if match is None:
             raise self.draft.fail(f"'cpu': expected a number of CPUs, got {text[:60]!r}")
-        return max(1, -(-int(match[1]) // 1000) if match[2] else int(match[1]))
+        return max(1, math.ceil(float(match[1]) / (1000 if match[2] else 1)))
 
     def _cpu(self, cpu: YamlMapping, shape: Mapping[str, int]) -> None:
         draft = self.draft
@@ -149,31 +247,32 @@ class _Reader:
         for feature in self.entries(cpu, "features"):
             policy = str(feature.get("policy") or "require")
             draft.add("cpu", "feature", policy=policy, name=str(feature.get("name", "")))
-        for key, why in _PLACED.items():
-            if cpu.get(key):
-                draft.left_out(f"cpu.{key}", why)
+        for key, given in cpu.items():
+            if key not in _READ["cpu"] and given not in (False, None):
+                draft.left_out(f"cpu.{key}"[:100], _PLACED.get(key, ""))
 
     def _features(self, features: YamlMapping) -> None:
         draft = self.draft
-        draft.put("features/acpi")
+        if self.mapping(features, "acpi").get("enabled", True):
+            draft.put("features/acpi")
         draft.put("features/apic")
         hyperv = self.mapping(features, "hyperv")
-        for name in _ENLIGHTENMENTS:
-            if name in hyperv and self.mapping(hyperv, name).get("enabled", True):
-                draft.hyperv(name)
+        asked = [name for name in (*_ENLIGHTENMENTS, "synictimer") if name in hyperv]
+        on = [name for name in asked if self.mapping(hyperv, name).get("enabled", True)]
+        on = ["stimer" if name == "synictimer" else name for name in on]
+        for name in dict.fromkeys(n for one in on for n in (*_NEEDED.get(one, ()), one)):
+            draft.hyperv(name)
         if "spinlocks" in hyperv:
             retries = self.number(self.mapping(hyperv, "spinlocks"), "spinlocks", 4096)
             draft.hyperv("spinlocks", str(retries))
-        if "synictimer" in hyperv:
-            draft.hyperv("stimer")
-            if "direct" in self.mapping(hyperv, "synictimer"):
-                draft.hyperv("stimer_direct")
+        if "stimer" in on and "direct" in self.mapping(hyperv, "synictimer"):
+            draft.hyperv("stimer_direct")
         if self.mapping(features, "kvm").get("hidden"):
             draft.put("features/kvm/hidden", state="on")
         if "smm" in features:
             draft.put("features/smm", state="on")
-        if "hypervPassthrough" in features:
-            draft.left_out("features.hypervPassthrough")
+        self.rest(features, "features")
+        self.rest(hyperv, "hyperv", "features.hyperv")
 
     def _clock(self, clock: YamlMapping) -> None:
         draft = self.draft
@@ -182,8 +281,16 @@ class _Reader:
         draft.put("clock", offset=offset, timezone=zone)
         for key, timer in self.mapping(clock, "timer").items():
             name = {"kvm": "kvmclock", "hyperv": "hypervclock"}.get(str(key), str(key))
-            present = timer.get("present", True) if isinstance(timer, YamlMapping) else True
-            draft.timer(name, bool(present))
+            fields = timer if isinstance(timer, YamlMapping) else YamlMapping()
+            draft.timer(
+                name,
+                bool(fields.get("present", True)),
+                tickpolicy=fields.get("tickPolicy"),
+                track=fields.get("track"),
+            )
+        if self.mapping(clock, "utc").get("offsetSeconds"):
+            draft.left_out("clock.utc.offsetSeconds")
+        self.rest(clock, "clock")
 
     def _devices(self, spec: YamlMapping, domain: YamlMapping, vcpus: int) -> None:
         draft, devices = self.draft, self.mapping(domain, "devices")
@@ -192,28 +299,21 @@ class _Reader:
         pool = self.number(self.mapping(domain, "ioThreads"), "supplementalPoolThreadCount", 0)
         for _ in range(min(pool, 256) if policy == "supplementalPool" else policy == "shared"):
             draft.iothread()
-        disks = list(self.entries(devices, "disks"))
-        named = {str(disk.get("name")) for disk in disks}
-        # KubeVirt attaches a volume that no disk names.
-        disks += [YamlMapping({"name": name}) for name in volumes if name not in named]
-        for disk in disks:
+        for disk in self.entries(devices, "disks"):
             self._disk(disk, volumes, policy, vcpus if devices.get("blockMultiQueue") else 0)
         queues = vcpus if devices.get("networkInterfaceMultiqueue") else 0
         for card in self.entries(devices, "interfaces"):
             if "sriov" in card:
                 draft.left_out(f"interface {card.get('name')}", "a passed-through function")
                 continue
+            self.rest(card, "interface", f"interface {card.get('name')}")
             draft.card(str(card.get("model") or "virtio"), card.get("macAddress"), queues=queues)
         draft.balloon(devices.get("autoattachMemBalloon") is not False)
         if "rng" in devices:
             rng = draft.add("devices", "rng", model="virtio")
             etree.SubElement(rng, "backend", model="builtin")
         draft.agent()
-        read = {"disks", "interfaces", "autoattachMemBalloon", "blockMultiQueue", "rng"}
-        read |= {"networkInterfaceMultiqueue", "disableHotplug", "useVirtioTransitional"}
-        for key in devices:
-            if key not in read and not str(key).startswith(("autoattach", "logSerial")):
-                draft.left_out(f"devices.{key}")
+        self.rest(devices, "devices")
 
     def _disk(
         self, disk: YamlMapping, volumes: Mapping[str, YamlMapping], policy: str, queues: int
@@ -226,8 +326,9 @@ class _Reader:
             draft.left_out(f"disk {name} ({kind})", "a CD or data for the guest's set-up")
             return
         how = self.mapping(disk, "disk" if "disk" in disk else "lun")
-        bus = str(how.get("bus") or "virtio")
-        shared = policy == "shared" and bus in ("virtio", _SCSI)
+        bus = str(how.get("bus") or "sata")  # KubeVirt's default on amd64
+        self.rest({**disk, **how}, "disk", f"disk {name}")
+        shared = policy == "shared" and bus in ("virtio", "scsi")
         own = bool(disk.get("dedicatedIOThread")) or policy == "auto"
         iothread = 1 if shared and not own else draft.iothread() if own else None
         source = volume.get(kind)
@@ -257,6 +358,17 @@ class _Reader:
             mapped = etree.SubElement(driver, "iothreads")
             for number in range(1, draft.iothreads + 1):
                 etree.SubElement(mapped, "iothread", id=str(number))
+        if order := self.number(disk, "bootOrder", 0):
+            etree.SubElement(made, "boot", order=str(order))
+        if size := self.mapping(self.mapping(disk, "blockSize"), "custom"):
+            etree.SubElement(
+                made,
+                "blockio",
+                logical_block_size=str(self.number(size, "logical", 512)),
+                physical_block_size=str(self.number(size, "physical", 512)),
+            )
+        elif "blockSize" in disk:
+            draft.left_out(f"disk {name}.blockSize", "that of the volume")
         if disk.get("serial"):
             etree.SubElement(made, "serial").text = str(disk["serial"])
 

@@ -13,7 +13,7 @@ from lxml import etree
 
 from labctl.base.errors import UsageError
 from labctl.base.xmldiff import tag_of
-from labctl.base.yamltext import YamlError, YamlMapping, parse_yaml
+from labctl.base.yamltext import YamlError, YamlList, YamlMapping, parse_documents
 from labctl.domain.foreign import kubevirt, proxmox
 from labctl.domain.foreign.draft import Draft
 
@@ -81,10 +81,11 @@ def understood(data: bytes, what: str) -> Understood:
 def _of_text(text: str, what: str) -> Understood:
     if proxmox.is_command(text):
         return _finished(proxmox.drafted(text, what), "Proxmox VE, qm showcmd")
-    content = _yaml(text, what)
-    if isinstance(content, YamlMapping):
-        if content.get("kind") in kubevirt.KINDS:
-            return _finished(kubevirt.drafted(content, what), f"KubeVirt, {content['kind']}")
+    contents = _yaml(text, what)
+    if kubevirt.has_vm(contents):
+        draft, kind = kubevirt.drafted(contents, what)
+        return _finished(draft, f"KubeVirt, {kind}")
+    if contents and isinstance(content := contents[0], YamlMapping):
         if {"vcpus", "ram"} <= content.keys():
             return _finished(_flavor(content, what), FLAVOR)
         if "kind" in content or "apiVersion" in content:
@@ -97,14 +98,21 @@ def _of_text(text: str, what: str) -> Understood:
     raise UsageError(f"{what} is of no form that labctl knows", hint=_HINT)
 
 
-def _yaml(text: str, what: str) -> Any:
+def _yaml(text: str, what: str) -> list[Any]:
+    """Return the documents of a file, the items of a list of Kubernetes as documents of their own;
+    none for other text."""
     try:
-        return parse_yaml(text)
+        documents = parse_documents(text)
     except YamlError as error:
         if re.search(r"^(apiVersion|kind)\s*:|^\s*\{", text, re.MULTILINE):
             line = f", line {error.line}" if error.line else ""
             raise UsageError(f"{what}{line}: {error.problem}", hint=_HINT) from error
-        return None
+        return []
+    found: list[Any] = []
+    for one in documents:
+        items = one.get("items") if isinstance(one, YamlMapping) else None
+        found += items if isinstance(items, YamlList) else [one]
+    return found
 
 
 def _finished(draft: Draft, form: str) -> Understood:

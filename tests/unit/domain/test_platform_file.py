@@ -278,3 +278,184 @@ def test_an_option_of_proxmox_is_left_out_by_name(text: str, note: str) -> None:
 def test_a_broken_object_of_a_command_is_refused(object_: str) -> None:
     with pytest.raises(UsageError, match="expected MiB|is not as Proxmox VE writes it"):
         understood(f"{CMD} -object '{object_}'".encode(), "vm")
+
+
+VM = """apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: a}
+spec:
+  instancetype: {name: big}
+  preference: {name: windows}
+  template:
+    spec:
+      domain:
+        devices:
+          disks:
+          - {name: one, disk: {bus: virtio}}
+          - {name: two, disk: {}, cache: writeback}
+      volumes:
+      - {name: one, emptyDisk: {}}
+      - {name: two, emptyDisk: {}}
+      - {name: three, emptyDisk: {}}
+"""
+TYPE = """---
+kind: VirtualMachineClusterInstancetype
+metadata: {name: big}
+spec:
+  cpu: {guest: 8, model: Nehalem, dedicatedCPUPlacement: true}
+  memory: {guest: 4Gi, hugepages: {pageSize: 2Mi}}
+  ioThreadsPolicy: shared
+  gpus: [{name: g, deviceName: x}]
+"""
+PREFERENCE = """---
+kind: VirtualMachinePreference
+metadata: {name: windows}
+spec:
+  clock: {preferredTimer: {hpet: {present: false}, pit: {tickPolicy: delay}}}
+  cpu:
+    preferredCPUTopology: spread
+    preferredCPUFeatures: [{name: aes}]
+  devices:
+    preferredDiskBus: scsi
+    preferredDiskCache: none
+    preferredDiskDedicatedIoThread: true
+    preferredInterfaceModel: e1000e
+    preferredNetworkInterfaceMultiQueue: true
+    preferredTPM: {}
+  features: {preferredHyperv: {synictimer: {direct: {}}}, preferredSmm: {}}
+  firmware: {preferredEfi: {}}
+  machine: {preferredMachineType: pc-q35-rhel9.4.0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("vcpu/text()", ["8"]),
+        ("memory/text()", ["4096"]),
+        ("cpu/topology/@sockets | cpu/topology/@cores", ["4", "2"]),
+        ("cpu/model/text() | cpu/feature/@name", ["Nehalem", "aes"]),
+        ("memoryBacking/hugepages/page/@size", ["2"]),
+        ("iothreads/text()", ["2"]),
+        ("devices/disk/target/@bus", ["virtio", "scsi", "scsi"]),
+        ("devices/disk/driver/@cache", ["none", "writeback", "none"]),
+        ("devices/disk/driver/@iothread", ["2"]),
+        ("devices/interface/model/@type | devices/interface/driver/@queues", ["e1000e", "8"]),
+        ("os/@firmware", ["efi"]),
+        ("features/hyperv/*[@state='on']", ["vpindex", "synic", "stimer"]),
+        ("features/smm/@state", ["on"]),
+        ("clock/timer/@present | clock/timer/@tickpolicy", ["no", "yes", "delay"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["documents", "list"])
+def test_an_instance_type_and_a_preference_of_the_same_file_hold(
+    path: str, found: list[str], form: str
+) -> None:
+    text = VM + TYPE + PREFERENCE
+    if form == "list":
+        parts = [*VM.splitlines(), *TYPE.splitlines(), *PREFERENCE.splitlines()]
+        items = [f"- {line}" if line.startswith("apiV") else f"  {line}" for line in parts]
+        text = "kind: List\nitems:\n" + "\n".join(items).replace("\n  ---\n  kind", "\n- kind")
+    read = understood(text.encode(), "vm")
+    nodes = parse(read.xml).xpath(path)
+    assert isinstance(nodes, list)
+    assert sorted(n.tag if isinstance(n, etree._Element) else str(n) for n in nodes) == sorted(
+        found
+    )
+    assert read.form == "KubeVirt, VirtualMachine"
+    noted = "\n".join(read.notes)
+    assert "instancetype" not in noted
+    assert "devices.gpus: left out\n" in f"{noted}\n"
+    assert "devices.tpm: left out\n" in f"{noted}\n"
+    assert "machine pc-q35-rhel9.4.0: the version of this host's QEMU" in noted
+
+
+@pytest.mark.parametrize(
+    ("wish", "shape"),
+    [
+        ("{}", "8 1 1"),
+        ("{preferredCPUTopology: preferCores}", "1 8 1"),
+        ("{preferredCPUTopology: threads}", "1 1 8"),
+        ("{preferredCPUTopology: any}", "8 1 1"),
+        ("{preferredCPUTopology: spread, spreadOptions: {ratio: 4}}", "2 4 1"),
+        ("{preferredCPUTopology: spread, spreadOptions: {across: SocketsCoresThreads}}", "2 2 2"),
+        ("{preferredCPUTopology: spread, spreadOptions: {across: CoresThreads}}", "1 4 2"),
+        ("{preferredCPUTopology: spread, spreadOptions: {ratio: 3}}", "8 1 1"),
+    ],
+)
+def test_a_preference_shapes_the_cpus(wish: str, shape: str) -> None:
+    preference = f"---\nkind: P-preference\nmetadata: {{name: windows}}\nspec: {{cpu: {wish}}}\n"
+    root = parse(understood((VM + TYPE + preference).encode(), "vm").xml)
+    topology = root.find("cpu/topology")
+    assert topology is not None
+    assert " ".join(str(topology.get(key)) for key in ("sockets", "cores", "threads")) == shape
+
+
+def test_a_missing_instance_type_is_asked_for() -> None:
+    notes = "\n".join(understood(VM.encode(), "vm").notes)
+    assert "instancetype big: left out (add its object to the file: 'kubectl get -o yaml" in notes
+    assert "preference windows: left out" in notes
+    assert "vCPUs: 1 for the instance type's" in notes
+
+
+def test_a_file_of_two_vms_is_refused() -> None:
+    with pytest.raises(UsageError, match="vm: expected one VM, got 2"):
+        understood(f"{VM}---\n{VM}".encode(), "vm")
+
+
+@pytest.mark.parametrize(
+    ("domain", "path", "found"),
+    [
+        ("{devices: {}}", "devices/interface/model/@type", ["virtio"]),
+        ("{devices: {autoattachPodInterface: false}}", "devices/interface", []),
+        ("{devices: {disks: [{name: r}]}}", "devices/disk/target/@bus", ["sata"]),
+        ("{devices: {disks: [{name: r, bootOrder: 2}]}}", "//boot/@order", ["2"]),
+        (
+            "{devices: {disks: [{name: r, blockSize: {custom: {logical: 512, physical: 4096}}}]}}",
+            "//blockio/@physical_block_size",
+            ["4096"],
+        ),
+        ("{resources: {requests: {cpu: 2.5, memory: 2Gi}}}", "vcpu/text()", ["3"]),
+        ("{resources: {requests: {cpu: 1500m, memory: 2Gi}}}", "vcpu/text()", ["2"]),
+        (
+            "{resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}}",
+            "memory/text()",
+            ["1024"],
+        ),
+        ("{features: {acpi: {enabled: false}}}", "features/acpi", []),
+        ("{features: {hyperv: {tlbflush: {}}}}", "features/hyperv/vpindex/@state", ["on"]),
+        ("{clock: {timer: {rtc: {track: guest}}}}", "clock/timer/@track", ["guest"]),
+    ],
+)
+def test_a_field_of_kubevirt_is_taken(domain: str, path: str, found: list[str]) -> None:
+    root = parse(understood(f"{KVM}  domain: {domain}\n".encode(), "vm").xml)
+    assert [str(one) for one in root.xpath(path)] == found
+
+
+@pytest.mark.parametrize(
+    ("domain", "note"),
+    [
+        ("{memory: {guest: 1Gi, maxGuest: 4Gi}}", "memory.maxGuest: left out (without hotplug)"),
+        ("{firmware: {kernelBoot: {}}}", "firmware.kernelBoot: left out"),
+        ("{firmware: {bootloader: {efi: {secureBoot: true}}}}", "efi.secureBoot: left out"),
+        ("{machine: {type: pc-q35-rhel9.4.0}}", "machine pc-q35-rhel9.4.0: the version of"),
+        ("{features: {pvspinlock: {}}}", "features.pvspinlock: left out"),
+        ("{features: {hyperv: {vendorid: {}}}}", "features.hyperv.vendorid: left out"),
+        ("{clock: {utc: {offsetSeconds: 3}}}", "clock.utc.offsetSeconds: left out"),
+        ("{devices: {disks: [{name: r, shareable: true}]}}", "disk r.shareable: left out"),
+        ("{devices: {interfaces: [{name: d, pciAddress: x}]}}", "interface d.pciAddress: left out"),
+        ("{devices: {watchdog: {}}}", "devices.watchdog: left out"),
+        ("{launchSecurity: {}}", "domain.launchSecurity: left out"),
+        ("{cpu: {maxSockets: 4}}", "cpu.maxSockets: left out (without hotplug)"),
+    ],
+)
+def test_a_field_of_kubevirt_is_left_out_by_name(domain: str, note: str) -> None:
+    found = understood(f"{KVM}  domain: {domain}\n".encode(), "vm")
+    assert any(note in one for one in found.notes), found.notes
+
+
+def test_another_architecture_and_a_sidecar_are_named() -> None:
+    head = KVM.replace("{name: a}", "{annotations: {hooks.kubevirt.io/hookSidecars: x}}")
+    own = domain_of_file(f"{head}  architecture: arm64\n  domain: {{}}\n".encode(), "vm")
+    assert own.notes[0].startswith("hooks.kubevirt.io/hookSidecars: left out (a sidecar changes")
+    assert "'hvm' on 'aarch64'" in own.refused[0]
