@@ -81,6 +81,11 @@ class Draft:
             self.put("os", firmware="efi")
         self.put("os/type", "hvm", arch=arch, machine=machine)
 
+    def version(self, machine: str) -> None:
+        """Note a machine type whose version the copy does not have."""
+        if re.search(r"\d\.\d", machine):
+            self.notes.append(f"machine {machine[:60]}: the version of this host's QEMU")
+
     def cpu(self, mode: str, model: str = "") -> None:
         if mode == "custom":
             self.put("cpu", mode="custom", match="exact")
@@ -128,13 +133,21 @@ class Draft:
 
     def stand_in(self, named: str, target: str, was: str) -> str:
         """Return the path of the qcow2 file that stands in for a disk, and note it."""
-        stem = re.sub(r"[^\w.-]", "-", f"{self.name}-{target}")[:100]
-        path = f"{STAND_INS}/{stem}.qcow2"
+        path = f"{self._stem(target)}.qcow2"
         self.notes.append(
             f"disk {named} ({was[:100]}): stand-in {path}; put a copy of the disk there with "
             "'qemu-img convert -O qcow2'"
         )
         return path
+
+    def boot_file(self, tag: str, was: str) -> None:
+        """Boot a kernel or an initrd directly; a stand-in for the platform's file."""
+        path = self._stem(tag)
+        self.put(f"os/{tag}", path)
+        self.notes.append(f"{tag} ({was[:100]}): stand-in {path}; put a copy of the file there")
+
+    def _stem(self, what: str) -> str:
+        return f"{STAND_INS}/" + re.sub(r"[^\w.-]", "-", f"{self.name}-{what}")[:100]
 
     def disk(
         self,
@@ -165,7 +178,15 @@ class Draft:
             etree.SubElement(disk, "readonly")
         return disk
 
-    def card(self, model: str, mac: str | None, *, bridge: str = "", queues: int = 0) -> None:
+    def card(
+        self,
+        model: str,
+        mac: str | None,
+        *,
+        bridge: str = "",
+        queues: int = 0,
+        packed: str | None = None,
+    ) -> None:
         """Add a network card; on no bridge it is on QEMU's user network."""
         kind = "bridge" if bridge else "user"
         card = self.add("devices", "interface", type=kind)
@@ -174,8 +195,10 @@ class Draft:
         if bridge:
             etree.SubElement(card, "source", bridge=bridge)
         etree.SubElement(card, "model", type=model)
-        if queues > 1:
-            etree.SubElement(card, "driver", name="vhost", queues=str(queues))
+        driver = {"name": "vhost"} | ({"queues": str(queues)} if queues > 1 else {})
+        driver |= {"packed": packed} if packed else {}
+        if len(driver) > 1:
+            etree.SubElement(card, "driver", driver)
 
     def balloon(self, present: bool) -> None:
         if present:

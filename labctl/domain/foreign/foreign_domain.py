@@ -114,7 +114,7 @@ def _with_flavor(own: OwnDomain, flavor: OwnDomain) -> OwnDomain:
             f"{own.what}: expected a flavor and the domain XML of an instance of it",
             hint="Pass FLAVOR.json,INSTANCE.xml.",
         )
-    specs = [note for note in flavor.notes if not note.startswith("disk ")]
+    specs = [note for note in flavor.notes if not note.startswith(("disk ", "machine: "))]
     return replace(own, form=f"{own.form}, with its flavor", notes=(*own.notes, *specs))
 
 

@@ -54,7 +54,7 @@ _READ: Final = {
     ),
     "cpu": frozenset(("sockets", "cores", "threads", "model", "features")),
     "memory": frozenset(("guest", "hugepages")),
-    "firmware": frozenset(("bootloader", "uuid", "serial")),
+    "firmware": frozenset(("bootloader", "kernelBoot", "uuid", "serial")),
     "machine": frozenset(("type",)),
     "features": frozenset(("acpi", "apic", "hyperv", "kvm", "smm")),
     "hyperv": frozenset((*_ENLIGHTENMENTS, "spinlocks", "synictimer")),
@@ -214,11 +214,11 @@ class _Reader:
             uefi="efi" in firmware,
             arch=_ARCHITECTURES.get(arch, arch),
         )
-        if re.search(r"\d\.\d", machine):
-            draft.notes.append(f"machine {machine[:60]}: the version of this host's QEMU")
+        draft.version(machine)
         self.rest(self.mapping(domain, "machine"), "machine")
         self.rest(self.mapping(domain, "firmware"), "firmware")
         self.rest(memory, "memory", why="without hotplug" if "maxGuest" in memory else "")
+        self._kernel(self.mapping(self.mapping(domain, "firmware"), "kernelBoot"))
         if self.mapping(firmware, "efi").get("secureBoot"):
             draft.left_out("firmware.bootloader.efi.secureBoot")
         self._features(self.mapping(domain, "features"))
@@ -231,6 +231,14 @@ class _Reader:
             etree.SubElement(element, "page", size=str(mib), unit="MiB")
         self._devices(spec, domain, vcpus)
         self.rest(domain, "domain")
+
+    def _kernel(self, boot: YamlMapping) -> None:
+        container = self.mapping(boot, "container")
+        for key, tag in (("kernelPath", "kernel"), ("initrdPath", "initrd")):
+            if key in container:
+                self.draft.boot_file(tag, f"{container.get('image')} {container[key]}")
+        if boot.get("kernelArgs"):
+            self.draft.put("os/cmdline", str(boot["kernelArgs"]))
 
     def _requested(self, requests: YamlMapping, limits: YamlMapping) -> int:
         text = str(limits.get("cpu", requests.get("cpu", "1")))

@@ -5,6 +5,7 @@ What no copy can have is left out by name, or a stated stand-in takes its place.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,8 +54,24 @@ _SET_UP = re.compile(
 """Files of virt-launcher's pod that set the guest up."""
 _IN_POD = re.compile(r"(/var)?/run/kubevirt|/dev/[^/]+$")
 """Places of disks in virt-launcher's pod."""
-_PAGES = {"small": 0, "large": 2048, "any": 0, "2MB": 2048, "2048": 2048, "1GB": 1 << 20}
-_PAGES |= {"1048576": 1 << 20}
+_SWITCHES = (
+    *("hw:locked_memory", "hw:hide_hypervisor_id", "hw:pmu", "hw:virtio_packed_ring"),
+    "hw:vif_multiqueue_enabled",
+)
+_SPECS = {
+    **dict.fromkeys(
+        ("hw:cpu_policy", "hw:cpu_thread_policy", "hw:cpu_dedicated_mask", "hw:cpu_realtime")
+        + ("hw:emulator_threads_policy", "hw:numa_"),
+        "Nova places it; measure the copy with a tuning",
+    ),
+    "quota:": "results apply to a VM without it",
+    **dict.fromkeys(
+        ("aggregate_", "capabilities:", "resources", "trait"), "only Nova's scheduler reads it"
+    ),
+}
+"""Beginnings of extra specs to the reason why they are left out."""
+_PAGES = {"SMALL": 0, "LARGE": 2048, "2MB": 2048, "2048": 2048, "2048KB": 2048}
+_PAGES |= dict.fromkeys(("1GB", "1048576", "1048576KB", "1024MB"), 1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,8 @@ def _of_text(text: str, what: str) -> Understood:
         draft, kind = kubevirt.drafted(contents, what)
         return _finished(draft, f"KubeVirt, {kind}")
     if contents and isinstance(content := contents[0], YamlMapping):
+        if isinstance(content.get("flavor"), YamlMapping):  # as Nova's API has it
+            content = content["flavor"]
         if {"vcpus", "ram"} <= content.keys():
             return _finished(_flavor(content, what), FLAVOR)
         if "kind" in content or "apiVersion" in content:
@@ -133,7 +152,26 @@ def replaced(root: etree._Element, what: str) -> tuple[str, tuple[str, ...]]:
         draft.notes.append("<vcpu> placement='auto': static")
     for disk in root.findall("devices/disk"):
         _replace_disk(draft, disk, form)
+    if form == "virt-launcher":
+        _replace_files_of_pod(draft, root)
     return form, tuple(draft.notes)
+
+
+def _replace_files_of_pod(draft: Draft, root: etree._Element) -> None:
+    """Take this host's UEFI and machine for the image's of virt-launcher, and stand-ins for a
+    kernel."""
+    for loader in root.findall("os/loader"):
+        draft.notes.append(f"<loader> (line {loader.sourceline}): this host's UEFI")
+        for element in (loader, *root.findall("os/nvram")):
+            _remove(element)
+        draft.put("os", firmware="efi")
+    for tag in ("kernel", "initrd"):
+        if _IN_POD.match(place := root.findtext(f"os/{tag}", "").strip()):
+            draft.boot_file(tag, place)
+    kind = root.find("os/type")
+    if kind is not None and (match := re.match(r"pc-(q35|i440fx)-", kind.get("machine", ""))):
+        draft.version(kind.get("machine", ""))
+        kind.set("machine", "q35" if match[1] == "q35" else "pc")
 
 
 def _form(root: etree._Element) -> str:
@@ -196,33 +234,67 @@ def _flavor(content: YamlMapping, what: str) -> Draft:
         numbers[key] = content[key]
     vcpus = numbers["vcpus"]
     draft.size(vcpus, numbers["ram"])
-    draft.system("q35", uefi=False)
+    draft.system("pc", uefi=False)
+    draft.notes.append("machine: pc, Nova's default; an image's hw_machine_type is not in a flavor")
     draft.put("features/acpi")
     draft.put("features/apic")
     draft.cpu("host-model")
-    specs = content.get("properties", content.get("extra_specs")) or YamlMapping()
-    if not isinstance(specs, YamlMapping):
-        raise draft.fail("'properties': expected a mapping", content.lines.get("properties"))
-    words = {str(key): str(value) for key, value in specs.items()}
-    shape = [words.pop(f"hw:cpu_{part}", "") for part in ("sockets", "cores", "threads")]
-    if any(shape):
-        sockets, cores, threads = (int(n) if n.isdecimal() and len(n) < 5 else 1 for n in shape)
-        if sockets * cores * threads == vcpus:
-            draft.topology(sockets, cores, threads)
-    page = words.pop("hw:mem_page_size", "")
-    if size := _PAGES.get(page, 0):
-        etree.SubElement(draft.put("memoryBacking/hugepages"), "page", size=str(size), unit="KiB")
-    if words.pop("hw:locked_memory", "").lower() == "true":
+    words = _specs(draft, content)
+    _nova_topology(draft, words, vcpus)
+    if (page := words.get("hw:mem_page_size", "").upper().replace("IB", "B")) in _PAGES:
+        del words["hw:mem_page_size"]
+        if size := _PAGES[page]:
+            pages = draft.put("memoryBacking/hugepages")
+            etree.SubElement(pages, "page", size=str(size), unit="KiB")
+    on = {key for key in _SWITCHES if words.get(key, "").lower() in ("true", "yes", "1", "on")}
+    off = {
+        key for key in _SWITCHES if words.pop(key, "true").lower() in ("false", "no", "0", "off")
+    }
+    if "hw:locked_memory" in on:
         draft.put("memoryBacking/locked")
-    queues = vcpus if words.pop("hw:vif_multiqueue_enabled", "").lower() == "true" else 0
-    packed = "on" if words.pop("hw:virtio_packed_ring", "").lower() == "true" else None
-    if words.pop("hw:hide_hypervisor_id", "").lower() == "true":
+    if "hw:hide_hypervisor_id" in on:
         draft.put("features/kvm/hidden", state="on")
+    if "hw:pmu" in on | off:
+        draft.put("features/pmu", state="on" if "hw:pmu" in on else "off")
+    packed = "on" if "hw:virtio_packed_ring" in on else None
+    queues = vcpus if "hw:vif_multiqueue_enabled" in on else 0
     draft.put("clock", offset="utc")
     draft.disk("root", "virtio", None, was="of the image", cache="none", packed=packed)
-    draft.card("virtio", None, queues=queues)
+    draft.card("virtio", None, queues=queues, packed=packed)
     draft.balloon(True)
     draft.agent()
+    for key in ("OS-FLV-EXT-DATA:ephemeral", "swap"):
+        if content.get(key) not in (None, "", 0):
+            draft.left_out(f"{key} {str(content[key])[:60]}", "a disk of the instance's own")
     for key, value in words.items():
-        draft.left_out(f"{key}={value}"[:100], "Nova places it; measure the copy with a tuning")
+        why = next((reason for mark, reason in _SPECS.items() if key.startswith(mark)), "")
+        draft.left_out(f"{key}={value}"[:100], why)
     return draft
+
+
+def _specs(draft: Draft, content: YamlMapping) -> dict[str, str]:
+    """Return a flavor's extra specs. Older clients write them as one text."""
+    key = "properties" if "properties" in content else "extra_specs"
+    specs = content.get(key) or YamlMapping()
+    if isinstance(specs, str):
+        return dict(re.findall(r"([\w:.-]{1,200})='([^']{0,200})'", specs))
+    if not isinstance(specs, YamlMapping):
+        raise draft.fail(f"'{key}': expected a mapping", content.lines.get(key))
+    return {str(name): str(value) for name, value in specs.items()}
+
+
+def _nova_topology(draft: Draft, words: dict[str, str], vcpus: int) -> None:
+    """Set sockets, cores and threads. Nova prefers sockets for what a flavor leaves open."""
+    keys = [f"hw:cpu_{part}" for part in ("sockets", "cores", "threads")]
+    given = [words.get(key, "") for key in keys]
+    if not all(not n or (n.isdecimal() and 0 < int(n[:5]) < 10_000) for n in given):
+        return
+    shape = [int(n or 0) for n in given]
+    free = next((place for place, count in enumerate(shape) if not count), None)
+    shape = [count or 1 for count in shape]
+    if free is not None:
+        shape[free] = vcpus // math.prod(shape)
+    if any(given) and math.prod(shape) == vcpus:
+        draft.topology(*shape)
+        for key in keys:
+            words.pop(key, None)

@@ -176,8 +176,7 @@ class _Reader:
         if not self.is_on("kvm", "1"):
             draft.root.set("type", "qemu")
         machine = self.parts("machine", "machine", "type", "pc").get("type", "pc")
-        if re.search(r"\d\.\d", machine):
-            draft.notes.append(f"machine {machine}: the version of this host's QEMU")
+        draft.version(machine)
         draft.system(
             "q35" if "q35" in machine else "pc",
             uefi=options.get("bios") == "ovmf",

@@ -48,6 +48,7 @@ def test_an_instance_comes_with_its_flavor(labctl: Labctl, tmp_path: Path) -> No
     assert shown.startswith("form: Nova, with its flavor\nname: instance-0000000a\n")
     assert "hw:cpu_policy=dedicated: left out (Nova places it" in shown
     assert "disks: vda /var/lib/nova/instances/1/disk (qcow2)" in shown
+    assert "machine: " not in shown
     flavor.write_text(json.dumps({"vcpus": 4, "ram": 2048}))
     said = labctl("domain", "show", "--domain", f"{flavor},{instance}")
     assert (said.code, "expected a flavor and the domain XML" in said.err) == (2, True)

@@ -166,6 +166,22 @@ def test_a_libvirt_domain_without_what_no_copy_can_have(device: str, note: str) 
         assert rebuilt(parse(own.xml), DOMAIN).left_out == ()
 
 
+def test_files_of_virt_launcher_s_pod_have_stand_ins() -> None:
+    text = DOMAIN_XML.format("").replace("<memory>", "<metadata><k xmlns='http://kubevirt.io'/>"
+        "</metadata><memory>").replace(
+        "'>hvm</type>",
+        "' machine='pc-q35-rhel9.4.0'>hvm</type><loader type='pflash'>/usr/share/OVMF/X.fd</loader>"
+        "<nvram template='/tmp/x'>/tmp/y</nvram><kernel>/var/run/kubevirt/k</kernel>",
+    )  # fmt: skip
+    own = domain_of_file(text.encode(), "vm")
+    assert own.form == "virt-launcher"
+    assert (own.firmware, own.nvram, own.is_uefi) == ((), None, True)
+    assert own.boot_files == (Path("/var/lib/labctl/disks/db-kernel"),)
+    assert "machine='q35'" in own.xml.replace('"', "'")
+    for note in ("<loader> (line 4): this host's UEFI", "machine pc-q35-rhel9.4.0: the version"):
+        assert any(one.startswith(note) for one in own.notes), own.notes
+
+
 def test_a_disk_that_its_owner_moved_out_of_the_pod_stays() -> None:
     file = VMS / "kubevirt-10-virt-launcher.xml"
     once = domain_of_file(file.read_bytes(), "vm")
@@ -423,6 +439,7 @@ def test_a_file_of_two_vms_is_refused() -> None:
             ["1024"],
         ),
         ("{features: {acpi: {enabled: false}}}", "features/acpi", []),
+        ("{firmware: {kernelBoot: {kernelArgs: root=x}}}", "os/cmdline/text()", ["root=x"]),
         ("{features: {hyperv: {tlbflush: {}}}}", "features/hyperv/vpindex/@state", ["on"]),
         ("{clock: {timer: {rtc: {track: guest}}}}", "clock/timer/@track", ["guest"]),
     ],
@@ -436,7 +453,10 @@ def test_a_field_of_kubevirt_is_taken(domain: str, path: str, found: list[str]) 
     ("domain", "note"),
     [
         ("{memory: {guest: 1Gi, maxGuest: 4Gi}}", "memory.maxGuest: left out (without hotplug)"),
-        ("{firmware: {kernelBoot: {}}}", "firmware.kernelBoot: left out"),
+        (
+            "{firmware: {kernelBoot: {container: {image: i, kernelPath: /k}}}}",
+            "kernel (i /k): stand-in /var/lib/labctl/disks/a-kernel; put a copy of the file there",
+        ),
         ("{firmware: {bootloader: {efi: {secureBoot: true}}}}", "efi.secureBoot: left out"),
         ("{machine: {type: pc-q35-rhel9.4.0}}", "machine pc-q35-rhel9.4.0: the version of"),
         ("{features: {pvspinlock: {}}}", "features.pvspinlock: left out"),
@@ -459,3 +479,48 @@ def test_another_architecture_and_a_sidecar_are_named() -> None:
     own = domain_of_file(f"{head}  architecture: arm64\n  domain: {{}}\n".encode(), "vm")
     assert own.notes[0].startswith("hooks.kubevirt.io/hookSidecars: left out (a sidecar changes")
     assert "'hvm' on 'aarch64'" in own.refused[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "found"),
+    [
+        ('"properties": {}', "os/type/@machine", ["pc"]),
+        ('"extra_specs": {"hw:cpu_sockets": "2"}', "cpu/topology/@*", ["2", "4", "1"]),
+        ('"extra_specs": {"hw:cpu_threads": "2"}', "cpu/topology/@*", ["4", "1", "2"]),
+        ('"properties": {"hw:cpu_cores": 4, "hw:cpu_threads": 2}', "//topology/@*", list("142")),
+        ('"properties": {"hw:cpu_cores": "3"}', "cpu/topology", []),
+        ('"properties": {"hw:mem_page_size": "1GiB"}', "//page/@size", ["1048576"]),
+        ('"properties": {"hw:mem_page_size": "2048"}', "//page/@size", ["2048"]),
+        ('"properties": {"hw:mem_page_size": "large"}', "//page/@size", ["2048"]),
+        ("\"properties\": \"hw:pmu='False', hw:mem_page_size='2MB'\"", "//pmu/@state", ["off"]),
+        ("\"properties\": \"hw:pmu='False', hw:mem_page_size='2MB'\"", "//page/@size", ["2048"]),
+        ('"properties": {"hw:virtio_packed_ring": "true"}', "//driver/@packed", ["on", "on"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["client", "API"])
+def test_a_field_of_a_flavor_is_taken(more: str, path: str, found: list[str], form: str) -> None:
+    text = f'{{"name": "m", "vcpus": 8, "ram": 1024, {more}}}'
+    read = understood((text if form == "client" else f'{{"flavor": {text}}}').encode(), "vm")
+    assert [str(one) for one in parse(read.xml).xpath(path)] == found
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ('"swap": 512', "swap 512: left out (a disk of the instance's own)"),
+        ('"properties": {"hw:mem_page_size": "any"}', "hw:mem_page_size=any: left out"),
+        ('"properties": {"hw:cpu_cores": "3"}', "hw:cpu_cores=3: left out"),
+        ('"properties": {"hw:numa_nodes": "2"}', "hw:numa_nodes=2: left out (Nova places it"),
+        ('"properties": {"quota:cpu_quota": "9"}', "quota:cpu_quota=9: left out (results apply"),
+        (
+            '"properties": {"trait:X": "required"}',
+            "trait:X=required: left out (only Nova's scheduler",
+        ),
+        ('"properties": {"hw_rng:allowed": "True"}', "hw_rng:allowed=True: left out"),
+        ('"swap": ""', "machine: pc, Nova's default"),
+    ],
+)
+def test_a_field_of_a_flavor_is_left_out_by_name(more: str, note: str) -> None:
+    found = understood(f'{{"vcpus": 8, "ram": 1024, {more}}}'.encode(), "vm")
+    assert any(one.startswith(note) for one in found.notes), found.notes
+    assert len(found.notes) <= 3
