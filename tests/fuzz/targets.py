@@ -17,6 +17,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -76,6 +78,7 @@ from labctl.trace.timeline.recordings import Traces
 from labctl.trace.tracedat import write_tracedat
 from labctl.workloads.registry import checkers
 from tests.fuzz.altering import as_bytes, as_json, as_parts, as_xml, as_yaml
+from tests.fuzz.match_server import matching_quickly
 from tests.unit.density_records import record as density_record
 from tests.unit.domain.hosts import machine
 from tests.unit.domain.own import BY_HAND, copy_of
@@ -83,7 +86,13 @@ from tests.unit.elf_files import elf_file
 from tests.unit.runner.runners import OUTCOME
 from tests.unit.synthetic import WORKLOADS, synthetic_run, write_run
 from tests.unit.test_yaml_readers import READERS
-from tests.unit.workloads.trials import file_of, outputs_of, parser_of, read_raw
+from tests.unit.workloads.trials import (
+    FIXTURES,
+    file_of,
+    outputs_of,
+    parser_of,
+    trial_of_output,
+)
 
 UNIT = Path(__file__).parents[1] / "unit"
 COLLECT = UNIT / "collect/fixtures"
@@ -132,7 +141,8 @@ def _yaml(name: str) -> Target:
             shutil.copytree(shipped_data() / "benchmarks/published", published)
         path.write_bytes(data)
         try:
-            return read(path)
+            with matching_quickly():
+                return read(path)
         finally:
             path.unlink()
             del os.environ["LABCTL_LAB"]
@@ -535,15 +545,56 @@ def _perf_stat(data: bytes, place: Path) -> object:
         return list(perf_stat.parse(folder, kind="guest"))
 
 
-def _output(program: str) -> Target:
-    def act(data: bytes, place: Path) -> object:
-        return read_raw(data, file_of(program, outputs_of(program)[0]), parser_of(program))
+def _recorded(name: str, step: int = 1) -> bytes:
+    """Return each `step`th line of what a program wrote, and the last."""
+    *lines, last = (FIXTURES / name).read_bytes().splitlines(keepends=True)
+    return b"".join([*lines[::step], last])
 
+
+_JAVA = "tick-server/java-21.0.8"
+_SEVERAL: Mapping[str, Mapping[str, bytes]] = {
+    "pgbench": {
+        "stdout.txt": _recorded("pgbench/pgbench-15.20-native.txt"),
+        "files/transactions.1": _recorded("pgbench/pgbench-15.20-transactions.txt", 5),
+    },
+    "redis-get": {
+        "stdout.txt": _recorded("redis-get/redis-benchmark-7.0.15-native.txt"),
+        "stderr.txt": b"\x1erun\n" * 3,
+    },
+    "tick-server": {
+        "stdout.txt": _recorded(f"{_JAVA}-native.txt"),
+        "files/ticks.csv": _recorded(f"{_JAVA}-native-ticks.csv", 5),
+        "files/marks.csv": _recorded(f"{_JAVA}-native-marks.csv"),
+        "files/flight.csv": _recorded(f"{_JAVA}-native-flight.csv"),
+        "files/jvm.log": _recorded(f"{_JAVA}-native-jvm.log", 50),
+    },
+}
+"""Programs that are read from several files: an input has all of them, with a NUL between."""
+
+
+def _output(program: str) -> Target:
+    several = _SEVERAL.get(program)
     recorded = outputs_of(program)
+
+    @cache
+    def declared() -> tuple[list[str], Callable[[TrialFolder], Iterator[object]]]:
+        return list(several or [file_of(program, recorded[0])]), parser_of(program)
+
+    def act(data: bytes, place: Path) -> object:
+        folder = trial_of_output(place / "trial")
+        names, parse = declared()
+        parts = data.split(b"\0", len(names) - 1)
+        for name, part in zip_longest(names, parts, fillvalue=b""):
+            folder.write_raw(str(name), part)
+        with matching_quickly(), believable("x"):
+            return list(parse(folder))
+
     is_json = all(path.suffix in (".json", ".jsonl") for path in recorded)
     return Target(
         act,
-        lambda: [path.read_bytes() for path in recorded],
+        lambda: (
+            [b"\0".join(several.values())] if several else [path.read_bytes() for path in recorded]
+        ),
         as_json if is_json else as_bytes,
     )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from labctl.workloads.readers.matching import Matches
+from tests.fuzz.match_server import matching_quickly
 from tests.fuzz.targets import TARGETS, scratch
 from tests.fuzz.trying import Tried, altered_inputs, limits
 
@@ -51,6 +53,14 @@ def test_a_crash_is_noticed_and_kept(tmp_path: Path) -> None:
     assert kind.startswith("KeyError in ")
     tried.keep(tmp_path / "kept")
     assert {path.suffix for path in (tmp_path / "kept").iterdir()} == {"", ".txt"}
+
+
+def test_the_server_of_patterns_answers_as_a_new_child_does() -> None:
+    whole = [(r"(\d+) ms", "1 ms\n22 ms"), (r"(?P<a>x)|y", "xy"), ("[", "x"), ("x", "\udcff x")]
+    with matching_quickly():
+        quick = Matches(whole)
+    assert quick._found == Matches(whole)._found
+    assert [one.groups for one in quick.of(*whole[0])] == [{"value": "1"}, {"value": "22"}]
 
 
 def test_a_campaign_counts_the_inputs_of_each_target(tmp_path: Path) -> None:

@@ -69,12 +69,18 @@ def read_raw(
 ) -> list[object]:
     """What a parser makes of a trial with such a raw file; [] for what is refused."""
     with TemporaryDirectory() as place:
-        folder = TrialFolder(Path(place))
-        folder.write_raw("stderr.txt", b"")
-        folder.write_raw_json(
-            "runner.json", {"duration_s": 1.0, "rusage": {"utime_s": 0.5, "stime_s": 0.1}}
-        )
+        folder = trial_of_output(Path(place))
         folder.write_raw(file, data)
         with suppress(BrokenError), believable(place):
             return list(parse(folder))
     return []
+
+
+def trial_of_output(folder: Path) -> TrialFolder:
+    """A trial's folder with what is beside a workload's raw file."""
+    made = TrialFolder(folder)
+    made.write_raw("stderr.txt", b"")
+    made.write_raw_json(
+        "runner.json", {"duration_s": 1.0, "rusage": {"utime_s": 0.5, "stime_s": 0.1}}
+    )
+    return made
