@@ -1,13 +1,16 @@
-"""Read the host's package sources and apt options, as far as a guest image needs them."""
+"""Read the host's package sources and apt options, as far as a guest image needs them, and the
+reason why apt refused what a mirror served."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labctl.base import process
-from labctl.base.process import Deadline
+from labctl.base.errors import BrokenError
+from labctl.base.process import Deadline, ProcessError
 
 _APT = Path("/etc/apt")
 _RELEASE = Path("/etc/os-release")
@@ -63,6 +66,30 @@ def download_options(dump: str) -> list[str]:
         if _OPTION.match(name) and value != '"";':
             lines.append(line)
     return lines
+
+
+_REFUSED = re.compile(
+    r"^E: (The repository .* is not signed|"
+    r"Failed to fetch \S+ +(?:Hash Sum mismatch|File has unexpected size))",
+    re.M,
+)
+"""Apt's sentence about a file whose signature, digest or size is another one. More lines follow
+it."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Raise BrokenError with the file that apt refused, instead of ProcessError."""
+    try:
+        yield
+    except ProcessError as error:
+        if (found := _REFUSED.search(error.completed.stderr)) is None:
+            raise
+        raise BrokenError(
+            f"apt refused a file of a mirror: {' '.join(found[1].split())}",
+            hint="A mirror that is being updated serves such files for some minutes: repeat the "
+            "command. If it fails again, use another mirror: the files were changed.",
+        ) from error
 
 
 def _of_list(text: str, suite: str) -> Iterator[str]:

@@ -68,12 +68,13 @@ def bootstrapped_tree(
         str(tree),
     ]
     sources = apt.sources_of(suite)
-    process.run(
-        [*mmdebstrap, "-"] if sources else mmdebstrap,
-        stdin="\n".join(sources) + "\n" if sources else None,
-        deadline=deadline,
-        hint="Try 'apt-get update': the image is built from the package sources of this host.",
-    )
+    with apt.refusing():
+        process.run(
+            [*mmdebstrap, "-"] if sources else mmdebstrap,
+            stdin="\n".join(sources) + "\n" if sources else None,
+            deadline=deadline,
+            hint="Try 'apt-get update': the image is built from the package sources of this host.",
+        )
     shutil.rmtree(staged, ignore_errors=True)
 
 

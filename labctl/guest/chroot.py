@@ -41,11 +41,12 @@ def install(
     # invoke-rc.d(8): "action forbidden".
     write_file(tree, _NO_SERVICES, "#!/bin/sh\nexit 101\n", mode=0o755)
     hint = "Try 'apt-get update' on the host: its package sources are used if they match."
-    process.run(in_tree(tree, [*_APT_GET, "update"]), deadline=deadline, hint=hint)
-    _refuse_unknown(tree, packages, deadline)
-    process.run(
-        in_tree(tree, [*_APT_GET, "install", "--yes", *packages]), deadline=deadline, hint=hint
-    )
+    with apt.refusing():
+        process.run(in_tree(tree, [*_APT_GET, "update"]), deadline=deadline, hint=hint)
+        _refuse_unknown(tree, packages, deadline)
+        process.run(
+            in_tree(tree, [*_APT_GET, "install", "--yes", *packages]), deadline=deadline, hint=hint
+        )
     for name in (_CONFIG, _SOURCES, _NO_SERVICES, *made):
         remove_file(tree, name)
     for folder in ("var/lib/apt/lists", "var/cache/apt"):

@@ -54,6 +54,8 @@ def campaign(names: Sequence[str], seconds: float, seed: int, out: Path) -> int:
     crashed = 0
     for name in names:
         counts = _counts_of(name, seconds, seed, out)
+        if isinstance(counts, dict) and not counts["accepted"]:
+            counts = "no whole input is read"
         crashed += isinstance(counts, str) or bool(counts["crashes"])
         if isinstance(counts, str):
             click.echo(f"{name:26} {counts}")
