@@ -1,14 +1,19 @@
-"""Keep garbage collection, numpy's threads and pydantic's plugins out of measurements."""
+"""Keep garbage collection, numpy's threads and pydantic's plugins out of measurements, and numpy
+out of a process that has too little memory for it."""
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any, Final
+
+from labctl.base.errors import HostError
 
 # Pause Python's garbage collection where it would affect a measurement.
 
@@ -41,6 +46,37 @@ def take_no_matrix_threads() -> None:
     """Keep libraries that are loaded later from starting threads, unless the user sets their
     number."""
     os.environ.setdefault(_VARIABLE, _OURS)
+
+
+_LEAST_BYTES: Final = 256 << 20
+"""Address space for a report of a small run: 200 MiB with numpy 2.4 and scipy 1.17."""
+
+
+def lacking_memory() -> str | None:
+    """Return a sentence about a limit of the address space that is too low for a report; None
+    without one."""
+    limit, _hard = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= _LEAST_BYTES:
+        return None
+    return (
+        f"not enough memory: this process may have {limit >> 20} MiB of address space, and a "
+        f"report needs {_LEAST_BYTES >> 20} MiB"
+    )
+
+
+class _MemoryCheck(MetaPathFinder):
+    """Refuse to load numpy under a limit at which OpenBLAS ends the process with status 1, or
+    retries for ever."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "numpy" and (lacking := lacking_memory()):
+            raise HostError(lacking, hint="'ulimit -v' shows the limit in KiB.")
+
+
+def check_memory_for_numpy() -> None:
+    """Let the first import of numpy raise HostError if the limit of the address space is too low
+    for it."""
+    sys.meta_path.insert(0, _MemoryCheck())
 
 
 def users_environment() -> dict[str, str]:

@@ -149,6 +149,7 @@ _MOST_NAMED = 5
 """Shadowed files that are named one by one."""
 
 _SPACE = "Free some space there, or name other folders with --state-dir and --results."
+_MEMORY = "End other programs, or raise this process's limit ('ulimit -v', or its cgroup's)."
 _RIGHTS = "Run labctl as root, or name folders of your own with --state-dir and --results."
 _HOST_HINTS = {
     errno.ENOSPC: _SPACE,
@@ -315,6 +316,7 @@ def main() -> None:
     prepare()
     _show_plugin_warnings()
     interpreter.take_no_matrix_threads()
+    interpreter.check_memory_for_numpy()
     sys.exit(call(sys.argv[1:]))
 
 
@@ -348,6 +350,10 @@ def call(words: Sequence[str]) -> int:
         if wrong := _wrong_name(error):
             _say(wrong, "Give another name.")
             sys.exit(ExitCode.USAGE)
+        # Under a low limit Python's own compiler fails with errors of any type.
+        if (lacking := interpreter.lacking_memory()) or _lacks_memory(error):
+            _say(lacking or "not enough memory", _MEMORY)
+            return ExitCode.HOST
         if isinstance(error, OSError) and error.errno in _HOST_HINTS:
             _say(str(error), _HOST_HINTS[error.errno])
             return ExitCode.HOST
@@ -378,6 +384,16 @@ def _wrong_name(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in _OF_NAMES:
         return f"{str(error.filename)[:_MOST_OF_NAME]}: {error.strerror}"
     return None
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Return whether the kernel, or a limit, refused memory for values, threads or libraries."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, ImportError) and "failed to map segment" in str(error))
+        or (isinstance(error, RuntimeError) and str(error) == "can't start new thread")
+    )
 
 
 def _in_our_words(error: click.ClickException) -> tuple[str, str | None]:

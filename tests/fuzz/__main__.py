@@ -39,7 +39,8 @@ def main() -> int:
     asked.add_argument("--out", type=Path, default=Path(".fuzz"), help="folder of the crashes")
     given = asked.parse_args()
     with instrumented():
-        from tests.fuzz import targets
+        from tests.fuzz import altering, targets
+    altering.vocabulary()  # takes seconds, and each target's process has it then
     names = given.target or list(targets.TARGETS)
     if unknown := [name for name in names if name not in targets.TARGETS]:
         sys.exit(f"no target {', '.join(unknown)}; there are: {', '.join(targets.TARGETS)}")

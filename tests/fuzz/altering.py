@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import random
+from functools import cache
 from typing import Any
 
 from labctl.base.yamltext import YamlError, parse_yaml
@@ -54,7 +55,7 @@ def as_yaml(data: bytes, chance: random.Random) -> bytes:
 
 def _put(value: Any, chance: random.Random) -> None:
     """Put a value of the file's own JSON Schema anywhere into it, or a key."""
-    keys, values = _vocabulary()
+    keys, values = vocabulary()
     places: list[tuple[Any, Any]] = []
     left = [value]
     while left:
@@ -73,29 +74,25 @@ def _put(value: Any, chance: random.Random) -> None:
         node[key] = json.loads(json.dumps(chance.choice(values)))
 
 
-_WORDS: list[tuple[list[str], list[Any]]] = []
-
-
-def _vocabulary() -> tuple[list[str], list[Any]]:
+@cache
+def vocabulary() -> tuple[list[str], list[Any]]:
     """Keys and values of the JSON Schemas of all kinds of files, with their bounds and beyond."""
-    if not _WORDS:
-        keys: set[str] = set()
-        values: list[Any] = [None, True, 0, -1, 1.5, "", "x", [], {}, ["x"], {"x": "y"}]
-        left: list[Any] = [make() for make, _ in FILE_KINDS.values()]
-        while left:
-            node = left.pop()
-            if isinstance(node, dict):
-                keys.update(map(str, node.get("properties", {})))
-                values += node.get("enum", [])
-                values += [node[name] for name in ("const", "default") if name in node]
-                for name in ("minimum", "maximum", "exclusiveMinimum", "maxItems", "maxLength"):
-                    if isinstance(bound := node.get(name), int | float):
-                        values += [bound - 1, bound, bound + 1]
-                left += node.values()
-            elif isinstance(node, list):
-                left += node
-        _WORDS.append((sorted(keys), values))
-    return _WORDS[0]
+    keys: set[str] = set()
+    values: list[Any] = [None, True, 0, -1, 1.5, "", "x", [], {}, ["x"], {"x": "y"}]
+    left: list[Any] = [make() for make, _ in FILE_KINDS.values()]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            keys.update(map(str, node.get("properties", {})))
+            values += node.get("enum", [])
+            values += [node[name] for name in ("const", "default") if name in node]
+            for name in ("minimum", "maximum", "exclusiveMinimum", "maxItems", "maxLength"):
+                if isinstance(bound := node.get(name), int | float):
+                    values += [bound - 1, bound, bound + 1]
+            left += node.values()
+        elif isinstance(node, list):
+            left += node
+    return sorted(keys), values
 
 
 def as_xml(data: bytes, chance: random.Random) -> bytes:
