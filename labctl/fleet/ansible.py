@@ -67,6 +67,9 @@ def _remove_left() -> None:
 
 _INSTALL: Final = "Install it: pip install 'labctl[fleet]'."
 _LIST_S: Final = 300.0
+_MOST_FILES: Final = 500
+"""Limit for a folder of inventories: Ansible tries to read each file in several formats."""
+_OF_VARIABLES: Final = ("group_vars", "host_vars", "vars_plugins")
 
 
 def collections() -> Path:
@@ -116,6 +119,13 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
                 f"no inventory {one}",
                 hint="Pass a file or a folder of inventories, or hosts with a comma ('web1,').",
             )
+        if "," not in one and _is_too_large(Path(one)):
+            raise UsageError(
+                f"{one} is not a folder of inventories: it has more than {_MOST_FILES} files and "
+                "folders",
+                hint="Ansible reads each file in it, and runs each program. Pass a file, or a "
+                "folder with only inventories.",
+            )
     argv = ["ansible", "all", "--list-hosts", *_inventories(inventory)]
     if limit:
         argv += ["--limit", limit]
@@ -138,6 +148,18 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
             hint="'ansible-inventory -i FILE --graph' shows groups and hosts.",
         )
     return hosts
+
+
+def _is_too_large(folder: Path) -> bool:
+    """Return whether a folder has more files and folders than one of inventories; Ansible does not
+    read those of variables as inventories."""
+    found = 0
+    for _, folders, files in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name not in _OF_VARIABLES]
+        found += len(folders) + len(files)
+        if found > _MOST_FILES:
+            return True
+    return False
 
 
 def in_full(inventory: str) -> str:

@@ -1,4 +1,5 @@
-"""A playbook's end at a signal, with a stand-in for ansible-runner."""
+"""A playbook's end at a signal, with a stand-in for ansible-runner, and inventories that Ansible is
+not asked about."""
 
 from __future__ import annotations
 
@@ -6,13 +7,16 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from labctl.fleet.ansible import Ended, play
+from labctl.base.errors import UsageError
+from labctl.fleet.ansible import Ended, inventory_hosts, play
 
 
 def _played(monkeypatch: pytest.MonkeyPatch, number: int, *, asks: bool = False) -> Ended:
@@ -57,3 +61,42 @@ def test_a_signal_interrupts_also_where_it_came_too_late_to_cancel_anything(
 def test_a_signal_that_was_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup."""
     assert _played(monkeypatch, signal.SIGHUP, asks=True) == Ended(0, "")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Commands that are run: Ansible would read `/` for minutes, and run the programs in it."""
+    argvs: list[list[str]] = []
+
+    def run(argv: list[str], **_: Any) -> Any:
+        argvs.append(argv)
+        return SimpleNamespace(returncode=0, stdout="  hosts (1):\n    h1\n", stderr="")
+
+    monkeypatch.setattr("labctl.base.process.run", run)
+    return argvs
+
+
+def test_a_folder_that_is_not_one_of_inventories_is_refused_before_ansible_reads_it(
+    tmp_path: Path, asked: list[list[str]]
+) -> None:
+    for number in range(501):
+        (tmp_path / f"{number}.txt").touch()
+    begun = time.process_time()
+    for folder in ("/", str(tmp_path)):
+        with pytest.raises(
+            UsageError, match="^.* is not a folder of inventories: it has more than"
+        ):
+            inventory_hosts([folder], None)
+    assert time.process_time() - begun < 1
+    assert asked == []
+
+
+def test_a_folder_of_inventories_may_have_many_variables(
+    tmp_path: Path, asked: list[list[str]]
+) -> None:
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {h1: }}")
+    (tmp_path / "host_vars").mkdir()
+    for number in range(501):
+        (tmp_path / f"host_vars/h{number}.yml").touch()
+    assert inventory_hosts([str(tmp_path)], None) == ["h1"]
+    assert len(asked) == 1
