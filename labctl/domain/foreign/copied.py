@@ -349,7 +349,11 @@ def _target(disk: etree._Element) -> str:
 
 def _set_text(root: etree._Element, tag: str, text: str) -> None:
     element = root.find(tag)
-    (etree.SubElement(root, tag) if element is None else element).text = text
+    if element is None:
+        # In front: libxml2 takes a UUID behind other elements for an error of the next.
+        element = etree.Element(tag)
+        root.insert(0, element)
+    element.text = text
 
 
 def _remove_all(element: etree._Element, path: str) -> None:

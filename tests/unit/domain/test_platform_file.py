@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,14 @@ from labctl.base.errors import UsageError
 from labctl.base.xmldiff import parse
 from labctl.domain.foreign.allowed import DOMAIN
 from labctl.domain.foreign.foreign_domain import domain_of_file
+from labctl.domain.foreign.graft import compared
 from labctl.domain.foreign.platform_file import understood
 from labctl.domain.foreign.rebuilt import rebuilt
+from labctl.domain.pinning.pin_plan import pin_plan
 from labctl.domain.schema import validate
+from labctl.study.tunings import load_tuning
+from tests.unit.domain import hosts
+from tests.unit.domain.own import copy_of
 
 VMS = Path(__file__).parents[1] / "fixtures" / "platforms" / "vms"
 FILES = sorted(VMS.iterdir())
@@ -48,6 +54,22 @@ def test_the_domain_is_copied_whole_and_is_libvirt_s(path: Path) -> None:
     if path.suffix != ".xml":
         assert rebuilt(parse(own.xml), DOMAIN).left_out == ()
     root = parse(own.xml)
+    for mapping in root.findall("devices/disk/driver/iothreads"):  # since libvirt 10
+        mapping.getparent().remove(mapping)  # type: ignore[union-attr]
+    validate(etree.tostring(root, encoding="unicode"))
+
+
+@pytest.mark.parametrize("tuning", ["baseline", "pinned+fifo+iothreads"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_its_copy_with_a_tuning_is_libvirt_s(path: Path, tuning: str) -> None:
+    """Of the sizes that the host has room for."""
+    own = domain_of_file(path.read_bytes(), path.name)
+    if own.vcpus > 8:
+        return
+    copy = replace(own, xml=copy_of(own).xml)
+    wanted = load_tuning(tuning)
+    plan = pin_plan(hosts.TWO_SOCKETS_SMT, own.vcpus, max(1, wanted.iothreads))
+    root = parse(compared(copy, wanted, plan, load_tuning("baseline"), "kvm"))
     for mapping in root.findall("devices/disk/driver/iothreads"):  # since libvirt 10
         mapping.getparent().remove(mapping)  # type: ignore[union-attr]
     validate(etree.tostring(root, encoding="unicode"))
