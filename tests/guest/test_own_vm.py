@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from lxml import etree
 
 from labctl.base.errors import BrokenError
+from labctl.domain.foreign.foreign_domain import domain_of_file
 from labctl.domain.readback import Pages, facts
 from labctl.guest.images import Image
 from labctl.host import cgroups
@@ -276,6 +277,63 @@ def test_a_foreign_vm_is_swept_and_its_files_are_byte_identical(
         assert not any(original in xml for xml in live.values())
     for disk in ("vda", "vdb"):
         assert f"-{disk}.qcow2'" in baseline
+
+
+KUBEVIRT = """\
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {{name: {name}}}
+spec:
+  domain:
+    cpu: {{cores: 1, dedicatedCpuPlacement: true}}
+    memory: {{guest: 600Mi}}
+    firmware:
+      kernelBoot:
+        kernelArgs: {cmdline}
+        container: {{image: kernels, kernelPath: /vmlinuz, initrdPath: /initrd.img}}
+    devices:
+      disks:
+      - {{name: root, disk: {{bus: virtio}}, cache: writeback}}
+      gpus: [{{name: gpu, deviceName: nvidia.com/T4}}]
+  volumes:
+  - {{name: root, containerDisk: {{image: debian}}}}
+"""
+
+
+@pytest.mark.faults
+def test_a_vm_of_kubevirt_is_swept_with_stand_ins_and_its_report_names_them(
+    sandbox: Sandbox, image: Image, installed: Path, tmp_path: Path
+) -> None:
+    name = f"labctl-test-{os.getpid()}"
+    vm = tmp_path / "vm.yaml"
+    vm.write_text(KUBEVIRT.format(name=name, cmdline=command_line(image)))
+    own = domain_of_file(vm.read_bytes(), str(vm))
+    (disk,), (kernel, initrd) = own.disks, own.boot_files
+    disk.path.parent.mkdir(parents=True, exist_ok=True)
+    assert image.initrd is not None
+    try:
+        shutil.copy(image.kernel, kernel)
+        shutil.copy(image.initrd, initrd)
+        qemu_img("create", "-f", "qcow2", "-F", "qcow2", "-b", installed, disk.path)
+        before = snapshot(installed, disk.path)
+        asked = ("sweep", study(tmp_path), *SWEEP, f"--domain={vm}", "--json")
+        done = sandbox.labctl(*asked)
+        assert done.returncode == 0, done.stderr
+        assert snapshot(installed, disk.path) == before
+    finally:
+        for path in (kernel, initrd, disk.path):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            disk.path.parent.rmdir()
+    assert sandbox.leftovers() == []
+    trials = json.loads(done.stdout)["trials"]
+    assert (trials["planned"], trials["done"], trials["invalid"]) == (2, 2, 0)
+    (run,) = sandbox.runs()
+    assert facts(live_xml(run)["baseline"], "live")["disk vda cache"] == "writeback"
+    notes = "\n".join(json.loads((run / "run.json").read_text())["notes"])
+    for part in ("disk root (containerDisk debian): stand-in", "devices.gpus: left out"):
+        assert f"In labctl's copy of '{name}', {part}" in notes
+        assert part in done.stderr
 
 
 def test_copies_of_a_foreign_vm_run_beside_it_and_its_files_are_byte_identical(
