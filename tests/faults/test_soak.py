@@ -58,7 +58,7 @@ class Soak:
     def watch(self, process: subprocess.Popen[str], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
-            with suppress(OSError, StopIteration):
+            with suppress(OSError, KeyError):  # it has ended
                 self.used.append(self._now(process.pid))
             time.sleep(0.25)
 
