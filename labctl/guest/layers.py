@@ -91,7 +91,8 @@ def unpack(wheel: Wheel, archive: Path, tree: Path, inside: str) -> None:
     folder."""
     try:
         with open(open_regular(archive), "rb") as file, zipfile.ZipFile(file) as opened:
-            entries = [one for one in opened.infolist() if not one.is_dir()]
+            # Not is_dir(), which raises IndexError for an empty name.
+            entries = [one for one in opened.infolist() if not one.filename.endswith("/")]
             _check(wheel, entries)
             for entry in entries:
                 is_program = (entry.external_attr >> 16) & stat.S_IXUSR
