@@ -1,0 +1,50 @@
+"""A CPU of this host that is taken offline under a thread that is pinned to it, and put back at
+once. `make faults` alone does it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from labctl.domain.readback import native_mismatches
+
+CPU = max(os.sched_getaffinity(0))
+ONLINE = Path(f"/sys/devices/system/cpu/cpu{CPU}/online")
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(
+        not (os.access(ONLINE, os.W_OK) and len(os.sched_getaffinity(0)) > 1),
+        reason="no CPU of this host can be taken offline",
+    ),
+]
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    try:
+        ONLINE.write_text("0")
+        yield
+    finally:
+        ONLINE.write_text("1")
+
+
+def test_a_thread_whose_cpu_goes_offline_is_found_elsewhere() -> None:
+    """This is the check before and after each trial: the trial becomes invalid."""
+    program = subprocess.Popen(["sleep", "60"])
+    try:
+        os.sched_setaffinity(program.pid, {CPU})
+        assert native_mismatches(program.pid, frozenset({CPU}), None) == []
+        with suppress(OSError), offline():  # a kernel may refuse it
+            (said,) = native_mismatches(program.pid, frozenset({CPU}), None)
+            assert f"expected CPU {CPU}, got " in said
+            return
+        pytest.skip("the kernel refuses to take a CPU offline")
+    finally:
+        program.kill()
+        program.wait()
