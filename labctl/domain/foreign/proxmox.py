@@ -281,8 +281,8 @@ class _Reader:
                         "devices", "controller", type="scsi", index=number, model=model
                     )
                     number += 1
-                    if is_single and self.is_on_part(found, "iothread"):
-                        etree.SubElement(controller, "driver", iothread=str(draft.iothread()))
+                    if is_single:
+                        self._controller(controller, found)
                 made = self._disk(key, drive[1], found, number - 1)
                 if key in first:
                     etree.SubElement(made, "boot", order=str(first.index(key) + 1))
@@ -296,6 +296,14 @@ class _Reader:
                 draft.left_out(key)  # a value may be a password
         if parts(options.get("agent", "0"), "enabled").get("enabled") in ("1", "on"):
             draft.agent()
+
+    def _controller(self, controller: etree._Element, found: Mapping[str, str]) -> None:
+        """Give a disk's own controller its iothread and its queues."""
+        driver = {"queues": found["queues"]} if found.get("queues") else {}
+        if self.is_on_part(found, "iothread"):
+            driver["iothread"] = str(self.draft.iothread())
+        if driver:
+            etree.SubElement(controller, "driver", driver)
 
     def _disk(
         self, key: str, bus: str, found: Mapping[str, str], controller: int
@@ -313,7 +321,6 @@ class _Reader:
             io=found.get("aio") or "io_uring",
             discard="unmap" if found.get("discard") == "on" else "ignore",
             detect_zeroes=_zeroes(found),
-            queues=found.get("queues") if bus == "virtio" else None,
             iothread=draft.iothread()
             if bus == "virtio" and self.is_on_part(found, "iothread")
             else None,
@@ -548,8 +555,9 @@ def _device(
     if kind.startswith("virtio-scsi"):
         single = named.startswith("virtioscsi")
         options["scsihw"] = "virtio-scsi-single" if single else "virtio-scsi-pci"
-        if "iothread" in found and single:
-            options[f"scsi{named.removeprefix('virtioscsi')}"] = "iothread=1"
+        queues = [f"queues={found['num_queues']}"] if "num_queues" in found else []
+        if (value := ["iothread=1"] * ("iothread" in found) + queues) and single:
+            options[f"scsi{named.removeprefix('virtioscsi')}"] = ",".join(value)
     elif kind in _CONTROLLERS:
         options["scsihw"] = kind
     elif _DRIVE.fullmatch(named) and kind.endswith(
@@ -562,8 +570,8 @@ def _device(
         value += ["ssd=1"] * (found.get("rotation_rate") == "1")
         value += [f"{key}={word}" for key, word in drive.items() if _LIMIT.fullmatch(key)]
         value += [f"serial={found['serial']}"] if "serial" in found else []
-        value += ["iothread=1"] * ("iothread" in found or bool(options.get(named)))
-        options[named] = ",".join(value)
+        value += ["iothread=1"] * ("iothread" in found)
+        options[named] = ",".join([*value, *filter(None, [options.get(named)])])
     elif kind.startswith(("virtio-net", "e1000", "rtl8139", "vmxnet3")):
         netdev = drives.get(found.get("netdev", ""), {})
         model = "virtio" if kind.startswith("virtio") else kind

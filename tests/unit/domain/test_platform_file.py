@@ -245,6 +245,17 @@ TWO_DISKS = "cores: 1\nscsi0: local-lvm:a\nvirtio1: local-lvm:b\n"
         (f"bootdisk: virtio1\n{TWO_DISKS}", "devices/disk/target[../boot]/@dev", ["vda"]),
         (TWO_DISKS, "devices/disk/boot", []),
         ("cores: 1\nacpi: 0\n", "features/acpi", []),
+        (
+            "cores: 1\nscsihw: virtio-scsi-single\nscsi0: local-lvm:a,queues=4\n",
+            "//controller/driver/@queues",
+            ["4"],
+        ),
+        (
+            f"{CMD} -object iothread,id=i -device virtio-scsi-pci,id=virtioscsi0,iothread=i,"
+            "num_queues=4 -drive file=/dev/x,id=d -device scsi-hd,drive=d,id=scsi0",
+            "//controller/driver/@*",
+            ["4", "1"],
+        ),
         ("cores: 1\nnet0: virtio=XX:XX:XX:XX:XX:XX,bridge=vmbr0\n", "devices/interface/mac", []),
         ("cores: 1\ncpu: x86-64-v2\n", "cpu/model/text()", ["qemu64"]),
         (
