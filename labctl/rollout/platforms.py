@@ -287,12 +287,16 @@ def _kubevirt(lines: Lines, advice: Advice, advised: Advised, names: Names) -> d
         kubelet = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
         files["kubelet.yaml"] = (
             "# For the kubelet of each node; drain it and remove cpu_manager_state first.\n"
-            + _yaml(kubelet | tree(lines["kubelet"]))
+            "# It does not start with a static policy unless CPUs are reserved for the host "
+            "(reservedSystemCPUs).\n" + _yaml(kubelet | tree(lines["kubelet"]))
         )
     if "kubevirt" in lines:
         gates = {"developerConfiguration": {"featureGates": list(dict.fromkeys(lines["kubevirt"]))}}
         kubevirt = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt"}
-        files["kubevirt.yaml"] = _yaml(
+        files["kubevirt.yaml"] = (
+            "# Fields for 'kubectl edit kubevirt -n kubevirt'. Add to the list: a patch would "
+            "replace it.\n"
+        ) + _yaml(
             kubevirt
             | {"metadata": {"name": "kubevirt", "namespace": "kubevirt"}}
             | {"spec": {"configuration": gates}}
@@ -326,7 +330,11 @@ def _openstack(lines: Lines, advice: Advice, advised: Advised, names: Names) -> 
             f"{options[key]},{value}" if key.endswith("flags") and key in options else value
         )
     if sections:
-        files["nova.conf"] = "# Of the compute nodes; restart nova-compute.\n" + "".join(
+        pins = "cpu_dedicated_set" in sections.get("compute", {})
+        more = (
+            "# cpu_dedicated_set: these CPUs and those of other pinned instances.\n" if pins else ""
+        )
+        files["nova.conf"] = f"# Of the compute nodes; restart nova-compute.\n{more}" + "".join(
             f"[{section}]\n" + "".join(f"{key} = {value}\n" for key, value in options.items())
             for section, options in sections.items()
         )
