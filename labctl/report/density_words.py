@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from labctl.analysis.answer.words import listed
@@ -189,16 +190,17 @@ def overcommit(record: DensityRecord, found: Density, platform: str) -> dict[str
 
 
 def _settings(platform: str, guests: int, vcpus: int, cpus: int) -> dict[str, str]:
-    """Return settings rounded so that no more guests than `guests` fit."""
+    """Return settings rounded so that `guests` fit and no more, as far as their steps allow."""
     ratio = guests * vcpus / cpus
     match platform:
         case "kubevirt":
             return {
                 "cpuAllocationRatio": str(max(1, int(ratio))),
-                "resources.requests.cpu": f"{-(-1000 * cpus // guests)}m",
+                "resources.requests.cpu": f"{1000 * cpus // guests}m",
             }
         case "openstack":
-            return {"cpu_allocation_ratio": f"{int(100 * ratio) / 100:g}"}
+            up = f"{math.ceil(10_000 * ratio) / 10_000:.4f}"
+            return {"cpu_allocation_ratio": up.rstrip("0").rstrip(".")}
         case _:
             return {"cpuunits": "100", "cpulimit": f"{int(100 * cpus / guests) / 100:g}"}
 

@@ -161,7 +161,7 @@ def test_it_is_removed_as_a_run_is(labctl: Labctl, folder: DensityFolder) -> Non
 @pytest.mark.parametrize(
     ("platform", "settings"),
     [
-        ("kubevirt", {"cpuAllocationRatio": "1", "resources.requests.cpu": "1334m"}),
+        ("kubevirt", {"cpuAllocationRatio": "1", "resources.requests.cpu": "1333m"}),
         ("openstack", {"cpu_allocation_ratio": "1.5"}),
         ("proxmox", {"cpuunits": "100", "cpulimit": "1.33"}),
     ],
@@ -177,6 +177,21 @@ def test_the_number_of_guests_is_said_as_a_platforms_overcommit(
     text = labctl("density", "--show", NAME, "--as", platform).out
     assert "baseline: 3 guests: " in text
     assert "memory is not overcommitted" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(("guests", "cpus"), [(3, 4), (7, 3), (10, 12), (20, 64), (1, 2), (31, 8)])
+@pytest.mark.parametrize("platform", ["kubevirt", "openstack"])
+def test_as_many_guests_fit_as_were_measured(
+    labctl: Labctl, results: Path, platform: str, guests: int, cpus: int
+) -> None:
+    folder = DensityFolder.create(results / NAME)
+    folder.write(record({"baseline": [guests] * 5}, vcpus=1, host={"cpus_online": f"0-{cpus - 1}"}))
+    shown = labctl("density", "--show", NAME, "--as", platform, "--json")
+    settings = json.loads(shown.out)["overcommit"]["baseline"]
+    if platform == "openstack":  # Placement has int(total * ratio) of them
+        assert int(cpus * float(settings["cpu_allocation_ratio"])) == guests
+    else:
+        assert 1000 * cpus // int(settings["resources.requests.cpu"].removesuffix("m")) == guests
 
 
 def test_no_overcommit_follows_without_the_hosts_cpus(labctl: Labctl, results: Path) -> None:
