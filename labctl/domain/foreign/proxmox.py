@@ -555,9 +555,9 @@ def _device(
     if kind.startswith("virtio-scsi"):
         single = named.startswith("virtioscsi")
         options["scsihw"] = "virtio-scsi-single" if single else "virtio-scsi-pci"
-        queues = [f"queues={found['num_queues']}"] if "num_queues" in found else []
-        if (value := ["iothread=1"] * ("iothread" in found) + queues) and single:
-            options[f"scsi{named.removeprefix('virtioscsi')}"] = ",".join(value)
+        many = [f"queues={found['num_queues']}"] if "num_queues" in found else []
+        if (own := ["iothread=1"] * ("iothread" in found) + many) and single:
+            options[f"scsi{named.removeprefix('virtioscsi')}"] = ",".join(own)
     elif kind in _CONTROLLERS:
         options["scsihw"] = kind
     elif _DRIVE.fullmatch(named) and kind.endswith(
