@@ -300,7 +300,6 @@ spec:
 """
 
 
-@pytest.mark.faults
 def test_a_vm_of_kubevirt_is_swept_with_stand_ins_and_its_report_names_them(
     sandbox: Sandbox, image: Image, installed: Path, tmp_path: Path
 ) -> None:
