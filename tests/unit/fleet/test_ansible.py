@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,13 +80,11 @@ def test_a_folder_that_is_not_one_of_inventories_is_refused_before_ansible_reads
 ) -> None:
     for number in range(501):
         (tmp_path / f"{number}.txt").touch()
-    begun = time.process_time()
     for folder in ("/", str(tmp_path)):
         with pytest.raises(
             UsageError, match="^.* is not a folder of inventories: it has more than"
         ):
             inventory_hosts([folder], None)
-    assert time.process_time() - begun < 1
     assert asked == []
 
 
