@@ -315,8 +315,12 @@ class Engine:
                 if not one.every and one not in before
             ]
             said = f": no more of {', '.join(dict.fromkeys(out))}" if out else ""
-            self._lab.listener(Note(text=f"Look after {blocks} blocks{said}."))
-            return self._too_late(blocks)
+            late = self._too_late(blocks)
+            rule = self._plan.stopping
+            more = late is None and isinstance(rule, Looks) and blocks < rule.most_blocks
+            so_far = f" So far: labctl report {self._attempts.folder.name}" if more else ""
+            self._lab.listener(Note(text=f"Look after {blocks} blocks{said}.{so_far}"))
+            return late
         return found or self._too_late(blocks)
 
     def _too_late(self, blocks: int) -> str | None:
