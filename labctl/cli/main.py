@@ -352,7 +352,7 @@ def call(words: Sequence[str]) -> int:
             sys.exit(ExitCode.USAGE)
         # Under a low limit Python's own compiler fails with errors of any type.
         if (lacking := interpreter.lacking_memory()) or _lacks_memory(error):
-            _say(lacking or "not enough memory", _MEMORY)
+            _say(f"{lacking or 'not enough memory'} ({type(error).__name__})", _MEMORY)
             return ExitCode.HOST
         if isinstance(error, OSError) and error.errno in _HOST_HINTS:
             _say(str(error), _HOST_HINTS[error.errno])

@@ -121,8 +121,7 @@ def inventory_hosts(inventory: Sequence[str], limit: str | None) -> list[str]:
             )
         if "," not in one and _is_too_large(Path(one)):
             raise UsageError(
-                f"{one} is not a folder of inventories: it has more than {_MOST_FILES} files and "
-                "folders",
+                f"{one} has more than {_MOST_FILES} files and folders, too many for inventories",
                 hint="Ansible reads each file in it, and runs each program. Pass a file, or a "
                 "folder with only inventories.",
             )

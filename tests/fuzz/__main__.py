@@ -43,7 +43,7 @@ def main() -> int:
     altering.vocabulary()  # takes seconds, and each target's process has it then
     names = given.target or list(targets.TARGETS)
     if unknown := [name for name in names if name not in targets.TARGETS]:
-        sys.exit(f"no target {', '.join(unknown)}; there are: {', '.join(targets.TARGETS)}")
+        sys.exit(f"no target {', '.join(unknown)}; targets: {', '.join(targets.TARGETS)}")
     return campaign(names, given.seconds / len(names), given.seed, given.out)
 
 

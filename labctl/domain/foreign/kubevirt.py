@@ -94,14 +94,13 @@ def drafted(contents: list[Any], what: str) -> tuple[Draft, str]:
     metadata = reader.mapping(content, "metadata")
     draft.name = str(metadata.get("name") or metadata.get("generateName") or "vm")
     spec = reader.mapping(content, "spec")
-    if _SIDECAR in reader.mapping(metadata, "annotations"):
-        draft.left_out(_SIDECAR, "a sidecar changes the domain; pass virt-launcher's XML instead")
-    outer = spec
+    outer, labelled = spec, [metadata]
     if content["kind"] == "VirtualMachine":
         template = reader.mapping(spec, "template", needed=True)
-        if _SIDECAR in reader.mapping(reader.mapping(template, "metadata"), "annotations"):
-            draft.left_out(_SIDECAR, "a sidecar changes the domain; pass virt-launcher's XML")
+        labelled.append(reader.mapping(template, "metadata"))
         spec = reader.mapping(template, "spec", needed=True)
+    if any(_SIDECAR in reader.mapping(one, "annotations") for one in labelled):
+        draft.left_out(_SIDECAR, "a sidecar changes the domain; pass virt-launcher's XML instead")
     domain = reader.mapping(spec, "domain", needed=True)
     typed = []
     for key in ("instancetype", "preference"):

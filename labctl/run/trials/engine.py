@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -318,7 +319,8 @@ class Engine:
             late = self._too_late(blocks)
             rule = self._plan.stopping
             more = late is None and isinstance(rule, Looks) and blocks < rule.most_blocks
-            so_far = f" So far: labctl report {self._attempts.folder.name}" if more else ""
+            shown = shlex.quote(str(self._attempts.folder.path))
+            so_far = f" So far: labctl report {shown}" if more else ""
             self._lab.listener(Note(text=f"Look after {blocks} blocks{said}.{so_far}"))
             return late
         return found or self._too_late(blocks)

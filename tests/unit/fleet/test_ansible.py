@@ -81,9 +81,7 @@ def test_a_folder_that_is_not_one_of_inventories_is_refused_before_ansible_reads
     for number in range(501):
         (tmp_path / f"{number}.txt").touch()
     for folder in ("/", str(tmp_path)):
-        with pytest.raises(
-            UsageError, match="^.* is not a folder of inventories: it has more than"
-        ):
+        with pytest.raises(UsageError, match="has more than 500 files and folders, too many"):
             inventory_hosts([folder], None)
     assert asked == []
 

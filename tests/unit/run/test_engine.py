@@ -388,6 +388,11 @@ def test_what_a_look_leaves_out_runs_no_more(world: World) -> None:
     left = len(world.trials)
     assert engine.counts() == {"planned": left, "done": left, "invalid": 0}
     assert engine.ended is None
+    (look,) = [one.text for one in world.events if isinstance(one, Note) and "Look" in one.text]
+    assert look == (
+        "Look after 10 blocks: no more of pinned in cpu, pinned in wake. "
+        f"So far: labctl report {world.folder.path}"
+    )
 
 
 def test_what_runs_in_every_second_block_runs_in_those(world: World) -> None:
