@@ -10,6 +10,7 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ class Guest:
     name: str
     uuid: str
     macs: tuple[str, ...]
-    sockets: tuple[str, ...]
+    sockets: set[str] = field(default_factory=set)
     used: list[tuple[float, float]] = field(default_factory=list)
     """Time and CPU time so far, in seconds."""
 
@@ -52,6 +53,8 @@ class Seen:
         for pid in sandbox.guest_pids():
             if guest := self.guests.get(pid) or guest_of(pid):
                 self.guests[pid] = guest
+                # libvirt makes the sockets and hands them over: the kernel knows which are open.
+                guest.sockets |= open_sockets(pid)
                 guest.used.append((time.monotonic(), cpu_s(pid)))
                 now.add(guest.name)
         self.at_once.add(frozenset(now))
@@ -70,21 +73,21 @@ def guest_of(pid: int) -> Guest | None:
     if name is None or uuid is None:
         return None
     macs = tuple(re.findall(r'"mac":"([^"]+)"', text))
-    # libvirt makes the sockets and hands them over: the kernel knows which are open.
-    return Guest(name[1], uuid[1], macs, open_sockets(pid))
+    return Guest(name[1], uuid[1], macs)
 
 
-def open_sockets(pid: int) -> tuple[str, ...]:
-    try:
-        inodes = {os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
-    except OSError:
-        return ()
-    found = set()
+def open_sockets(pid: int) -> set[str]:
+    """Those that are open now: QEMU opens and closes files meanwhile."""
+    inodes, found = set(), set()
+    with suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(os.readlink(file))
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
         if len(fields) > 7 and f"socket:[{fields[6]}]" in inodes:
             found.add(Path(fields[7]).name)
-    return tuple(sorted(found))
+    return found
 
 
 def cpu_s(pid: int) -> float:
@@ -149,7 +152,7 @@ def test_two_of_them_run_beside_the_guest_and_beside_the_native_run(run: Run) ->
 def test_each_is_a_guest_of_its_own_to_libvirt_and_to_qemu(run: Run) -> None:
     by_name: dict[str, set[tuple[Any, ...]]] = defaultdict(set)
     for guest in run.seen.guests.values():
-        by_name[guest.name].add((guest.uuid, guest.macs, guest.sockets))
+        by_name[guest.name].add((guest.uuid, guest.macs, frozenset(guest.sockets)))
     assert {*NAMES, guest_name(0)} <= by_name.keys()
     # The same in each trial, and shared with no other guest.
     told = [by_name[name] for name in sorted({*NAMES, guest_name(0)})]

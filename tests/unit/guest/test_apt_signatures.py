@@ -9,8 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,8 @@ import pytest
 from labctl.base.errors import BrokenError
 from labctl.base.process import Deadline
 from labctl.guest import apt, build, chroot
+
+from .publisher import Signer
 
 INSTALL = Path(build.__file__).parents[1] / "host/install.sh"
 
@@ -56,7 +57,7 @@ class Mirror:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
+def whole(tmp_path_factory: pytest.TempPathFactory, signer: Signer) -> Mirror:
     folder = tmp_path_factory.mktemp("signed")
     mirror = Mirror(folder / "mirror", folder / "keyring.gpg")
     mirror.index.parent.mkdir(parents=True)
@@ -69,7 +70,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
             "Maintainer: x <x@example.org>\nDescription: x\n"
         )
         deb = mirror.root / f"{name}.deb"
-        _do("dpkg-deb", "--root-owner-group", "--build", str(folder / name), str(deb))
+        argv = ["dpkg-deb", "--root-owner-group", "--build", str(folder / name), str(deb)]
+        subprocess.run(argv, check=True, capture_output=True)
         entries.append(
             f"{made.read_text()}Filename: {deb.name}\nSize: {deb.stat().st_size}\n"
             f"SHA256: {_sha256(deb)}\n"
@@ -81,10 +83,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
         f"Components: main\nSHA256:\n {_sha256(mirror.index)} {mirror.index.stat().st_size} "
         "main/binary-amd64/Packages\n"
     )
-    with _key(folder / "gpg") as gpg:
-        mirror.keyring.write_bytes(_do(*gpg, "--export"))
-        _do(*gpg, "--clearsign", "--output", str(mirror.signed), str(release))
-        yield mirror
+    mirror.keyring.write_bytes(signer.keyring())
+    mirror.signed.write_bytes(signer.clear(release.read_bytes()))
+    return mirror
 
 
 @pytest.fixture
@@ -97,33 +98,42 @@ def mirror(whole: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mi
     return copied
 
 
-def _other_key(mirror: Mirror) -> None:
-    with _key(mirror.root.with_name("other")) as gpg:
-        mirror.keyring.write_bytes(_do(*gpg, "--export"))
-
-
 def _changed(path: Path, old: bytes, new: bytes) -> None:
     data = path.read_bytes()
     assert old in data
     path.write_bytes(data.replace(old, new, 1))
 
 
-CHANGES: dict[str, tuple[Callable[[Mirror], object], str]] = {
-    "index": (lambda one: _changed(one.index, b"Version: 1", b"Version: 2"), "Hash Sum mismatch"),
-    "package": (lambda one: _changed(one.package, b"!<arch>\n", b"!<arcH>\n"), "Hash Sum mismatch"),
-    "signed file": (lambda one: _changed(one.signed, b"Suite: x", b"Suite: y"), "is not signed"),
-    "no signature": (lambda one: one.signed.unlink(), "is not signed"),
-    "unknown key": (_other_key, "is not signed"),
+CHANGES: dict[str, tuple[Callable[[Mirror, Signer], object], str]] = {
+    "index": (
+        lambda one, _: _changed(one.index, b"Version: 1", b"Version: 2"),
+        "Hash Sum mismatch",
+    ),
+    "package": (
+        lambda one, _: _changed(one.package, b"!<arch>\n", b"!<arcH>\n"),
+        "Hash Sum mismatch",
+    ),
+    "signed file": (lambda one, _: _changed(one.signed, b"Suite: x", b"Suite: y"), "is not signed"),
+    "no signature": (lambda one, _: one.signed.unlink(), "is not signed"),
+    "unknown key": (
+        lambda one, stranger: one.keyring.write_bytes(stranger.keyring()),
+        "is not signed",
+    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("way", ["new image", "packages for an image"])
 def test_a_mirror_that_serves_changed_files_is_refused(
-    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, change: str
+    mirror: Mirror,
+    stranger: Signer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    change: str,
 ) -> None:
     act, said = CHANGES[change]
-    act(mirror)
+    act(mirror, stranger)
     with pytest.raises(BrokenError, match=rf"^apt refused a file of a mirror: .*{said}$"):
         _install(way, tmp_path, monkeypatch)
 
@@ -141,11 +151,11 @@ def test_the_unchanged_mirror_is_believed(
 
 @pytest.mark.parametrize("change", [*CHANGES, None])
 def test_labctl_setup_installs_nothing_of_it(
-    mirror: Mirror, tmp_path: Path, change: str | None
+    mirror: Mirror, stranger: Signer, tmp_path: Path, change: str | None
 ) -> None:
     """What the script runs, with apt's own sentence."""
-    act, said = CHANGES[change] if change else (lambda _: None, "Sub-process .*false")
-    act(mirror)
+    act, said = CHANGES[change] if change else (lambda *_: None, "Sub-process .*false")
+    act(mirror, stranger)
     config = _apt_in(tmp_path / "tree")
     (tmp_path / "tree/etc/apt/sources.list").write_text(f"{mirror.source()}\n")
     script = INSTALL.read_text()
@@ -193,23 +203,6 @@ def _apt_in(tree: Path) -> Path:
     config = tree / "etc/apt/root.conf"
     config.write_text(f'RootDir "{tree}";\nDir::Bin::dpkg "/bin/false";\n')
     return config
-
-
-@contextmanager
-def _key(home: Path) -> Iterator[list[str]]:
-    """A new key in a new folder of gpg's; yields the argv of gpg with it."""
-    home.mkdir(mode=0o700)
-    gpg = ["gpg", "--batch", "--homedir", str(home), "--pinentry-mode", "loopback"]
-    gpg += ["--passphrase", ""]
-    _do(*gpg, "--quick-generate-key", "throwaway", "ed25519", "sign", "never")
-    try:
-        yield gpg
-    finally:
-        _do("gpgconf", "--homedir", str(home), "--kill", "all")
-
-
-def _do(*argv: str) -> bytes:
-    return subprocess.run(argv, check=True, capture_output=True).stdout
 
 
 def _sha256(path: Path) -> str:
