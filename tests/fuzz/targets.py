@@ -30,7 +30,6 @@ from labctl.analysis.judge import judge
 from labctl.base.channel import Channel
 from labctl.base.command import Command
 from labctl.base.cpus import parse_cpus
-from labctl.base.elf import read_elf
 from labctl.base.errors import BrokenError, FileError, HostError, LabctlError, UsageError
 from labctl.base.json import parse_json
 from labctl.base.paths import data_files, shipped_data
@@ -52,6 +51,7 @@ from labctl.fleet.host_news import news_of
 from labctl.fleet.sweep_hosts import read_state
 from labctl.fleet.table import pieces, write_host
 from labctl.fleet.table import read as read_table
+from labctl.guest.elf import read_elf
 from labctl.guest.fetch import checksum_of, good_signers
 from labctl.guest.layer import Wheel
 from labctl.guest.layers import unpack

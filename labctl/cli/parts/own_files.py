@@ -19,9 +19,9 @@ from pathlib import Path
 
 import click
 
-from labctl.base.elf import MAGIC, read_elf
 from labctl.base.errors import UsageError
 from labctl.base.wording import printable
+from labctl.guest.elf import MAGIC, read_elf
 
 MOST_FILES = 1000
 """Limit on the files that a command line brings."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from labctl.base.elf import MAGIC, Elf, read_elf
 from labctl.base.errors import UsageError
 from labctl.base.paths import brought_folder
 from labctl.base.templates import fill_in, names_in
+from labctl.guest.elf import MAGIC, Elf, read_elf
 from labctl.guest.tree import read_file
 from labctl.workloads.workload import Workload
 from labctl.workloads.workload_file import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labctl.base.elf import read_elf
+from labctl.guest.elf import read_elf
 from tests.unit.elf_files import elf_file
 
 
