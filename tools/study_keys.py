@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from labctl.study import conditions, factorfile, studyfile, tunings
+from labctl.base.tuning import Requires
+from labctl.base.yaml import keys_of
+from labctl.study import conditions, factorfile, studyfile
 from tools.key_tables import sections
 
 _PARTS = (
@@ -20,7 +22,7 @@ _PARTS = (
     ("`limits`", studyfile.LimitsFile),
     ("`expects`", studyfile.ExpectsFile),
     ("`quick`", studyfile.QuickFile),
-    ("`requires.NAME`", tunings.RequiresFile),
+    ("`requires.NAME`", keys_of(Requires)),
 )
 
 _HEAD = """\

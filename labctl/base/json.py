@@ -126,16 +126,19 @@ def schema_of(model: type[BaseModel], title: str) -> dict[str, Any]:
 
 
 def texts_of(model: type[Any]) -> Mapping[str, str]:
-    """Return by field the text that stands below it in the source; inherited ones included."""
+    """Return by field the text that stands below it in the source; inherited ones included, and
+    those of the record that a model is made from."""
+    if record := getattr(model, "record", None):
+        return _texts_in(record)
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base.__module__.startswith("labctl."):
-            found |= _texts_in(textwrap.dedent(inspect.getsource(base)))
+            found |= _texts_in(base)
     return found
 
 
-def _texts_in(source: str) -> dict[str, str]:
-    (body,) = ast.parse(source).body
+def _texts_in(made: type[Any]) -> dict[str, str]:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(made))).body
     assert isinstance(body, ast.ClassDef)
     found = {}
     for key, text in zip(body.body, body.body[1:], strict=False):

@@ -8,13 +8,18 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Lt
 
 from labctl.base.cpus import CpuSet
+from labctl.base.quantities import DELAY, PERCENT
 
 # Describe a tuning for the rest of the program: resolved, checked, frozen.
 #
-# Files in `domains/` become these values in `labctl.study.tunings`. They live here because both
-# `study` and `domain` use them and may not import each other.
+# Files in `domains/` become these values in `labctl.study.tunings`: a field is a key there, of the
+# same type and within the same limits. They live here because both `study` and `domain` use them
+# and may not import each other.
 
 
 class Kind(StrEnum):
@@ -81,16 +86,17 @@ class Pin:
 class Cpu:
     """Describe the guest's CPU; None leaves virt-install's default.
 
-    `mode`: host-passthrough, host-model, maximum or custom (then with `model`). `topology`: the
-    guest sees the sockets, cores and threads that its vCPUs are pinned to. `cache`: passthrough,
-    emulate or disable. `features`: name to force, require, optional, disable or forbid.
+    `mode`: custom goes with a `model`. `topology`: the guest sees the sockets, cores and threads
+    that its vCPUs are pinned to. `features`: by name.
     """
 
-    mode: str | None = None
+    mode: Literal["host-passthrough", "host-model", "maximum", "custom"] | None = None
     model: str | None = None
     topology: bool = False
-    cache: str | None = None
-    features: Mapping[str, str] = field(default_factory=dict)
+    cache: Literal["passthrough", "emulate", "disable"] | None = None
+    features: Mapping[str, Literal["force", "require", "optional", "disable", "forbid"]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +111,18 @@ class KvmFeatures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperv:
     """Hold the Hyper-V enlightenments that KVM offers Windows; None leaves the default, which is
-    none. `spinlocks`: attempts at a lock before the guest tells the hypervisor. `stimer_direct`:
-    timers that expire by an interrupt, without a message."""
+    none."""
 
     relaxed: bool | None = None
     vapic: bool | None = None
-    spinlocks: int | None = None
+    spinlocks: Annotated[int, Ge(4095), Le(0xFFFFFFFF)] | None = None
+    """Attempts at a lock before the guest tells the hypervisor; libvirt takes 4095 and more."""
     vpindex: bool | None = None
     runtime: bool | None = None
     synic: bool | None = None
     stimer: bool | None = None
     stimer_direct: bool | None = None
+    """Timers that expire by an interrupt, without a message."""
     reset: bool | None = None
     frequencies: bool | None = None
     reenlightenment: bool | None = None
@@ -129,18 +136,16 @@ class Hyperv:
 class Memory:
     """Describe the guest's memory; None and False leave the default.
 
-    `hugepages`: "2M" or "1G". `source`: anonymous, file or memfd. `access`: shared or private.
-    `numa`: strict, preferred or interleave, over the node of the planned vCPUs. `cells`: the guest
-    sees the NUMA nodes of its vCPUs. `free_page_reporting`: the guest reports free pages to the
-    host through the balloon.
+    `numa`: over the node of the planned vCPUs. `cells`: the guest sees the NUMA nodes of its vCPUs.
+    `free_page_reporting`: the guest reports free pages to the host through the balloon.
     """
 
-    hugepages: str | None = None
+    hugepages: Literal["2M", "1G"] | None = None
     locked: bool = False
     nosharepages: bool = False
-    source: str | None = None
-    access: str | None = None
-    numa: str | None = None
+    source: Literal["anonymous", "file", "memfd"] | None = None
+    access: Literal["shared", "private"] | None = None
+    numa: Literal["strict", "preferred", "interleave"] | None = None
     cells: bool = False
     balloon: bool = True
     free_page_reporting: bool | None = None
@@ -148,48 +153,49 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """Describe the data disk; None leaves libvirt's and QEMU's default.
+    """Describe the data disk; None leaves libvirt's and QEMU's default. `bus`: scsi is a
+    virtio-scsi controller."""
 
-    `bus`: virtio or scsi (a virtio-scsi controller). `format`: raw or qcow2. `discard`: unmap or
-    ignore.
-    """
-
-    cache: str | None = None
-    io: str | None = None
+    cache: Literal["none", "writeback", "writethrough", "directsync", "unsafe"] | None = None
+    io: Literal["threads", "native", "io_uring"] | None = None
     iothread: bool = False
     """True if iothreads serve the disks rather than the emulator thread: the first one the root
     disk, and the second, if there is one, the data disk."""
     iothread_mapping: bool = False
     """True if its queues are spread over all iothreads (libvirt 10, QEMU 9; on a virtio-scsi
     controller libvirt 11.2, QEMU 10)."""
-    bus: str = "virtio"
-    format: str = "raw"
-    queues: int | None = None
+    bus: Literal["virtio", "scsi"] = "virtio"
+    format: Literal["raw", "qcow2"] = "raw"
+    queues: Annotated[int, Ge(1), Le(64)] | None = None
     packed: bool | None = None
-    discard: str = "unmap"
+    discard: Literal["unmap", "ignore"] = "unmap"
 
     @property
     def durability(self) -> str:
-        """Return where a completed write is, as the cache mode that stands for it: "writethrough"
-        (on the device), "none" (in its cache, until a flush), "writeback" (in the host's memory,
-        until a flush) or "unsafe" (in the host's memory, flushed or not). See METHOD 10 and
-        qemu-img(1), "cache modes"."""
-        default = "writeback"  # QEMU's, since 1.2
-        cache = self.cache or default
-        return "writethrough" if cache == "directsync" else cache
+        """Return where a completed write is, as `durability_of` its cache mode."""
+        return durability_of(self.cache)
+
+
+def durability_of(cache: str | None) -> str:
+    """Return where a completed write is, as the cache mode that stands for it: "writethrough" (on
+    the device), "none" (in its cache, until a flush), "writeback" (in the host's memory, until a
+    flush) or "unsafe" (in the host's memory, flushed or not). See METHOD 10 and qemu-img(1), "cache
+    modes"."""
+    default = "writeback"  # QEMU's, since 1.2
+    return "writethrough" if cache == "directsync" else cache or default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """Describe the network card; None leaves the default.
 
-    `model`: virtio or e1000e. `vhost`: served by the kernel (then over a tap device rather than
-    QEMU's user network) or by QEMU; None: over the user network.
+    `vhost`: served by the kernel (then over a tap device rather than QEMU's user network) or by
+    QEMU; None: over the user network.
     """
 
-    model: str = "virtio"
+    model: Literal["virtio", "e1000e"] = "virtio"
     vhost: bool | None = None
-    queues: int | None = None
+    queues: Annotated[int, Ge(1), Le(64)] | None = None
     packed: bool | None = None
 
 
@@ -207,26 +213,32 @@ class GuestSide:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requires:
     """Hold requirements of host and guest, checked before anything starts; None and () require
-    nothing.
+    nothing. Versions are texts ("9.0"), compared number by number."""
 
-    Versions as text ("9.0"), compared number by number. `cpus`, `nodes`: usable ones. `cpu_flags`:
-    of /proc/cpuinfo. `paths`: that must exist. `programs`: in the host's PATH. `command_line`:
-    words that the host's kernel must be booted with. `hugepages`: "2M" or "1G", enough free ones
-    (or free memory to make them) for the guest.
-    """
-
-    accelerator: str | None = None
+    accelerator: Literal["kvm", "tcg"] | None = None
+    """Accelerator of the guests."""
     libvirt: str | None = None
+    """The oldest version, such as `"10.0"`."""
     qemu: str | None = None
+    """The oldest version."""
     kernel: str | None = None
-    cpus: int | None = None
-    nodes: int | None = None
+    """The oldest version of the host's."""
+    cpus: Annotated[int, Ge(1)] | None = None
+    """Number of usable CPUs."""
+    nodes: Annotated[int, Ge(1)] | None = None
+    """Number of NUMA nodes with memory and usable CPUs."""
     smt: bool = False
+    """Cores with two usable hardware threads."""
     cpu_flags: tuple[str, ...] = ()
+    """Flags of /proc/cpuinfo."""
     paths: tuple[str, ...] = ()
+    """Paths that must exist."""
     programs: tuple[str, ...] = ()
+    """Programs in the host's PATH."""
     command_line: tuple[str, ...] = ()
-    hugepages: str | None = None
+    """Words that the host's kernel was booted with."""
+    hugepages: Literal["2M", "1G"] | None = None
+    """Size of which enough pages are free for the guest, or can be made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,24 +256,25 @@ class Tuning:
     requires: Requires = field(default_factory=Requires)
     """Checkable part of `needs`."""
     restore: bool = True
-    """True if a saved baseline may be restored with this tuning's XML (METHOD: "What may be
-    restored"); False: it boots for itself in each block."""
+    """True if a saved baseline may be restored with this tuning's XML; False: it boots for itself
+    in each block (docs/decisions/boots-and-blocks.md)."""
     twin: str | None = None
     """Native tuning with a guest's placement and policy."""
     pin: Pin = field(default_factory=Pin)
     vcpu_sched: Sched | None = None
     """Policy of the vCPUs, natively of the workload itself."""
-    vcpu_slice_ms: float | None = None
-    """Time slice of the vCPUs, natively of the workload itself: the time that the fair scheduler
-    lets each run (sched_setattr(2), `sched_runtime`; Linux 6.12). None: the kernel's."""
-    nice: int | None = None
-    """Nice value of all of QEMU's threads, natively of the workload itself. None: the host's."""
-    cpu_weight: int | None = None
-    """Weight of the whole guest against its neighbours, natively of the workload itself; theirs is
-    100, as in cgroup v2. None: 100 as well."""
+    vcpu_slice_ms: Annotated[float, Ge(0.1), Le(100), DELAY] | None = None
+    """Time slice of the vCPUs, natively of the workload itself, under the fair scheduler, such as
+    `3 ms` (sched_setattr(2), `sched_runtime`; Linux 6.12). By default the kernel's."""
+    nice: Annotated[int, Ge(-20), Le(19)] | None = None
+    """Nice value of all of QEMU's threads, natively of the workload itself, such as `-5`. By
+    default the host's."""
+    cpu_weight: Annotated[int, Ge(1), Le(10000)] | None = None
+    """CPU weight of the whole guest against its neighbours' 100 (cgroup v2), natively of the
+    workload itself, such as `400`. By default 100 as well."""
     emulator_sched: Sched | None = None
     iothread_sched: Sched | None = None
-    iothreads: int = 0
+    iothreads: Annotated[int, Ge(0), Le(16)] = 0
     cpu: Cpu = field(default_factory=Cpu)
     kvm: KvmFeatures = field(default_factory=KvmFeatures)
     hyperv: Hyperv = field(default_factory=Hyperv)
@@ -273,18 +286,20 @@ class Tuning:
     host: Mapping[str, str] = field(default_factory=dict)
     """Knob of the host (labctl.host.settings.knobs) to its value while a trial runs."""
     guest: GuestSide = field(default_factory=GuestSide)
-    handicap_percent: float = 0.0
+    handicap_percent: Annotated[float, Ge(0), Lt(100), PERCENT] = 0.0
     """Share of the time during which the guest is stopped, in percent."""
     emulator: str | None = None
-    """QEMU binary that its guest runs in. None: the host's."""
+    """QEMU binary of its guest, which only you and root can write to. It needs `restore: false`."""
     kernel: str | None = None
-    """Kernel that its guest boots. None: the image's, or the run's."""
+    """Kernel that its guest boots, likewise; its modules are found as those of `--kernel`. By
+    default the image's, or the run's."""
     initrd: str | None = None
     """Initrd of that kernel."""
     image: str | None = None
-    """Recipe of the image that its guest boots, natively of the tree. None: the study's."""
+    """Recipe of the image that its guest boots, such as `debian-12`; natively the image's tree. A
+    guest's needs `restore: false`, and its twin has the same image. By default the study's."""
     workload: str | None = None
-    """Workload of the study that runs in place of the one that is measured. None: that one."""
+    """Workload of the study that runs in place of the one that is measured."""
 
     @property
     def vcpu_slice_ns(self) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from datetime import date
-from functools import cache
+from functools import cache, reduce
 from itertools import islice
+from operator import or_
 from pathlib import Path
-from typing import Any, TypeVar
+from types import GenericAlias, UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from labctl.base.errors import UsageError, nearest
 from labctl.base.quantities import KINDS, Kind
@@ -152,6 +155,45 @@ class FileModel(BaseModel):
     """Model a YAML file strictly: unknown keys are errors, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    record: ClassVar[type[Any] | None] = None
+    """Record whose fields its keys give, if `keys_of` made the model from one."""
+
+
+def keys_of(record: type[Any], *, omit: Container[str] = (), **given: Any) -> type[FileModel]:
+    """Return the model of a mapping in a file that gives a dataclass's fields, each of its type or
+    null, and each of which may be absent.
+
+    A dataclass in it is a mapping of its own keys, a tuple a list, and an entry of a mapping may be
+    null. `omit`: fields that have no key. `given`: keys that are written otherwise, as
+    `pydantic.create_model` takes them.
+    """
+    hints = get_type_hints(record, include_extras=True)
+    keys = {
+        own.name: (_written(hints[own.name]) | None, None)
+        for own in fields(record)
+        if own.name not in omit
+    }
+    made = create_model(f"{record.__name__}File", __base__=FileModel, **{**keys, **given})
+    made.record = record
+    return made
+
+
+def _written(hint: Any) -> Any:
+    """Return the type of a key for a field's type."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return keys_of(hint)
+    parts = get_args(hint)
+    match get_origin(hint):
+        case origin if origin is Union or origin is UnionType:
+            return reduce(or_, map(_written, parts))
+        case origin if origin is Annotated:
+            return Annotated[_written(parts[0]), *parts[1:]]
+        case origin if origin is tuple:
+            return GenericAlias(list, (parts[0],))
+        case origin if origin is Mapping:
+            return GenericAlias(dict, (parts[0], _written(parts[1]) | None))
+    return hint
 
 
 def load_mapping(path: Path) -> YamlMapping:

@@ -10,12 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, GetPydanticSchema, StringConstraints
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import UsageError, nearest
 from labctl.base.paths import data_files
-from labctl.base.quantities import DELAY, PERCENT
 from labctl.base.tuning import (
     PLAN,
     Kind,
@@ -26,7 +25,7 @@ from labctl.base.tuning import (
     Strategy,
     Tuning,
 )
-from labctl.base.yaml import FileModel, line_of, load_mapping, validate
+from labctl.base.yaml import FileModel, keys_of, line_of, load_mapping, validate
 from labctl.base.yamltext import YamlMapping
 from labctl.store.jsonfile import canonical
 from labctl.study.changes import GROUP_TYPES, GROUPS, changes, dotted, group, word
@@ -83,163 +82,31 @@ class SchedFile(FileModel):
     priority: Annotated[int, Field(ge=0, le=99)] | None = None
 
 
-class CpuFile(FileModel):
-    mode: Literal["host-passthrough", "host-model", "maximum", "custom"] | None = None
-    model: str | None = None
-    topology: bool | None = None
-    cache: Literal["passthrough", "emulate", "disable"] | None = None
-    features: (
-        dict[str, Literal["force", "require", "optional", "disable", "forbid"] | None] | None
-    ) = None
+RequiresFile = Annotated[Any, GetPydanticSchema(lambda _, handler: handler(keys_of(Requires)))]
+"""Keys of a `requires` in a file."""
 
+_Text = Annotated[str, Field(min_length=1)]
+_KnobValue = Annotated[
+    str | None,
+    BeforeValidator(_knob_value, json_schema_input_type=str | int | dict[str, str] | None),
+]
 
-class KvmFile(FileModel):
-    hint_dedicated: bool | None = None
-    poll_control: bool | None = None
-    pv_ipi: bool | None = None
-
-
-class HypervFile(FileModel):
-    relaxed: bool | None = None
-    vapic: bool | None = None
-    spinlocks: Annotated[int, Field(ge=4095, le=0xFFFFFFFF)] | None = None
-    """Attempts at a lock before the guest tells the hypervisor; libvirt takes 4095 and more."""
-    vpindex: bool | None = None
-    runtime: bool | None = None
-    synic: bool | None = None
-    stimer: bool | None = None
-    stimer_direct: bool | None = None
-    """Timers that expire by an interrupt, without a message."""
-    reset: bool | None = None
-    frequencies: bool | None = None
-    reenlightenment: bool | None = None
-    tlbflush: bool | None = None
-    ipi: bool | None = None
-    evmcs: bool | None = None
-    avic: bool | None = None
-
-
-class MemoryFile(FileModel):
-    hugepages: Literal["2M", "1G"] | None = None
-    locked: bool | None = None
-    nosharepages: bool | None = None
-    source: Literal["anonymous", "file", "memfd"] | None = None
-    access: Literal["shared", "private"] | None = None
-    numa: Literal["strict", "preferred", "interleave"] | None = None
-    cells: bool | None = None
-    balloon: bool | None = None
-    free_page_reporting: bool | None = None
-
-
-class DiskFile(FileModel):
-    cache: Literal["none", "writeback", "writethrough", "directsync", "unsafe"] | None = None
-    io: Literal["threads", "native", "io_uring"] | None = None
-    iothread: bool | None = None
-    iothread_mapping: bool | None = None
-    bus: Literal["virtio", "scsi"] | None = None
-    format: Literal["raw", "qcow2"] | None = None
-    queues: Annotated[int, Field(ge=1, le=64)] | None = None
-    packed: bool | None = None
-    discard: Literal["unmap", "ignore"] | None = None
-
-
-class NetworkFile(FileModel):
-    model: Literal["virtio", "e1000e"] | None = None
-    vhost: bool | None = None
-    queues: Annotated[int, Field(ge=1, le=64)] | None = None
-    packed: bool | None = None
-
-
-class GuestSideFile(FileModel):
-    command_line: list[str] | None = None
-    tuned: str | None = None
-    elevator: str | None = None
-    sysfs: dict[str, str | None] | None = None
-
-
-class RequiresFile(FileModel):
-    accelerator: Literal["kvm", "tcg"] | None = None
-    """Accelerator of the guests."""
-    libvirt: str | None = None
-    """The oldest version, such as `"10.0"`."""
-    qemu: str | None = None
-    """The oldest version."""
-    kernel: str | None = None
-    """The oldest version of the host's."""
-    cpus: Annotated[int, Field(ge=1)] | None = None
-    """Number of usable CPUs."""
-    nodes: Annotated[int, Field(ge=1)] | None = None
-    """Number of NUMA nodes with memory and usable CPUs."""
-    smt: bool | None = None
-    """Cores with two usable hardware threads."""
-    cpu_flags: list[str] | None = None
-    """Flags of /proc/cpuinfo."""
-    paths: list[str] | None = None
-    """Paths that must exist."""
-    programs: list[str] | None = None
-    """Programs in the host's PATH."""
-    command_line: list[str] | None = None
-    """Words that the host's kernel was booted with."""
-    hugepages: Literal["2M", "1G"] | None = None
-    """Size of which enough pages are free for the guest, or can be made."""
-
-
-class TuningFile(FileModel):
-    """Model one file before its `extends` is merged in: every key may be absent, null resets it."""
-
-    extends: str | None = None
-    description: Annotated[str, Field(min_length=1)]
-    kind: Literal["guest", "native"] | None = None
-    sources: list[str] | None = None
-    needs: list[str] | None = None
-    risks: list[str] | None = None
-    exercised_by: list[str] | None = None
-    requires: RequiresFile | None = None
-    restore: bool | None = None
-    twin: str | None = None
-    pin: PinFile | None = None
-    vcpu_sched: SchedFile | None = None
-    vcpu_slice_ms: Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False), DELAY] | None = None
-    """Time slice of the vCPUs under the fair scheduler, such as `3 ms` (Linux 6.12)."""
-    nice: Annotated[int, Field(ge=-20, le=19)] | None = None
-    """Nice value of all of QEMU's threads, such as `-5`."""
-    cpu_weight: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """CPU weight of the whole guest against its neighbours' 100, such as `400`."""
-    emulator_sched: SchedFile | None = None
-    iothread_sched: SchedFile | None = None
-    iothreads: Annotated[int, Field(ge=0, le=16)] | None = None
-    cpu: CpuFile | None = None
-    kvm: KvmFile | None = None
-    hyperv: HypervFile | None = None
-    timers: dict[str, bool | None] | None = None
-    memory: MemoryFile | None = None
-    disk: DiskFile | None = None
-    network: NetworkFile | None = None
-    host: (
-        dict[
-            str,
-            Annotated[
-                str | None,
-                BeforeValidator(
-                    _knob_value, json_schema_input_type=str | int | dict[str, str] | None
-                ),
-            ],
-        ]
-        | None
-    ) = None
-    guest: GuestSideFile | None = None
-    handicap_percent: Annotated[float, Field(ge=0, lt=100), PERCENT] | None = None
-    emulator: _File | None = None
-    """QEMU binary of its guest, which only you and root can write to. It needs `restore: false`."""
-    kernel: _File | None = None
-    """Kernel that its guest boots, likewise; its modules are found as those of `--kernel`."""
-    initrd: _File | None = None
-    """Initrd of that kernel."""
-    image: str | None = None
-    """Recipe of the image that its guest boots, such as `debian-12`; natively the image's tree. A
-    guest's needs `restore: false`, and its twin has the same image."""
-    workload: str | None = None
-    """Workload of the study that runs in place of the one that is measured."""
+TuningFile = keys_of(
+    Tuning,
+    omit=("name",),
+    extends=(str | None, None),
+    description=(_Text, ...),
+    kind=(Literal["guest", "native"] | None, None),
+    pin=(PinFile | None, None),
+    vcpu_sched=(SchedFile | None, None),
+    emulator_sched=(SchedFile | None, None),
+    iothread_sched=(SchedFile | None, None),
+    host=(dict[str, _KnobValue] | None, None),
+    emulator=(_File | None, None),
+    kernel=(_File | None, None),
+    initrd=(_File | None, None),
+)
+"""A file before its `extends` is merged in: every key may be absent, null resets it."""
 
 
 FOLDER = "domains"

@@ -14,7 +14,7 @@ from pathlib import Path
 from lxml import etree
 
 from labctl.base.placement import PinProblem, refuse, xml_problems
-from labctl.base.tuning import Disk, Tuning
+from labctl.base.tuning import Tuning, durability_of
 from labctl.base.xmldiff import changes, children, parse, text_of
 from labctl.domain.foreign.foreign_domain import OwnDomain, is_written
 from labctl.domain.pinning.pin_plan import PinPlan
@@ -131,8 +131,8 @@ def durability(xml: str) -> str:
     """Return the durability of writes to the domain's disks, in the words of Disk.durability; if
     the disks differ, each value once."""
     disks = filter(is_written, parse(xml).iterfind("devices/disk"))
-    kept = {Disk(cache=_driver_value(disk, "cache")).durability for disk in disks}
-    return ", ".join(sorted(kept or {Disk().durability}))
+    kept = {durability_of(_driver_value(disk, "cache")) for disk in disks}
+    return ", ".join(sorted(kept or {durability_of(None)}))
 
 
 def with_data_disk(xml: str, tuning_xml: str) -> str:
