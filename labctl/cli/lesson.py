@@ -6,7 +6,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from labctl.analysis.model import Judgement
 
 # A lesson is a Markdown page in docs/lessons. Its comments hold what a reader need not see: its
-# recorded run ("<!-- run NAME -->"), and how the prediction above is graded ("<!-- predict", then
-# YAML). Indented lines that begin with "labctl" are its commands. Those of its last section, LIVE,
-# measure on a host.
+# recorded runs ("<!-- run NAME NAME -->"), and how the prediction above is graded ("<!-- predict",
+# then YAML). Indented lines that begin with "labctl" are its commands. Those of its last section,
+# LIVE, measure on a host: a sweep for each recorded run, in the same order.
 
 SCHEMA = 1
 LIVE = "On your own host"
@@ -36,7 +36,7 @@ ANSWERS = "answers.md"
 _INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended."""
 
-_TITLE = re.compile(r"# Lesson (\d+): (.*)\n+<!-- run (\S+) -->\n")
+_TITLE = re.compile(r"# Lesson (\d+): (.*)\n+<!-- run (\S.*) -->\n")
 _STEP = re.compile(
     r"^    labctl (?P<words>.*?)(?:  # exit code (?P<code>\d))?$"
     r"|^<!-- predict\n(?P<rule>[^>]*)-->$",
@@ -48,13 +48,14 @@ class Prediction(FileModel):
     """Define how an answer is graded: by the typical value of a metric in an arm, by its ratio to
     that of `against` (another arm) or `over` (another metric), or by the verdict of a tuning.
 
-    `factor`: how far a number may be off. Otherwise the answer is a letter: of the ranges between
-    `limits`, or of `verdicts`.
+    `run`: one of the lesson's, its first by default. `factor`: how far a number may be off.
+    Otherwise the answer is a letter: of the ranges between `limits`, or of `verdicts`.
     """
 
     tuning: str
     metric: str
     workload: str = "sysbench-cpu"
+    run: str | None = None
     against: str | None = None
     over: str | None = None
     factor: float | None = None
@@ -72,11 +73,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Hold a lesson: number, title, recorded run and steps. `live`: the commands that measure."""
+    """Hold a lesson: number, title, recorded runs and steps. `live`: the sweeps that measure each
+    of the runs on a host."""
 
     number: int
     title: str
-    run: str
+    runs: tuple[str, ...]
     steps: tuple[str | Command | Prediction, ...]
     live: tuple[Command, ...]
 
@@ -101,7 +103,7 @@ def load_lesson(path: Path) -> Lesson:
     return Lesson(
         int(found.group(1)),
         found.group(2),
-        found.group(3),
+        tuple(found.group(3).split()),
         tuple(_steps(recorded)),
         tuple(step for step in _steps(live) if isinstance(step, Command)),
     )
@@ -197,12 +199,12 @@ def list_command(as_json: bool) -> None:
     """List the lessons and their recorded runs."""
     found = all_lessons()
     if as_json:
-        rows = [{"number": one.number, "title": one.title, "run": one.run} for one in found]
+        rows = [{"number": one.number, "title": one.title, "runs": one.runs} for one in found]
         print_json({"schema": SCHEMA, "lessons": rows})
         return
-    table = listing("lesson", "title", "recorded run")
+    table = listing("lesson", "title", "recorded runs")
     for one in found:
-        table.add_row(str(one.number), one.title, one.run)
+        table.add_row(str(one.number), one.title, ", ".join(one.runs))
     console(listing=True).print(table)
     click.echo("\nFor example: labctl lesson start 1")
 
@@ -214,7 +216,7 @@ def list_command(as_json: bool) -> None:
     metavar="A,B,…",
     help="Your predictions, in order; the lesson then asks nothing.",
 )
-@click.option("--live", is_flag=True, help="Measure on this host first, and use that run.")
+@click.option("--live", is_flag=True, help="Measure on this host first, and use those runs.")
 @click.pass_context
 def start_command(context: click.Context, number: int, answers: str | None, live: bool) -> int:
     """Walk through lesson N: read, predict, run its commands and grade the predictions.
@@ -231,12 +233,13 @@ def start_command(context: click.Context, number: int, answers: str | None, live
     if given is not None and len(given) != asked:
         raise UsageError(f"--answers: expected {asked} predictions, got {len(given)}")
     walk = _Walk(_own_options(context), given)
+    names = {name: name for name in lesson.runs}
     if live:
         _check_host(context)
-        for step in lesson.live:
+        for name, step in zip(lesson.runs, lesson.live, strict=True):
             walk.run(step)
-        lesson = _with_run(lesson, LATEST)
-    walk.through(lesson, _judged(lesson.run))
+            names[name] = _newest()
+    walk.through(lesson, names)
     return 1 if walk.surprises else 0
 
 
@@ -262,15 +265,11 @@ def _check_host(context: click.Context) -> None:
         )
 
 
-def _with_run(lesson: Lesson, run: str) -> Lesson:
-    """Return the lesson with its commands on another run."""
-    steps = (
-        replace(step, words=tuple(run if word == lesson.run else word for word in step.words))
-        if isinstance(step, Command)
-        else step
-        for step in lesson.steps
-    )
-    return replace(lesson, run=run, steps=tuple(steps))
+def _newest() -> str:
+    """Return the name of the newest run."""
+    from labctl.store.run_places import find_run
+
+    return find_run(runs_folder(None), LATEST).name
 
 
 def _judged(name: str) -> Judgement:
@@ -298,14 +297,16 @@ class _Walk:
     def __init__(self, options: Sequence[str], given: list[str] | None) -> None:
         self._options = options
         self._given = given
-        self._open: list[tuple[Prediction, str]] = []
+        self._open: list[tuple[Prediction, str, Judgement]] = []
         self._grades: list[Grade] = []
         self.surprises = 0
 
-    def through(self, lesson: Lesson, judgement: Judgement) -> None:
-        """Show each step; grade predictions after the next command."""
+    def through(self, lesson: Lesson, names: Mapping[str, str]) -> None:
+        """Show each step; grade predictions after the next command. `names`: of the runs that
+        stand for the lesson's."""
         from rich.markdown import Markdown
 
+        judged = {run: _judged(name) for run, name in names.items()}
         out = console()
         out.print(Markdown(f"# Lesson {lesson.number}: {lesson.title}"))
         for step in lesson.steps:
@@ -313,13 +314,15 @@ class _Walk:
                 out.print()
                 out.print(Markdown(step))
             elif isinstance(step, Prediction):
-                self._open.append((step, self._answer(step, judgement)))
+                judgement = judged[step.run or lesson.runs[0]]
+                self._open.append((step, self._answer(step, judgement), judgement))
             else:
+                words = tuple(names.get(word, word) for word in step.words)
                 if self._given is None:
-                    click.pause(f"\nPress a key to run: labctl {shlex.join(step.words)}")
-                self.run(step)
-                self._grade_open(judgement)
-        self._grade_open(judgement)
+                    click.pause(f"\nPress a key to run: labctl {shlex.join(words)}")
+                self.run(replace(step, words=words))
+                self._grade_open()
+        self._grade_open()
         right = sum(one.is_right is True for one in self._grades)
         click.echo(f"\n{right} of {len(self._grades)} predictions were right.")
         click.echo(f"Answers to the questions: {lessons_folder() / ANSWERS}")
@@ -339,9 +342,9 @@ class _Walk:
             else:
                 return answer
 
-    def _grade_open(self, judgement: Judgement) -> None:
+    def _grade_open(self) -> None:
         words = {True: "right", False: "wrong", None: "not graded"}
-        for prediction, answer in self._open:
+        for prediction, answer, judgement in self._open:
             found = grade(prediction, answer, judgement)
             self._grades.append(found)
             click.echo(f"→ predicted {answer}; measured {found.measured}: {words[found.is_right]}")

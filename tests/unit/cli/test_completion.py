@@ -94,7 +94,10 @@ def test_runs_are_completed(tmp_path: Path) -> None:
 
 def test_recorded_runs_are_completed(tmp_path: Path) -> None:
     found = completed("labctl report example", LABCTL_RESULTS=str(tmp_path))
-    assert found == ["example", "example-kvm", "example-traced"]
+    assert found == [
+        "example",
+        *(f"example-{name}" for name in ("disk", "kvm", "slices", "traced")),
+    ]
 
 
 def test_fleets_are_completed(tmp_path: Path) -> None:
