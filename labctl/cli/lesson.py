@@ -238,6 +238,8 @@ def start_command(context: click.Context, number: int, answers: str | None, live
         _check_host(context)
         for name, step in zip(lesson.runs, lesson.live, strict=True):
             walk.run(step)
+            if walk.surprises:
+                return 1
             names[name] = _newest()
     walk.through(lesson, names)
     return 1 if walk.surprises else 0

@@ -205,6 +205,17 @@ def test_lessons_are_listed(labctl: Labctl) -> None:
     assert re.findall(r"\]\((\d-.*\.md)\)", index) == [path.name for path in PAGES]
 
 
+def test_a_lesson_ends_where_its_sweep_cannot_measure(
+    labctl: Labctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lesson, "_check_host", lambda context: None)
+    monkeypatch.setattr(lesson, "_labctl", lambda words: 3)
+    said = labctl("lesson", "start", "7", "--live", "--answers", "b,b,7,b")
+    assert said.code == 1
+    assert said.out.count("\n$ labctl sweep") == 1
+    assert "predictions were right" not in said.out
+
+
 def test_a_command_that_ends_otherwise_is_a_finding(
     labctl: Labctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
