@@ -88,7 +88,7 @@ class _Bisectable(Sectioned):
     multiple=True,
     help="A program: A, then B. They run natively and in a guest.",
 )
-@click.option("--tuning", "tunings", multiple=True, help="A tuning: A, then B.")
+@click.option("--tuning", "tunings", multiple=True, help="A tuning; give A first, then B.")
 @click.option("--qemu", "emulators", multiple=True, type=_FILE, help="A QEMU binary: A, then B.")
 @click.option("--kernel", "kernels", multiple=True, type=_FILE, help="A guest kernel: A, then B.")
 @click.option(

@@ -150,7 +150,7 @@ _SECTIONS = {
 @click.option(
     "--looks",
     metavar="N,N,...",
-    help="Judge after these numbers of blocks, and go on with what is undecided.",
+    help="Judge after each of these numbers of blocks; continue undecided comparisons only.",
 )
 @click.option(
     "--within",

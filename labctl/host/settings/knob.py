@@ -22,8 +22,8 @@ class Impossible(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobPlace:
-    """Name where knobs are set. `root`: of the host's files. `isolated`: the CPUs of the guests'
-    vCPUs, `housekeeping`: those left to the host."""
+    """The files and CPUs that knobs change. `root`: the folder of the host's files. `isolated`:
+    the CPUs of the guests' vCPUs. `housekeeping`: the CPUs left to the host."""
 
     root: Path = Path("/")
     housekeeping: CpuSet = frozenset()
