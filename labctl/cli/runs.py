@@ -96,7 +96,7 @@ _SECTIONS = {
     "factors",
     metavar="COLUMN[=LEVEL,...]",
     multiple=True,
-    help="A column of levels; effects are against the first (default: the lowest).",
+    help="A column of levels; effects are relative to the first (default: the lowest).",
 )
 @click.option(
     "--own-boot",

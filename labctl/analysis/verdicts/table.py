@@ -60,9 +60,9 @@ class Tone(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictRow:
-    """Describe a verdict. `symbol` distinguishes verdicts without colour, which is `tone` on a page
-    and `style` in a terminal. `shown`: the words in tables, if they differ from the verdict's name.
-    `means`: its entry in the glossary.
+    """Describe a verdict. `symbol` distinguishes verdicts in black and white; `tone` is the colour
+    on a page, `style` that in a terminal. `shown`: the words in tables, if they differ from the
+    verdict's name. `means`: its entry in the glossary.
 
     Texts for missing evidence, "" if the verdict itself says it: `clause`, of the answer, as a
     predicate with the `places`; `advice`: why a tuning is not advised; `unshown`: why harm is not

@@ -138,7 +138,7 @@ class HostSide:
     held: Sequence[Held] = ()
 
     def problems(self) -> list[str]:
-        """Return what ended a held setting, a sentence each."""
+        """Return why held settings ended, a sentence each."""
         return [why for one in self.held if (why := one.why_over()) is not None]
 
 
