@@ -22,8 +22,8 @@ class Impossible(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobPlace:
-    """The files and CPUs that knobs change. `root`: the folder of the host's files. `isolated`:
-    the CPUs of the guests' vCPUs. `housekeeping`: the CPUs left to the host."""
+    """Locate the files and CPUs that knobs change. `root`: the folder of the host's files.
+    `isolated`: the CPUs of the guests' vCPUs. `housekeeping`: the CPUs left to the host."""
 
     root: Path = Path("/")
     housekeeping: CpuSet = frozenset()
