@@ -20,6 +20,7 @@ _FAIR = (Policy.OTHER, Policy.BATCH)
 _SCSI_MAPPING = {"libvirt": "11.2", "qemu": "10.0"}
 _WORDS = {"libvirt": "libvirt", "qemu": "QEMU"}
 _AT_BOOT = ("cpu", "kvm", "hyperv", "timers")
+_OFF_IN_BASELINE: Sequence[Key] = (("cpu", "topology"), ("timers", "hpet"))
 _ENLIGHTENED: Mapping[str, Sequence[Key]] = {
     "synic": (("hyperv", "vpindex"),),
     "stimer": (("hyperv", "synic"), ("timers", "hypervclock")),
@@ -343,6 +344,4 @@ def _not_restorable(tuning: Tuning) -> Iterator[Contradiction]:
 
 def _acts(key: Key, value: Any) -> bool:
     """Return whether the guest's CPU or clock is another one than the baseline's by that key."""
-    if key[0] == "cpu":
-        return value not in (None, False)
-    return value is True if key == ("timers", "hpet") else value is not None
+    return value is True if key in _OFF_IN_BASELINE else value is not None
