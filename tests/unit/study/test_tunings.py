@@ -190,6 +190,11 @@ def test_extending_a_circle_names_its_files(write: Write) -> None:
         ),
         ("memory: {free_page_reporting: true}", 2, "Write 'restore: false'"),
         (
+            "pin: {vcpus: plan}\ncpu: {topology: true}",
+            3,
+            "'cpu.topology' is given in a tuning whose guest is restored",
+        ),
+        (
             "requires: {libvirt: '11.2'}\nrestore: false\niothreads: 2\n"
             "disk: {bus: scsi, iothread: true, iothread_mapping: true}",
             5,
