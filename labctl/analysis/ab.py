@@ -139,7 +139,7 @@ def _depends(
     interval = t_interval(of, ALPHA)
     if of.n < FEWEST_BLOCKS or design.before_look or interval is None:
         return Depends.OPEN
-    if eligibility is None or not eligibility.judges:
+    if eligibility is None or not eligibility.judges or c.verdict is Verdict.SUSPENDED:
         return Depends.OPEN
     if interval.low > 0 or interval.high < 0:
         return Depends.YES

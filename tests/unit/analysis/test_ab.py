@@ -13,6 +13,7 @@ from labctl.analysis.answer.json import ab_json
 from labctl.analysis.judge import judge
 from labctl.analysis.model import AbAnswer, Depends, Outcome
 from labctl.analysis.verdicts.decide import decide
+from labctl.analysis.verdicts.table import Verdict
 from labctl.base.errors import ExitCode, UsageError
 from labctl.rollout.advice import of_tuning
 from labctl.store.records.plan_record import AbLabels
@@ -147,6 +148,14 @@ def test_equal_effects_are_seldom_called_different() -> None:
         assert found is not None
         wrong += found.places[0].depends is Depends.YES
     assert wrong <= 26
+
+
+def test_where_the_verdict_is_suspended_the_dependence_is_open() -> None:
+    of = decide(ab_run(1.12, 1.0))
+    suspended = [replace(one, verdict=Verdict.SUSPENDED) for one in of.comparisons]
+    found = compare_ab(LABELS, of.design, of.cells, suspended, of.eligibilities)
+    assert found is not None
+    assert found.places[0].depends is Depends.OPEN
 
 
 def test_of_two_images_the_kernels_are_a_cause_too() -> None:
