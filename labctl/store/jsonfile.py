@@ -55,7 +55,8 @@ def replacing(path: Path, *, mode: int = 0o644, below: Path | None = None) -> It
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         hint = "Free some space, then resume the run." if is_full else None
-        raise HostError(f"cannot write {path}: {error.strerror}", hint=hint) from error
+        reason = "not enough memory" if error.errno == errno.ENOMEM else error.strerror
+        raise HostError(f"cannot write {path}: {reason}", hint=hint) from error
 
 
 # A writer locks what it has begun, so that the next one knows what a killed one left.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -64,7 +63,7 @@ def test_a_run_is_there_whole_or_not_at_all(tmp_path: Path, command: str) -> Non
         done = labctl(results, mib, *words)
         codes.append(done.returncode)
         if done.returncode == 3:
-            assert re.search("not enough memory|Cannot allocate memory", done.stderr)
+            assert "not enough memory" in done.stderr
             assert list(results.iterdir()) == []
         else:
             assert done.returncode == 0, done.stderr
