@@ -213,11 +213,16 @@ class Session:
             raise _not_here(self.uri)
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of libvirt and of the QEMU that it starts."""
-        return {
-            "libvirt": _version(self._connection.getLibVersion()),
-            "qemu": _version(self._connection.getVersion()),
-        }
+        """Return the versions of libvirt and of the QEMU that it starts. Raises HostError if it
+        finds none that works."""
+        try:
+            qemu = self._connection.getVersion()
+        except libvirt.libvirtError as error:
+            raise HostError(
+                f"libvirt finds no QEMU that works: {error}",
+                hint="'labctl doctor' says what is missing.",
+            ) from error
+        return {"libvirt": _version(self._connection.getLibVersion()), "qemu": _version(qemu)}
 
     def look_at_qemu(self) -> None:
         """Have libvirt probe QEMU's capabilities, which it caches."""

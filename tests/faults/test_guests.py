@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from labctl.guest.images import Image
 from tests.faults.conftest import NEEDS_GUESTS
-from tests.guest.conftest import QUIET, Sandbox, tiny, wait_for
+from tests.guest.conftest import QUIET, Sandbox, seed_for, tiny, wait_for
 from tests.guest.test_failures import small_disk
 
 pytestmark = [pytest.mark.faults, pytest.mark.guest, NEEDS_GUESTS]
@@ -90,6 +92,119 @@ def test_a_guest_that_panics_reboots_or_falls_silent_costs_its_own_trial(
         assert status == "invalid", str(states)
         assert "the guest" in reasons[0], str(states)
     assert "panic" in states["baseline", "panic"][1][0], "its console's last words"
+    assert sandbox.leftovers() == []
+
+
+FAILING_DISK = """\
+#!/usr/bin/python3
+import json, os, sys
+
+words = sys.argv[1:]
+fails = os.path.exists("FLAG")
+for place, word in enumerate(words):
+    file = json.loads(word) if fails and word.startswith("{") else {}
+    if file.get("filename", "").endswith("/data.img"):
+        name = file.pop("node-name")
+        broken = {"event": "none", "iotype": "write", "errno": 5}
+        words[place] = json.dumps(
+            {"driver": "blkdebug", "node-name": name, "image": file, "inject-error": [broken]}
+        )
+os.execv("/mnt/usr/bin/qemu-system-x86_64", ["qemu-system-x86_64", *words])
+"""
+"""QEMU, whose data disk takes no write when FLAG is there: its blkdebug driver answers EIO."""
+
+IN_ITS_PLACE = """\
+mount -t tmpfs -o mode=755 labctl-test /mnt
+mkdir -p /mnt/usr/bin
+cp {qemu} /mnt/usr/bin/
+ln -s /usr/lib /usr/share /mnt/usr/
+mount --bind {script} {qemu}
+exec "$@"
+"""
+
+DISKS = """\
+title: A disk that fails
+description: For a test of faults.
+roles: {baseline: baseline, native: native}
+tunings: [native, baseline]
+workloads:
+  writes: {program: fio-fsync, primary: iops, duration_s: 1}
+  reads: {program: fio-random, primary: iops, duration_s: 1}
+conditions: [quiet]
+blocks: 1
+blocks_per_boot: 1
+guest: {image: debian-13, vcpus: auto, memory_mib: 512}
+limits: {attempts: 1, other_cpu: 1000, warmup_cap_s: 5}
+"""
+
+
+@dataclass(frozen=True)
+class OtherQemu(Sandbox):
+    """A sandbox in whose mount namespace a script stands for QEMU."""
+
+    script: Path = field(kw_only=True)
+
+    def argv(self, *words: str) -> list[str]:
+        steps = IN_ITS_PLACE.format(qemu=shutil.which("qemu-system-x86_64"), script=self.script)
+        shell = ("unshare", "--mount", "--propagation=private", "sh", "-e", "-c", steps, "sh")
+        return [*shell, *super().argv(*words)]
+
+
+@pytest.fixture
+def failing(sandbox: Sandbox, tmp_path: Path) -> OtherQemu:
+    script = tmp_path / "qemu"
+    script.write_text(FAILING_DISK.replace("FLAG", str(sandbox.state / "fails")))
+    script.chmod(0o755)
+    return OtherQemu(sandbox.state, sandbox.results, pids=sandbox.pids, script=script)
+
+
+def disks(folder: Path) -> tuple[str, ...]:
+    (folder / "disks.yaml").write_text(DISKS)
+    seed = seed_for("native", ("native", "baseline"))
+    return ("sweep", str(folder / "disks.yaml"), f"--seed={seed}", *QUIET)
+
+
+def test_a_disk_that_fails_in_a_guest_from_the_start_is_told_before_anything_is_measured(
+    failing: OtherQemu, tmp_path: Path
+) -> None:
+    (failing.state / "fails").touch()
+    done = failing.labctl(*disks(tmp_path), seconds=900)
+    assert done.returncode == 4
+    assert "fio-fsync fails in the guest" in done.stderr
+    assert "Input/output error" in done.stderr
+    assert all(failing.trials(run) == [] for run in failing.runs())
+    assert failing.leftovers() == []
+
+
+def test_a_disk_that_fails_in_a_guest_in_the_middle_costs_the_trials_that_need_it(
+    failing: OtherQemu, tmp_path: Path
+) -> None:
+    sweeping = failing.start(*disks(tmp_path), "--quiet")
+    wait_for(lambda: any(failing.results.glob("*/trials/*/trial.json")), 600, "a trial", sweeping)
+    (failing.state / "fails").touch()
+    said, _ = sweeping.communicate(timeout=900)
+    (run,) = failing.runs()
+    what = {(t["cell"]["tuning"], t["cell"]["workload"]): t for t in failing.trials(run)}
+    states = {cell: (t["status"], t["reasons"]) for cell, t in what.items()}
+    assert sweeping.returncode == 0, f"{said}{states}"
+    status, reasons = states.pop(("baseline", "writes"))
+    assert status == "invalid"
+    assert "Input/output error" in reasons[0]
+    assert [status for status, _ in states.values()] == ["done"] * 3, str(states)
+    assert failing.leftovers() == []
+
+
+def test_a_qemu_that_does_not_run_is_told_before_anything_is_measured(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    script = tmp_path / "qemu"
+    script.write_text("#!/bin/sh\nexit 1\n")
+    script.chmod(0o755)
+    other = OtherQemu(sandbox.state, sandbox.results, pids=sandbox.pids, script=script)
+    done = other.labctl(*tiny())
+    assert done.returncode == 3
+    assert "libvirt finds no QEMU that works" in done.stderr
+    assert all(sandbox.trials(run) == [] for run in sandbox.runs())
     assert sandbox.leftovers() == []
 
 
