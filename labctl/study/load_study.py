@@ -505,6 +505,7 @@ def _frozen(name: str, file: StudyFile, defined: Mapping[str, Program]) -> Study
                 no_worse_than=_share(workload.no_worse_than),
                 uses_data_disk=defined[key].uses_data_disk,
                 definition=defined[key].definition,
+                other_cpu=workload.other_cpu,
             )
             for key, workload in file.workloads.items()
         },
@@ -639,6 +640,8 @@ def _cut(study: Study, overrides: Overrides) -> Study:
         workloads = {
             name: replace(workload, duration_s=duration_s) for name, workload in workloads.items()
         }
+    if overrides.other_cpu is not None:
+        workloads = {name: replace(one, other_cpu=None) for name, one in workloads.items()}
     exercises = {
         tuning: tuple(name for name in names if name in workloads)
         for tuning, names in study.exercises.items()

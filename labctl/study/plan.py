@@ -321,6 +321,7 @@ def _study_workload(item: PlannedWorkload) -> StudyWorkload:
         uses_data_disk=item.uses_data_disk,
         no_worse_than=item.no_worse_than,
         definition=item.definition,
+        other_cpu=item.other_cpu,
     )
 
 

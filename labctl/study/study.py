@@ -39,12 +39,14 @@ class StudyWorkload:
     `margin`."""
     definition: Mapping[str, Any] | None = None
     """Declaration of the program's file; None in plans of older versions."""
+    other_cpu: float | None = None
+    """The study's limit of that name for its trials; None: as for the others."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what plan.json holds. Studies declared no loss once, and workloads had no
-        definition: where there is none, no key."""
+        definition and no limit: where there is none, no key."""
         content = asdict(self)
-        for key in ("no_worse_than", "definition"):
+        for key in ("no_worse_than", "definition", "other_cpu"):
             if content[key] is None:
                 del content[key]
         return content

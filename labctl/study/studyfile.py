@@ -98,6 +98,9 @@ class WorkloadFile(FileModel):
     no_worse_than: Annotated[float, Field(gt=0, lt=1000), PERCENT] | None = None
     """The loss that a recommendation must exclude, in percent: 50 allows a latency of ×1.5 and a
     rate of 1/1.5. Without it `margin_percent`."""
+    other_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The limit `other_cpu` for the trials of this workload, such as 0.5 where workers of the
+    kernel write for it. By default the study's."""
 
 
 class GuestFile(FileModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labctl.base.command import Command
@@ -63,7 +63,7 @@ class TrialRequest:
             planned=trial,
             workload=workload_of(declared),
             declared=declared,
-            limits=plan.limits,
+            limits=limits_of(plan, declared),
             condition=condition_of(plan, trial.cell["condition"]),
             level=plan.collect,
             **given,
@@ -107,6 +107,13 @@ def cgroup_of(lab: Lab, bench: Bench, command: Command) -> Iterator[None]:
         return
     with command_cgroup(lab.layout, lab.journal, cgroup_name(), command.cgroup.controllers):
         yield
+
+
+def limits_of(plan: Plan, declared: StudyWorkload) -> Limits:
+    """Return the limits of a workload's trials."""
+    if declared.other_cpu is None:
+        return plan.limits
+    return replace(plan.limits, other_cpu=declared.other_cpu)
 
 
 OTHER_CPU = "host_cpu{thread=other}"

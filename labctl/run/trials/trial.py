@@ -406,7 +406,7 @@ class Attempts:
         if record.status is TrialStatus.DONE:
             try:
                 readings = parse_trial(folder, record)
-                found = validity(readings, self.plan.limits)
+                found = validity(readings, request.limits)
                 folder.write_readings(readings)
             except BrokenError as error:
                 found = replace(found, reason=error.message)

@@ -65,6 +65,8 @@ class PlannedWorkload(Record):
     no_worse_than: Number | None = None
     definition: dict[str, Any] | None = None
     """Declaration of the program's file; None in plans of older versions."""
+    other_cpu: Number | None = None
+    """Limit of `limits` for its trials; None: the same as for the others."""
 
 
 HOG = "neighbour"

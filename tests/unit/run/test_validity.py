@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from labctl.base.units import Better, Unit
-from labctl.run.trials.request import OTHER_CPU, Validity, validity
+from labctl.run.trials.request import OTHER_CPU, TrialRequest, Validity, validity
 from labctl.store.samples import Sample, Unavailable
+from labctl.study.load_study import Overrides, load_study
+from labctl.study.make_plan import make_plan
+from labctl.study.plan import Plan
 from labctl.study.study import Limits
+from labctl.study.tunings import load_tunings
+from labctl.workloads.registry import checkers
 
 LIMITS = Limits(attempts=3, other_cpu=0.1, warmup_cap_s=30)
 
@@ -31,6 +38,27 @@ def test_cpu_time_that_others_took_is_compared_with_the_studys_limit() -> None:
         "others took 0.11 CPU seconds per second on the trial's CPUs (the study allows 0.1)",
         is_disturbed=True,
     )
+
+
+@pytest.mark.parametrize(("given", "others"), [(None, 0.5), (0.3, 0.3)])
+def test_a_workload_may_have_a_limit_of_its_own_unless_one_is_asked_for_all(
+    given: float | None, others: float
+) -> None:
+    study = load_study(
+        "storage",
+        programs=checkers(),
+        overrides=Overrides(tunings=["baseline"], other_cpu=given),
+    )
+    tunings = load_tunings(study.tunings)
+    plan = Plan.of(make_plan(study, tunings, seed=1, host_digest="").record())
+    found = {
+        trial.cell["workload"]: TrialRequest.of(
+            plan, trial, attempt=1, window_rates={}
+        ).limits.other_cpu
+        for trial in plan.trials
+    }
+    assert found["fsync"] == others
+    assert found["randread"] == (given or 0.1)
 
 
 def test_a_count_that_is_as_far_below_0_can_tell_nobody_what_others_took() -> None:

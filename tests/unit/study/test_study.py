@@ -93,6 +93,7 @@ def test_a_role_that_is_left_out_of_a_selection_stays(make_study: MakeStudy) -> 
         ("title: Does", "title: Did"),
         ("blocks: 10", "blocks: 11"),
         ("other_cpu: 0.1", "other_cpu: 0.2"),
+        ("primary: iops", "primary: iops\n    other_cpu: 0.5"),
         ("vcpus: auto", "vcpus: 1"),
         ("handicap: [cpu]", "handicap: [read]"),
         ("[quiet, neighbour]", "[neighbour, quiet]"),
