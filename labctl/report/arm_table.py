@@ -12,7 +12,7 @@ from labctl.analysis.answer.view import MetricColumn, View, primary_column
 from labctl.analysis.answer.words import shown
 from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind, Level, Role
-from labctl.analysis.verdicts.table import Verdict
+from labctl.analysis.verdicts.table import VERDICTS, Verdict
 from labctl.base.metrics.table import beside_primary
 from labctl.base.notation import TIMES, quantity, significant
 from labctl.base.units import Better
@@ -188,20 +188,33 @@ def _cell(
     return ArmCell(level=level, ratio=ratio)
 
 
+_IN_WORDS = {
+    Verdict.SUSPENDED: "no verdict because of the A/A control",
+    Verdict.DEMONSTRATION: "no verdict",
+    Verdict.BEFORE_LOOK: "no verdict yet",
+}
+"""Verdicts whose name does not say what they mean."""
+
+
 def explanation(tables: Sequence[ArmTable]) -> str:
-    """Return how to read the tables, in a sentence or two."""
-    primaries = (
+    """Return how to read the tables, with the symbols that they have."""
+    primaries = [
         cell.against
         for table in tables
-        for row in table.rows
+        for row in table.arms
         for cell in row.cells
         if cell.against is not None and cell.against.role is Role.PRIMARY
-    )
-    family = " simultaneous" if next(primaries, None) is not None else ""
+    ]
+    family = " simultaneous" if primaries else " shown"
+    found = {item.verdict for item in primaries}
+    symbols = [
+        f", {row.symbol} {_IN_WORDS.get(verdict, verdict)}"
+        for verdict, row in VERDICTS.items()
+        if verdict in found
+    ]
     return (
         "Change against baseline (95 % CI). The first metric decides: its interval is"
-        f"{family or ' shown'}, ▲ improves, ▼ regresses, ? inconclusive. Other metrics have no "
-        f"verdict. Native: {TIMES} baseline."
+        f"{family}{''.join(symbols)}. Other metrics have no verdict. Native: {TIMES} baseline."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from labctl.analysis.answer.words import Reason
@@ -55,6 +56,23 @@ def test_an_inconclusive_verdict_has_its_reason_beside_it() -> None:
     run = synthetic_run(noise=0.1, effects={})
     text = printed(run, judge(run))
     assert any(str(reason) in text for reason in (Reason.TOO_WIDE, Reason.TOO_FEW_BLOCKS))
+
+
+@pytest.mark.parametrize(
+    ("run", "symbols"),
+    [
+        (synthetic_run(effects={"control": 1.2}), ["! no verdict because of the A/A control"]),
+        (synthetic_run(blocks=2), ["– no verdict"]),
+        (synthetic_run(effects={"pinned": 2.0}), ["▲ improves", "? inconclusive"]),
+    ],
+    ids=["suspended", "demonstration", "improves"],
+)
+def test_the_symbols_of_the_table_and_no_others_are_explained(
+    run: LoadedRun, symbols: list[str]
+) -> None:
+    text = words(printed(run, judge(run))).partition("The first metric decides: ")[2]
+    explained = text.partition(". Other metrics")[0].split(", ")[1:]
+    assert explained == symbols
 
 
 def test_of_many_verdicts_those_without_an_effect_share_a_line() -> None:
