@@ -17,7 +17,7 @@ import pytest
 
 from labctl.base.errors import BrokenError, BusyError, UsageError
 from labctl.base.hostfacts import is_older
-from labctl.base.paths import host_lock
+from labctl.base.paths import StatePaths, host_lock
 from labctl.base.tuning import Kind, Tuning
 from labctl.domain import readback
 from labctl.domain.asked import ExpectedThread, expected_threads, mismatches, urged
@@ -27,6 +27,7 @@ from labctl.domain.render import DomainRequest, render
 from labctl.domain.schema import validate
 from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
+from labctl.host.accelerator import accelerator
 from labctl.host.cgroups import detect, libvirt_controllers
 from labctl.host.lock import host_locked
 from labctl.host.settings.journal import Journal
@@ -60,8 +61,13 @@ COMBINED = (
 GUESTS = [
     tuning
     for tuning in load_tunings([*tuning_names(), *COMBINED]).values()
-    if tuning.kind is Kind.GUEST and tuning.requires.accelerator != "kvm"
+    if tuning.kind is Kind.GUEST
 ]
+
+
+def accelerator_of(tuning: Tuning) -> str:
+    """Emulated where that is the same."""
+    return "kvm" if tuning.requires.accelerator == "kvm" or tuning.network.vhost else "tcg"
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class Bench:
     image: Image
     topology: Topology
     data: DataDisks
+    why_no_kvm: str | None
     shown: set[tuple[str, str]] = field(default_factory=set)
 
     def xml(self, tuning: Tuning, vcpus: int) -> str:
@@ -84,7 +91,7 @@ class Bench:
                 uuid="5f0c1ab2-3d4e-4f56-8a9b-0c1d2e3f4a5b",
                 tuning=tuning,
                 plan=pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy),
-                accelerator="tcg",
+                accelerator=accelerator_of(tuning),
                 vcpus=vcpus,
                 memory_mib=MEMORY_MIB,
                 kernel=self.image.kernel,
@@ -149,6 +156,7 @@ def bench(image: Image) -> Iterator[Bench]:
         open_image(image, account.gid)
         for file in (state / "root.qcow2", *data.files):
             os.chown(file, account.uid, account.gid)
+        chosen = accelerator("auto", image.kernel, StatePaths.default())
         session = stack.enter_context(
             Session.embedded(
                 state / "lv",
@@ -156,11 +164,20 @@ def bench(image: Image) -> Iterator[Bench]:
                 mounts,
                 user=account.name,
                 group=account.group,
-                opens_kvm=False,  # or it can: it makes no difference to emulated guests
+                # Or it can: it makes no difference to emulated guests.
+                opens_kvm=chosen.name == "kvm",
             )
         )
         stack.callback(session.end_all)
-        yield Bench(session, journal, state, image, read_topology(), data)
+        yield Bench(
+            session,
+            journal,
+            state,
+            image,
+            read_topology(),
+            data,
+            chosen.reason if chosen.name != "kvm" else None,
+        )
 
 
 def _locked(stack: ExitStack) -> bool:
@@ -174,14 +191,15 @@ def _locked(stack: ExitStack) -> bool:
 def _absent(tuning: Tuning, installed: str, topology: Topology) -> str | None:
     """Why this host can't start the tuning's guest at all."""
     need = tuning.requires
-    if tuning.memory.locked:
-        offers = read_offers([tuning], topology, vcpus=1, memory_mib=MEMORY_MIB, accelerator="tcg")
-        if not offers.locks_memory:
-            return "the right to lift the limit of locked memory"
+    offers = read_offers([tuning], topology, vcpus=1, memory_mib=MEMORY_MIB, accelerator=None)
+    if tuning.memory.locked and not offers.locks_memory:
+        return "the right to lift the limit of locked memory"
     if need.libvirt is not None and is_older(installed, need.libvirt):
         return f"libvirt {need.libvirt}"
     if need.kernel is not None and is_older(os.uname().release, need.kernel):
         return f"Linux {need.kernel}"
+    if flags := [flag for flag in need.cpu_flags if flag not in offers.cpu_flags]:
+        return f"the CPU flags {', '.join(flags)}"
     if missing := [path for path in need.paths if not Path(path).exists()]:
         return ", ".join(missing)
     if need.hugepages is not None and free_pages(need.hugepages) is None:
@@ -189,9 +207,21 @@ def _absent(tuning: Tuning, installed: str, topology: Topology) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("tuning", GUESTS, ids=lambda tuning: tuning.name)
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        pytest.param(
+            tuning,
+            id=tuning.name,
+            marks=pytest.mark.kvm if accelerator_of(tuning) == "kvm" else (),
+        )
+        for tuning in GUESTS
+    ],
+)
 def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tuning) -> None:
     installed = bench.session.versions()["libvirt"]
+    if accelerator_of(tuning) == "kvm" and bench.why_no_kvm is not None:
+        pytest.skip(f"this host lacks KVM: {bench.why_no_kvm}")
     if absent := _absent(tuning, installed, bench.topology):
         pytest.skip(f"this host lacks {absent}")
     vcpus = min(2, len(bench.topology.usable))

@@ -128,7 +128,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
     """Return all unmet requirements of the tuning; [] if the host supports it. Pure."""
     need = tuning.requires
     return [
-        *_accelerator(need, offers),
+        *_accelerator(tuning, offers),
         *_versions(need, offers),
         *_counts(need, offers),
         *_missing(need, offers, tuning.name),
@@ -153,10 +153,12 @@ def refuse(tuning: Tuning, problems: Iterable[Unmet]) -> None:
         )
 
 
-def _accelerator(need: Requires, offers: Offers) -> Iterator[Unmet]:
-    if need.accelerator is None or offers.accelerator in (None, need.accelerator):
+def _accelerator(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    # libvirt ignores vhost for an emulated guest (qemuInterfaceOpenVhostNet).
+    wanted = "kvm" if tuning.network.vhost else tuning.requires.accelerator
+    if wanted is None or offers.accelerator in (None, wanted):
         return
-    if need.accelerator == "kvm":
+    if wanted == "kvm":
         yield Unmet(
             text="it needs KVM, and guests are emulated (TCG) here",
             remedy="'labctl host accel' shows why guests are emulated.",

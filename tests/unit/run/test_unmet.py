@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.base.tuning import GuestSide, Kind, Requires, Tuning
+from labctl.base.tuning import GuestSide, Kind, Network, Requires, Tuning
 from labctl.run.planning.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.run.resources.huge_pages import MIB
 from tests.unit.domain import hosts
@@ -90,6 +90,14 @@ def test_kvm_is_lacking_only_where_it_is_known_not_to_work(
     accelerator: str | None, lacks: bool
 ) -> None:
     assert bool(texts(Requires(accelerator="kvm"), accelerator=accelerator)) is lacks
+
+
+@pytest.mark.parametrize(("accelerator", "lacks"), [("kvm", False), ("tcg", True), (None, False)])
+def test_vhost_needs_kvm_as_libvirt_ignores_it_for_emulated_guests(
+    accelerator: str | None, lacks: bool
+) -> None:
+    asked = tuning(network=Network(vhost=True))
+    assert bool(unmet(asked, offers(accelerator=accelerator))) is lacks
 
 
 def test_every_lack_is_said_at_once() -> None:
