@@ -97,8 +97,12 @@ def test_guests_under_kvm_say_why_they_exit_and_the_reasons_add_up(
     for label in ("reason", "vcpu"):
         parts = [guest[key] for key in guest if is_of(key, "exit_time", label)]
         assert guest["exit_time"] == pytest.approx(sum(parts)), label
-    for name in ("kvm_stat{name=", "userspace_exits{reason="):
-        assert any(key.startswith(name) for key in guest), name
+    assert any(key.startswith("kvm_stat{name=") for key in guest)
+    # A guest of Debian 13 may need nothing of QEMU in such a short time; KVM counts that itself.
+    parts = [key for key in guest if is_of(key, "userspace_exits", "reason")]
+    assert guest["userspace_exits"] == pytest.approx(sum(guest[key] for key in parts))
+    if guest["kvm_stat{name=io_exits}"] + guest["kvm_stat{name=mmio_exits}"] == 0:
+        assert [key for key in parts if key.lower().endswith(("=io}", "=mmio}"))] == []
 
     assert "VM exits" in done.stdout
     _, heading, page = (run / "report.html").read_text().partition(">VM exits by reason</h3>")
