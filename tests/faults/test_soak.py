@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.guest,
     NEEDS_GUESTS,
-    pytest.mark.skipif(TRIALS == 0, reason="hours long: 'make soak' runs it"),
+    pytest.mark.skipif(TRIALS == 0, reason="an hour long: 'make soak' runs it"),
 ]
 
 LEAST_S, MOST_S = 2, 60
