@@ -74,7 +74,7 @@ shell-kvm: setup
 faults: image
 	$(bin)/pytest tests/faults tests/fleet -m "faults or not fleet" $(ARGS)
 
-# Hours of trials with faults drawn at random; what labctl used meanwhile is in OUT.
+# An hour of trials with faults drawn at random; what labctl used meanwhile is in OUT.
 soak: TRIALS ?= 1000
 soak: SEED ?= 1
 soak: OUT ?= /var/tmp/labctl-soak
