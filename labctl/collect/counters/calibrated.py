@@ -27,8 +27,8 @@ METRIC = "ipc{source=calibrated}"
 COUNTED_OPERATIONS = (50, 150)
 """Two runs, so that starting up cancels out. Under TCG they take about 10 and 14 s."""
 
-_COLLECTED = re.compile(r"^==\d+== Collected : (\d+)\s*$", re.M)
-_LACKEY_COUNTED = re.compile(r"^==\d+==\s+guest instrs:\s+([\d,]+)\s*$", re.M)
+_COLLECTED = re.compile(r"^==\d+== Collected : (\d{1,30})\s*$", re.M)
+_LACKEY_COUNTED = re.compile(r"^==\d+==\s+guest instrs:\s+(\d[\d,]{0,40})\s*$", re.M)
 _BOGOMIPS = re.compile(r"^bogomips\s*:\s*(\d+\.\d+)\s*$", re.M)
 
 
