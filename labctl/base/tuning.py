@@ -70,6 +70,7 @@ class Strategy(StrEnum):
 class Pin:
     """Hold pins: None leaves a thread free, "plan" takes the pin plan's CPUs, else these CPUs.
     `vhost`: the kernel's workers for network cards, which the plan puts on the emulator's CPUs.
+    `partition`: what cpuset partition (cgroup v2) the vCPUs' CPUs become.
 
     `vcpus` and `iothreads` map the number (vCPUs from 0, iothreads from 1) to its CPUs. `strategy`:
     of the pin plan behind "plan".
@@ -79,6 +80,7 @@ class Pin:
     emulator: str | CpuSet | None = None
     vhost: str | CpuSet | None = None
     iothreads: str | Mapping[int, CpuSet] | None = None
+    partition: Literal["isolated"] | None = None
     strategy: Strategy = Strategy.COMPACT
 
 

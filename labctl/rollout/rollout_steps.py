@@ -143,6 +143,12 @@ _OUTSIDE_XML = {
     "guest, do this as root for each thread that is called 'vhost-PID', PID being QEMU's: 'taskset "
     "--cpu-list --pid {value} TID'. They are in /proc/PID/task, before Linux 6.4 processes of "
     "their own.",
+    "pin.partition": "libvirt has no option for an isolated partition of the vCPUs' CPUs (cgroup "
+    "v2, Linux 6.7). After each start of the guest, do this as root: write the CPUs of all its "
+    "vCPUs to cpuset.cpus.exclusive of each folder from /sys/fs/cgroup/machine.slice down to the "
+    "guest's 'libvirt'; a folder that several guests share gets the CPUs of all of them. Then, in "
+    "each 'vcpuN' below that: 'cat cpuset.cpus >cpuset.cpus.exclusive; echo {value} "
+    ">cpuset.cpus.partition; cat cpuset.cpus.partition'. It must print '{value}'.",
     "cpu_weight": "Give the domain the CPU weight {value} with 'virsh schedinfo DOMAIN --live "
     "--config --set cpu_shares={value}' on a host with cgroup v2; with cgroup v1 it is {shares}, "
     "the default being 1024. It counts against guests of the same partition ('<resource>').",

@@ -176,6 +176,8 @@ def _recorded(
 ) -> Iterator[Setting]:
     if vhost:
         yield Setting("pin.vhost", format_cpus(vhost))
+    if recorded.pin.partition not in (None, former.pin.partition):
+        yield Setting("pin.partition", str(recorded.pin.partition))
     if recorded.pin.strategy not in (None, former.pin.strategy):
         yield Setting("pin.strategy", str(recorded.pin.strategy))
     if recorded.vcpu_slice_ms and recorded.vcpu_slice_ms != former.vcpu_slice_ms:

@@ -73,6 +73,7 @@ def contradictions(tuning: Tuning) -> Iterator[Contradiction]:
     yield from _requirements(tuning)
     if tuning.kind is Kind.GUEST:
         yield from _iothreads(tuning)
+        yield from _partition(tuning)
         yield from _disk(tuning)
         yield from _cpu(tuning)
         yield from _kvm_only(tuning)
@@ -115,6 +116,22 @@ def _iothreads(tuning: Tuning) -> Iterator[Contradiction]:
             f"the guest has {tuning.iothreads}.",
             "Write 'iothreads: 2' or more as well.",
         )
+
+
+def _partition(tuning: Tuning) -> Iterator[Contradiction]:
+    """Return the threads that are not pinned beside a partition. Their cgroups would have its CPUs
+    in cpuset.cpus too, and then the kernel refuses it ("Cpu list in cpuset.cpus not exclusive")."""
+    if tuning.pin.partition is None:
+        return
+    needed = ("vcpus", "emulator", *(("iothreads",) if tuning.iothreads else ()))
+    for name in needed:
+        if not getattr(tuning.pin, name):
+            yield Contradiction(
+                (("pin", "partition"), ("pin", name)),
+                f"'pin.partition' needs 'pin.{name}': no other thread may have the CPUs of an "
+                "isolated vCPU.",
+                f"Write 'pin: {{{name}: plan}}' as well.",
+            )
 
 
 def _disk(tuning: Tuning) -> Iterator[Contradiction]:

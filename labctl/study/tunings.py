@@ -74,6 +74,7 @@ class PinFile(FileModel):
     emulator: Annotated[Any, BeforeValidator(_one_pin)] = None
     vhost: Annotated[Any, BeforeValidator(_one_pin)] = None
     iothreads: Annotated[Any, BeforeValidator(_numbered_pins)] = None
+    partition: Literal["isolated"] | None = None
     strategy: Literal["compact", "spread", "node", "siblings"] | None = None
 
 
@@ -324,6 +325,7 @@ def _frozen(name: str, source: _Source, values: Mapping[str, Any], files: _Files
             emulator=pin.get("emulator"),
             vhost=pin.get("vhost"),
             iothreads=_without_none(pin.get("iothreads")),
+            partition=pin.get("partition"),
             strategy=Strategy(pin.get("strategy", Strategy.COMPACT)),
         ),
         vcpu_sched=_sched(source, "vcpu_sched", values.get("vcpu_sched")),
@@ -402,7 +404,7 @@ def _check_native(source: _Source, values: Mapping[str, Any]) -> None:
     for key in GUEST_ONLY:
         if values.get(key):
             raise source.error((key,), f"'{key}' has no effect in a native tuning.")
-    for key in ("emulator", "vhost", "iothreads"):
+    for key in ("emulator", "vhost", "iothreads", "partition"):
         if values.get("pin", {}).get(key):
             raise source.error(("pin", key), f"'pin.{key}' has no effect in a native tuning.")
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -29,8 +32,9 @@ from labctl.domain.session import RunningGuest, Session
 from labctl.guest.images import Image
 from labctl.host.accelerator import accelerator
 from labctl.host.cgroups import detect, libvirt_controllers
+from labctl.host.cpu_partition import Partitions, isolated
 from labctl.host.lock import host_locked
-from labctl.host.settings.journal import Journal
+from labctl.host.settings.journal import Journal, UndoOutcome
 from labctl.host.topology import Topology, read_topology
 from labctl.run.guests.bench import pin_vhost, urge, weigh, weight_problems
 from labctl.run.guests.lab_opening import open_image
@@ -117,13 +121,19 @@ class Bench:
         weigh(detect(), running, tuning.cpu_weight)
         plan = pin_plan(self.topology, vcpus, tuning.iothreads, tuning.pin.strategy)
         pin_vhost(running.pid, vhost_cpus(tuning, plan))
-        states = readback.read_threads(running.pid, vcpu_tids, running.iothread_threads())
-        return [
-            *mismatches(self.threads(tuning, vcpus), states),
-            *weight_problems(detect(), running, tuning.cpu_weight),
-            *readback.live_mismatches(xml, running.live_xml()),
-            *memory_problems(pages_of(xml), running.pid),
-        ]
+        with ExitStack() as stack:
+            partitions = Partitions({})
+            if tuning.pin.partition:
+                entered = isolated(detect(), self.journal, running.pid, vcpu_tids)
+                partitions = stack.enter_context(entered)
+            states = readback.read_threads(running.pid, vcpu_tids, running.iothread_threads())
+            return [
+                *mismatches(self.threads(tuning, vcpus), states),
+                *weight_problems(detect(), running, tuning.cpu_weight),
+                *partitions.problems(),
+                *readback.live_mismatches(xml, running.live_xml()),
+                *memory_problems(pages_of(xml), running.pid),
+            ]
 
     @contextmanager
     def started(self, xml: str) -> Iterator[RunningGuest]:
@@ -204,6 +214,8 @@ def _absent(tuning: Tuning, installed: str, topology: Topology) -> str | None:
         return ", ".join(missing)
     if need.hugepages is not None and free_pages(need.hugepages) is None:
         return f"huge pages of {need.hugepages}"
+    if offers.partition_problem is not None:
+        return f"partitions: {offers.partition_problem}"
     return None
 
 
@@ -224,13 +236,14 @@ def test_a_tuning_becomes_the_guest_that_was_asked_for(bench: Bench, tuning: Tun
         pytest.skip(f"this host lacks KVM: {bench.why_no_kvm}")
     if absent := _absent(tuning, installed, bench.topology):
         pytest.skip(f"this host lacks {absent}")
-    vcpus = min(2, len(bench.topology.usable))
+    # Where there are two CPUs, a partition of both would leave the emulator none.
+    vcpus = 1 if tuning.pin.partition else min(2, len(bench.topology.usable))
     try:
         xml = bench.xml(tuning, vcpus)
     except UsageError as error:
         pytest.skip(f"this host lacks the CPUs: {error.message}")
     validate(xml)
-    asked = (xml, repr((bench.threads(tuning, vcpus), tuning.cpu_weight)))
+    asked = (xml, repr((bench.threads(tuning, vcpus), tuning.cpu_weight, tuning.pin.partition)))
     if asked in bench.shown:
         return
     pools = huge_page_pools()
@@ -261,6 +274,36 @@ def check_huge_pages(tuning: Tuning, running: RunningGuest, before: dict[str, st
     assert huge_page_kib(smaps) == {page: MEMORY_MIB * 1024}
     grown = int(during[f"hugepages-{page}kB"]) - int(before[f"hugepages-{page}kB"])
     assert grown <= MEMORY_MIB * 1024 // page
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from labctl.host.cgroups import detect
+from labctl.host.cpu_partition import isolated
+from labctl.host.settings.journal import Journal
+with isolated(detect(), Journal(Path(sys.argv[1])), int(sys.argv[2]), {0: int(sys.argv[3])}):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_partition_of_a_killed_labctl_is_undone(bench: Bench) -> None:
+    tuning = load_tuning("cpu-partition-isolated")
+    if absent := _absent(tuning, bench.session.versions()["libvirt"], bench.topology):
+        pytest.skip(f"this host lacks {absent}")
+    isolated_cpus = Path("/sys/fs/cgroup/cpuset.cpus.isolated")
+    before = bench.journal.pending()
+    with bench.started(bench.xml(tuning, 1)) as running:
+        (tid,) = running.vcpu_threads().values()
+        argv = [str(bench.journal.path), str(running.pid), str(tid)]
+        assert subprocess.run([sys.executable, "-c", KILLED, *argv]).returncode == -signal.SIGKILL
+        assert isolated_cpus.read_text().strip()
+        outcomes = [restored.outcome for restored in bench.journal.restore_all()]
+        assert set(outcomes) == {UndoOutcome.RESTORED}
+        assert not isolated_cpus.read_text().strip()
+        lists = isolated_cpus.parent.rglob("cpuset.cpus.exclusive")
+        assert {path.read_text().strip() for path in lists} == {""}
+    assert bench.journal.pending() == before
 
 
 def test_what_is_compared_would_tell_another_guest(bench: Bench) -> None:

@@ -33,6 +33,7 @@ from labctl.domain.readback import memory_problems, read_threads
 from labctl.domain.render import guest_data_paths
 from labctl.domain.session import RunningGuest
 from labctl.host.cgroups import Layout, placement, placement_problems
+from labctl.host.cpu_partition import Partitions, isolated
 from labctl.host.cpu_weight import (
     group_limits,
     group_problems,
@@ -311,11 +312,16 @@ def guest_bench(lab: Lab, boots: Boots, boot: int, tuning: Tuning, fresh: bool) 
         urge(tuning, pid, vcpus.values())
         pin_vhost(pid, vhost_cpus(tuning, plan))
         weigh(lab.layout, running, tuning.cpu_weight)
+        partitions = Partitions({})
+        if tuning.pin.partition:
+            # Last, because nothing else can be placed on these CPUs afterwards.
+            partitions = stack.enter_context(isolated(lab.layout, lab.journal, pid, vcpus))
 
         def misplaced() -> list[str]:
             return [
                 *_misplaced_threads(expected, pid, vcpus, iothreads),
                 *weight_problems(lab.layout, running, tuning.cpu_weight),
+                *partitions.problems(),
             ]
 
         problems = [*misplaced(), *_guest_problems(lab, pid, paused.asked_xml, live)]

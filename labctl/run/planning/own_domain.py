@@ -219,7 +219,9 @@ _OF_XML = frozenset(
     ("pin", "vcpu_sched", "emulator_sched", "iothread_sched", "iothreads")
     + ("cpu", "kvm", "hyperv", "timers", "memory", "disk", "network")
 )
-"""Keys of a tuning that are set in the domain's XML, except the pin of vhost's workers."""
+"""Keys of a tuning that are set in the domain's XML, except `_OUTSIDE_XML`."""
+_OUTSIDE_XML = (("pin", "vhost"), ("pin", "partition"))
+"""Pins that libvirt has no element for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,7 +463,7 @@ def outside_xml(tuning: Tuning, baseline: Tuning) -> list[str]:
 
 def _is_of_xml(key: Key) -> bool:
     """Return whether it is set in the domain's XML."""
-    return key[0] in _OF_XML and key != ("pin", "vhost")
+    return key[0] in _OF_XML and key not in _OUTSIDE_XML
 
 
 def _own_guest(asked: str, domain: OwnDomain, keep_network: bool) -> OwnGuest:

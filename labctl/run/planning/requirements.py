@@ -18,6 +18,7 @@ from labctl.domain.guestcpu import PAGE_KIB
 from labctl.guest.images import Image, find
 from labctl.guest.recipe import Recipe, load_recipe
 from labctl.host import cgroups, cpu_weight
+from labctl.host.cpu_partition import why_no_partition
 from labctl.host.facts import QEMU, libvirt_version, read_host_files, tool_version
 from labctl.host.own_cgroups import why_no_command_cgroup
 from labctl.host.preflight import HEADROOM_BYTES, memory_available
@@ -77,6 +78,8 @@ class Offers:
     knob_problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weight_problems: Mapping[str, str] = field(default_factory=dict)
     """Reasons by tuning why its guest cannot have the requested CPU weight."""
+    partition_problem: str | None = None
+    """Reason why no guest here can have a cpuset partition, if a tuning requests one."""
 
 
 def read_offers(
@@ -121,6 +124,9 @@ def read_offers(
         locks_memory=_may_lock_memory(),
         knob_problems={tuning.name: _knob_problems(tuning) for tuning in tunings if tuning.host},
         weight_problems=_weight_problems([tuning for tuning in tunings if tuning.cpu_weight]),
+        partition_problem=why_no_partition(cgroups.detect())
+        if any(tuning.pin.partition for tuning in tunings)
+        else None,
     )
 
 
@@ -136,6 +142,7 @@ def unmet(tuning: Tuning, offers: Offers) -> list[Unmet]:
         *_isolation(tuning, offers),
         *_locking(tuning, offers),
         *_weight(tuning, offers),
+        *_partition(tuning, offers),
         *(
             Unmet(text=problem, remedy="'labctl host status' shows what can be set here.")
             for problem in offers.knob_problems.get(tuning.name, ())
@@ -288,6 +295,15 @@ def _locking(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
 def _weight(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
     if text := offers.weight_problems.get(tuning.name):
         yield Unmet(text=text, remedy="Run 'sysctl -w kernel.sched_autogroup_enabled=1'.")
+
+
+def _partition(tuning: Tuning, offers: Offers) -> Iterator[Unmet]:
+    if tuning.pin.partition and offers.partition_problem:
+        yield Unmet(
+            text=offers.partition_problem,
+            remedy="Boot a kernel without CONFIG_RT_GROUP_SCHED with "
+            "'systemd.unified_cgroup_hierarchy=1'.",
+        )
 
 
 def _weight_problems(tunings: Sequence[Tuning]) -> dict[str, str]:

@@ -21,6 +21,7 @@ class PinChoice(Record):
     emulator: Any = None
     vhost: Any = None
     iothreads: Any = None
+    partition: Text | None = None
 
 
 class RecordedNeeds(Record):

@@ -279,6 +279,13 @@ def test_a_run_of_an_old_labctl_says_what_it_has_not_recorded(
         ),
         ({"pin": {"vhost": "1"}}, {}, "vhost", ("'taskset --cpu-list --pid 1 TID'",)),
         (
+            *({"pin": {"partition": "isolated"}}, {}, "isolated partition"),
+            (
+                "write the CPUs of all its vCPUs to cpuset.cpus.exclusive of each folder from",
+                "echo isolated >cpuset.cpus.partition; cat cpuset.cpus.partition'",
+            ),
+        ),
+        (
             *({"cpu_weight": 25}, {"cpu_weight": None}, "CPU weight"),
             (
                 "'virsh schedinfo DOMAIN --live --config --set cpu_shares=25' on a host with",

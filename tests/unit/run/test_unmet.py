@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labctl.base.errors import HostError
-from labctl.base.tuning import GuestSide, Kind, Network, Requires, Tuning
+from labctl.base.tuning import GuestSide, Kind, Network, Pin, Requires, Tuning
 from labctl.run.planning.requirements import Offers, Unmet, read_offers, refuse, unmet
 from labctl.run.resources.huge_pages import MIB
 from tests.unit.domain import hosts
@@ -98,6 +98,14 @@ def test_vhost_needs_kvm_as_libvirt_ignores_it_for_emulated_guests(
 ) -> None:
     asked = tuning(network=Network(vhost=True))
     assert bool(unmet(asked, offers(accelerator=accelerator))) is lacks
+
+
+def test_a_partition_needs_cgroup_v2() -> None:
+    asked = tuning(pin=Pin(vcpus="plan", emulator="plan", partition="isolated"))
+    assert unmet(asked, offers()) == []
+    (lack,) = unmet(asked, offers(partition_problem="it needs cgroup v2"))
+    assert lack.text == "it needs cgroup v2"
+    assert unmet(tuning(), offers(partition_problem="it needs cgroup v2")) == []
 
 
 def test_every_lack_is_said_at_once() -> None:

@@ -200,6 +200,19 @@ def test_extending_a_circle_names_its_files(write: Write) -> None:
             5,
             "takes QEMU 10.0. | Write 'requires: {qemu: \"10.0\"}'",
         ),
+        (
+            "pin: {vcpus: plan, partition: isolated}",
+            2,
+            "'pin.partition' needs 'pin.emulator': no other thread may have the CPUs of an "
+            "isolated vCPU. | Write 'pin: {emulator: plan}'",
+        ),
+        ("pin: {emulator: plan, partition: isolated}", 2, "'pin.partition' needs 'pin.vcpus'"),
+        (
+            "iothreads: 1\npin: {vcpus: plan, emulator: plan, partition: isolated}",
+            3,
+            "'pin.partition' needs 'pin.iothreads'",
+        ),
+        ("pin: {partition: root}", 2, "'pin.partition' is 'root'"),
         ("pin: {vhost: plan}", 2, "no network card is served by the kernel's vhost"),
         ("nice: 20", 2, "'nice' is 20"),
         ("cpu_weight: 0", 2, "'cpu_weight' is 0"),
