@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from labctl.base.cpus import CpuSet, format_cpus, parse_cpus
 from labctl.base.errors import HostError
-from labctl.base.tuning import Strategy
-from labctl.domain.pinning.pin_plan import PinPlan
+from labctl.base.tuning import Strategy, Tuning
+from labctl.domain.pinning.pin_plan import PinPlan, placement
 from labctl.host import cgroups
 from labctl.host.cgroups import Layout
 from labctl.host.guest_memory import MIB, why_too_many
@@ -148,6 +148,27 @@ def unfit_conditions(
                 hint="Choose another: --condition quiet.",
             )
     return found
+
+
+def why_not_isolated(
+    tuning: Tuning,
+    conditions: Iterable[Condition],
+    topology: Topology,
+    pin_plans: Mapping[Strategy, PinPlan],
+) -> str | None:
+    """Return why a tuning with a cpuset partition cannot be measured under one of these conditions;
+    None if it can. The kernel lets no neighbour run on the CPUs of a partition."""
+    if not tuning.pin.partition:
+        return None
+    vcpus = frozenset().union(*placement(tuning, pin_plans[tuning.pin.strategy]).vcpus.values())
+    for condition in conditions:
+        for one in condition.neighbours:
+            if shared := cpus_of(one, topology, pin_plans[Strategy.COMPACT]) & vcpus:
+                return (
+                    f"the condition '{condition.name}' has neighbours on CPU {format_cpus(shared)},"
+                    " which the tuning isolates for the vCPUs"
+                )
+    return None
 
 
 def why_not(

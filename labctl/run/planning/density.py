@@ -294,6 +294,8 @@ def _check_tunings(names: Sequence[str]) -> None:
             why = "it is not a guest"
         elif not tuning.restore:
             why = "its guests must boot, but density uses clones of one snapshot"
+        elif tuning.pin.partition:
+            why = "its partition leaves these CPUs to one guest"
         if why is not None:
             raise UsageError(f"tuning '{name}' has no density: {why}", hint="Leave it out.")
 

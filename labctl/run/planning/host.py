@@ -7,13 +7,20 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from labctl.base.cpus import format_cpus
 from labctl.base.errors import HostError, UsageError, nearest
 from labctl.base.kernel import booted_with, in_full, is_booted_with
 from labctl.base.placement import PinProblem
 from labctl.base.placement import refuse as refuse_pins
 from labctl.base.tuning import Kind, Strategy, Tuning
 from labctl.domain.pinning import pin_check
-from labctl.domain.pinning.pin_plan import PinPlan, default_vcpus, pin_plan, same_placement
+from labctl.domain.pinning.pin_plan import (
+    PinPlan,
+    default_vcpus,
+    pin_plan,
+    placement,
+    same_placement,
+)
 from labctl.host.preflight import HEADROOM_BYTES
 from labctl.host.settings import knobs, tuned
 from labctl.host.settings.knob import KnobPlace
@@ -176,6 +183,7 @@ def fits(tunings: Mapping[str, Tuning], offers: Offers, topology: Topology) -> d
         else:
             lacking += _same_place(tuning, pin_plans)
             pins = pin_plans[strategy]
+            lacking += _unpartitioned(tuning, pins)
             crowding = pin_check.check(tuning, pins, topology, rt_runtime_us(tuning))
         found[name] = Fit(lacking=tuple(lacking), crowding=tuple(crowding))
     return found
@@ -277,6 +285,25 @@ def _same_place(tuning: Tuning, plans: Mapping[Strategy, PinPlan]) -> list[Unmet
         Unmet(
             text=f"on this host '{tuning.pin.strategy}' is the same placement as vcpupin",
             remedy="Take that one, or give the guest more vCPUs ('--vcpus').",
+        )
+    ]
+
+
+def _unpartitioned(tuning: Tuning, pins: PinPlan) -> list[Unmet]:
+    """Find the CPUs that a tuning's partition would share with threads outside it: the kernel makes
+    none then."""
+    if not tuning.pin.partition:
+        return []
+    placed = placement(tuning, pins)
+    vcpus = frozenset().union(*placed.vcpus.values())
+    others = frozenset().union(placed.emulator or frozenset(), *placed.iothreads.values())
+    if not (shared := vcpus & others):
+        return []
+    return [
+        Unmet(
+            text="it needs CPUs that only vCPUs have, and the emulator or an iothread has CPU "
+            f"{format_cpus(shared)} as well",
+            remedy="Give the guest fewer vCPUs ('--vcpus'); 'labctl pins' shows the plan.",
         )
     ]
 

@@ -12,9 +12,14 @@ from labctl.base.tuning import Tuning
 from labctl.domain.session import EMBEDDED, is_embedded
 from labctl.guest.recipe import Recipe
 from labctl.host.accelerator import known_accelerator
-from labctl.host.topology import read_topology
+from labctl.host.topology import Topology, read_topology
 from labctl.run.planning.builds import check_builds, read_builds, recipes_of, with_kernel_of
-from labctl.run.planning.conditions import GuestsHere, unfit_conditions
+from labctl.run.planning.conditions import (
+    GuestsHere,
+    noisy,
+    unfit_conditions,
+    why_not_isolated,
+)
 from labctl.run.planning.host import (
     check_any_left,
     check_memory,
@@ -149,6 +154,7 @@ def _planned(
     fitting = {name: tuning for name, tuning in tunings.items() if name not in misfitting}
     skipped, warnings = fitted(fitting, offers, topology, asked_for)
     skipped |= misfitting
+    skipped |= _disturbed(request, study, fitting, topology, vcpus)
     check_any_left(study, tunings, skipped)
     planned = {name: tuning for name, tuning in tunings.items() if name not in skipped}
     pin_plans, _ = pin_plans_of(topology, vcpus, planned.values())
@@ -192,6 +198,32 @@ def _planned(
         own=own,
         recipes={name: one for name, one in recipes.items() if name in planned},
     )
+
+
+def _disturbed(
+    request: SweepRequest,
+    study: Study,
+    tunings: Mapping[str, Tuning],
+    topology: Topology,
+    vcpus: int,
+) -> dict[str, str]:
+    """Return tunings that no trial can have beside the study's neighbours, with the reason. Raises
+    UsageError for one that was requested by name."""
+    pin_plans, unplaced = pin_plans_of(topology, vcpus, tunings.values())
+    found = {}
+    for name, tuning in tunings.items():
+        if tuning.pin.strategy in unplaced:
+            continue
+        why = why_not_isolated(tuning, noisy(study), topology, pin_plans)
+        if why is None:
+            continue
+        if name in (request.overrides.tunings or ()):
+            raise UsageError(
+                f"'{name}' cannot be measured: {why}",
+                hint="Choose another condition: --condition quiet.",
+            )
+        found[name] = why
+    return found
 
 
 def _unchecked(request: SweepRequest, study: Study, recipes: Iterable[Recipe]) -> tuple[str, ...]:
