@@ -345,23 +345,40 @@ def call(words: Sequence[str]) -> int:
         _say("interrupted", "\n".join(notes) or None)
         return 128 + 2
     except Exception as error:
-        if debug:
-            traceback.print_exc()
-        if wrong := _wrong_name(error):
-            _say(wrong, "Give another name.")
-            sys.exit(ExitCode.USAGE)
-        # Under a low limit Python's own compiler fails with errors of any type.
-        if (lacking := interpreter.lacking_memory()) or _lacks_memory(error):
-            _say(f"{lacking or 'not enough memory'} ({type(error).__name__})", _MEMORY)
+        _RESERVE.clear()
+        try:
+            return _failed(error, debug)
+        except Exception as another:
+            if not (isinstance(another, MemoryError) or interpreter.lacking_memory()):
+                raise
+            os.write(2, _NO_MEMORY)
             return ExitCode.HOST
-        if isinstance(error, OSError) and error.errno in _HOST_HINTS:
-            _say(str(error), _HOST_HINTS[error.errno])
-            return ExitCode.HOST
-        _say(
-            f"a fault in labctl: {type(error).__name__}: {error}",
-            "Run it again with 'labctl --debug …' and report the output.",
-        )
-        return ExitCode.BROKE
+
+
+_RESERVE = bytearray(2 << 20)
+"""Memory for the sentence that says that it lacks."""
+_NO_MEMORY = f"labctl: not enough memory\n        {_MEMORY}\n".encode()
+
+
+def _failed(error: Exception, debug: bool) -> int:
+    """Say why a command failed that did not say so itself; return its exit code."""
+    if debug:
+        traceback.print_exc()
+    if wrong := _wrong_name(error):
+        _say(wrong, "Give another name.")
+        return ExitCode.USAGE
+    # Under a low limit Python's own compiler fails with errors of any type.
+    if (lacking := interpreter.lacking_memory()) or _lacks_memory(error):
+        _say(f"{lacking or 'not enough memory'} ({type(error).__name__})", _MEMORY)
+        return ExitCode.HOST
+    if isinstance(error, OSError) and error.errno in _HOST_HINTS:
+        _say(str(error), _HOST_HINTS[error.errno])
+        return ExitCode.HOST
+    _say(
+        f"a fault in labctl: {type(error).__name__}: {error}",
+        "Run it again with 'labctl --debug …' and report the output.",
+    )
+    return ExitCode.BROKE
 
 
 def _show_plugin_warnings() -> None:

@@ -268,8 +268,7 @@ def _take_in(results: Path, file: Path, name: str | None, *, as_json: bool) -> N
     archive = RunArchive(file)
     name = name or archive.name
     _check_name(name)
-    folder = write_unpacked(results, name, archive)
-    found = verify(folder)
+    folder, found = write_unpacked(results, name, archive, verify)
     if as_json:
         print_json({"schema": 1, "run": name, "path": str(folder.path), **found.to_json()})
         return

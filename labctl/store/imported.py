@@ -6,11 +6,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from labctl.base.errors import HostError, UsageError, nearest
 from labctl.store.archive import RunArchive
@@ -21,6 +21,8 @@ from labctl.store.records.run_record import RunRecord
 from labctl.store.run_folder import LoadedRun, RunFolder
 from labctl.store.samples import Sample
 from labctl.store.trial_csv import COPY, CsvTrials
+
+T = TypeVar("T")
 
 _ALL = "all"
 """Name of the arm or the workload if it is a factor itself."""
@@ -271,13 +273,17 @@ def _primaries(trials: CsvTrials, given: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def write_unpacked(results: Path, name: str, archive: RunArchive) -> RunFolder:
-    """Return a new run of an archive's content; raises as `write_imported`, and BrokenError for a
-    file that is not an archive. An archive that cannot be unpacked leaves nothing behind."""
+def write_unpacked(
+    results: Path, name: str, archive: RunArchive, look: Callable[[RunFolder], T]
+) -> tuple[RunFolder, T]:
+    """Return a new run of an archive's content, and what `look` found in it before it was one of
+    `results`; raises as `write_imported`, and BrokenError for a file that is not an archive. An
+    archive that cannot be unpacked or looked at leaves nothing behind."""
     with _new_run(results, name) as run:
         run.mkdir(mode=0o700)
         archive.unpack(run)
-    return RunFolder(results / name)
+        found = look(RunFolder(run))
+    return RunFolder(results / name), found
 
 
 @contextmanager
