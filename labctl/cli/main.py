@@ -150,6 +150,9 @@ _MOST_NAMED = 5
 
 _SPACE = "Free some space there, or name other folders with --state-dir and --results."
 _MEMORY = "End other programs, or raise this process's limit ('ulimit -v', or its cgroup's)."
+_RESERVE = bytearray(2 << 20)
+"""Memory for the sentence that says that it lacks."""
+_NO_MEMORY = f"labctl: not enough memory\n        {_MEMORY}\n".encode()
 _RIGHTS = "Run labctl as root, or name folders of your own with --state-dir and --results."
 _HOST_HINTS = {
     errno.ENOSPC: _SPACE,
@@ -353,11 +356,6 @@ def call(words: Sequence[str]) -> int:
                 raise
             os.write(2, _NO_MEMORY)
             return ExitCode.HOST
-
-
-_RESERVE = bytearray(2 << 20)
-"""Memory for the sentence that says that it lacks."""
-_NO_MEMORY = f"labctl: not enough memory\n        {_MEMORY}\n".encode()
 
 
 def _failed(error: Exception, debug: bool) -> int:
