@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ class _NoSecondError(BrokenError):
 
 SetUp = Callable[[Channel, tuple[str, ...], Tuning], None]
 """Function that sets up a booted guest before it is saved; it gets the guest's data disks and the
-tuning that it booted with."""
+tuning that it booted with. Two guests may be in it at once, each in a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +209,30 @@ class Boots:
                 second = stack.enter_context(self._booting(beside, lab))
             except BrokenError as error:  # libvirt's refusal has ended the first one, too
                 raise _NoSecondError(error.message) from error
-            saved = [self._settled_and_saved(first)]
-            try:
-                saved.append(self._settled_and_saved(second))
-            except BrokenError as error:
-                # It is made anew when a block needs it.
-                text = f"boot {second.number} failed beside boot {first.number}: {error.message}"
-                self._lab.listener(Warned(text=text))
-            else:
-                taken = self.seconds[second.number] / 2
-                self.seconds |= {first.number: taken, second.number: taken}
+            with ThreadPoolExecutor(1) as pool:
+                other = pool.submit(self._settled_and_saved, second)
+                try:
+                    saved = [self._settled_and_saved(first)]
+                    saved += self._second_of(first, second, other)
+                except BaseException:
+                    second.running.end()  # its thread waits for it
+                    raise
             return saved
+
+    def _second_of(
+        self, first: _Booting, second: _Booting, other: Future[SavedBoot]
+    ) -> list[SavedBoot]:
+        """Return the boot beside the first one, or nothing if it failed: it is made anew when a
+        block needs it."""
+        try:
+            saved = other.result()
+        except BrokenError as error:
+            text = f"boot {second.number} failed beside boot {first.number}: {error.message}"
+            self._lab.listener(Warned(text=text))
+            return []
+        taken = max(self.seconds[boot.number] for boot in (first, second)) / 2
+        self.seconds |= {first.number: taken, second.number: taken}
+        return [saved]
 
     @contextmanager
     def _booting(self, planned: int, lab: Lab) -> Iterator[_Booting]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -420,15 +421,17 @@ class PostBootSetup:
         self._calibrations = calibrations
         self._proof = proof
         self._facts: dict[str, object] | None = None
+        self._once = threading.Lock()
 
     def set_up(self, channel: Channel, data_paths: tuple[str, ...], tuning: Tuning) -> None:
         """Set up the guest in every boot, so that all are saved in the same state. `data_paths`:
         the data disks in that guest; `tuning`: the one that it booted with."""
-        if self._facts is None:
-            self._facts = machine_facts(
-                lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
-            )
-        self._calibrations.for_arm(tuning).count_in_guest(channel)
+        with self._once:  # two guests may boot at once
+            if self._facts is None:
+                self._facts = machine_facts(
+                    lambda paths: channel.read(paths, Deadline.after(30, "the guest's facts"))
+                )
+            self._calibrations.for_arm(tuning).count_in_guest(channel)
         self._proof.for_arm(tuning).check(Kind.GUEST, channel)
         # One window of each program: its files are in the guest's page cache when it is saved,
         # so that no restore waits for them.

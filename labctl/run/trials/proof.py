@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -62,6 +63,8 @@ class Proof:
         }
         self._files: dict[Kind, dict[str, str]] = {}
         self._checks: dict[Kind, int] = {}
+        self._comparing = threading.Lock()
+        """Two guests that boot at once are hashed at once."""
         for kind in _MACHINES:
             told: SideHashes | None = getattr(earlier, str(kind), None)
             self._files[kind] = dict(told.files) if told else {}
@@ -124,7 +127,14 @@ class Proof:
 
     def _check(self, kind: Kind, channel: Channel, paths: Sequence[str]) -> None:
         deadline = Deadline.after(_HASHING_S, f"hashing the programs in {_MACHINES[kind]}")
-        for path, program in channel.hashes(paths, deadline).items():
+        programs = channel.hashes(paths, deadline)
+        with self._comparing:
+            self._compare(kind, programs, paths)
+
+    def _compare(
+        self, kind: Kind, programs: Mapping[str, HashedProgram], paths: Sequence[str]
+    ) -> None:
+        for path, program in programs.items():
             if program.problem is not None:
                 self._cannot_hash(kind, path, program.problem)
                 continue

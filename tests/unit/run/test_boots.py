@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -58,6 +59,8 @@ class Guests:
     pages: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     """Domains that never answer."""
+    endless: tuple[str, ...] = ()
+    """Domains that boot until they are ended."""
     lying: tuple[str, ...] = ()
     """Domains whose answers labctl trips over."""
     did: list[str] = field(default_factory=list)
@@ -115,13 +118,21 @@ class Guests:
             self.did.append(f"save {which}")
             path.write_text(name)
 
+        ended = threading.Event()
+
+        def end() -> None:
+            if name in self.endless and not ended.is_set():
+                self.did.append(f"end {which}")
+            ended.set()
+
         return SimpleNamespace(
             pid=1,
             name=name,
             resume=lambda: None,
             live_xml=lambda: name,
             save=save,
-            end=lambda: None,
+            end=end,
+            ended=ended,
         )
 
     def _restored(self, memory: Path, xml: str, name: str) -> Any:
@@ -130,6 +141,9 @@ class Guests:
 
     @contextmanager
     def _answering(self, lab: Any, running: Any, seconds: float, **how: bool) -> Iterator[Any]:
+        if running.name in self.endless:
+            assert running.ended.wait(60)
+            raise BrokenError("the guest ended")
         if running.name in self.silent:
             raise BrokenError("the guest did not answer within 180 s")
         if running.name in self.lying:
@@ -150,7 +164,8 @@ def test_two_boots_are_made_at_once_and_kept_until_their_blocks_are_over(
 ) -> None:
     boots = guests.boots(1, 2, 3)
     first = boots.saved(1)
-    assert guests.did == ["start 1", "start 2", "save 1", "save 2"]
+    assert guests.did[:2] == ["start 1", "start 2"]
+    assert sorted(guests.did[2:]) == ["save 1", "save 2"]
     assert guests.said() == ["Booting two guests (1, 2)."]
     assert boots.saved(1) is first
     second = boots.saved(2)
@@ -233,6 +248,14 @@ def test_a_first_guest_that_fails_is_a_failed_boot(guests: Guests) -> None:
     boots = replace(guests, silent=("labctl-guest",)).boots(1, 2)
     with pytest.raises(module.BootError, match="did not answer"):
         boots.saved(1)
+
+
+def test_the_guest_beside_a_boot_that_failed_is_ended(guests: Guests) -> None:
+    # The second one is still booting then, and nothing waits for it.
+    boots = replace(guests, silent=("labctl-guest",), endless=("labctl-guest-2",)).boots(1, 2)
+    with pytest.raises(module.BootError, match="did not answer"):
+        boots.saved(1)
+    assert "end 2" in guests.did
 
 
 def test_an_answer_that_nobody_foresaw_is_a_failed_boot(guests: Guests) -> None:
