@@ -1,10 +1,10 @@
 """Make the tables of a fleet of many hosts: `python -m tools.fleet_scale FOLDER`.
 
-Each host's run is resampled of a recorded one: blocks drawn with replacement, as many as make
-about so many trials, every value of a trial moved by the host's own speed, the arm's own effect
-there and noise. Control is baseline once more, with noise of its own: blocks that are drawn several
-times would make a difference by chance one beyond doubt. It is judged as any run. docs/scale.md has
-what reading them back takes.
+Each host's run is resampled of a recorded one: blocks of all arms drawn with replacement, as many
+as make about so many trials, every value of a trial moved by the host's own speed, the arm's own
+effect there and noise. Control is baseline once more, with noise of its own: blocks that are drawn
+several times would make a difference by chance one beyond doubt. It is judged as any run.
+docs/scale.md has what reading them back takes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from labctl.fleet.table import EFFECTS, SAMPLES, write_run
 from labctl.store.run_folder import LoadedRun, LoadedTrial
 from labctl.store.run_places import find_run
 from labctl.store.samples import Kinds, Readings
+from labctl.store.trial import TrialStatus
 
 RECORDED = Path(__file__).parents[1] / "results"
 BOOTS = 5
@@ -39,9 +40,11 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
     """Return a run of about so many trials, of the recorded one's blocks."""
     by_block: dict[int, list[LoadedTrial]] = defaultdict(list)
     for trial in run.trials:
-        by_block[trial.record.block].append(trial)
-    known = sorted(by_block)
-    blocks = max(1, round(trials * len(known) / len(run.trials)))
+        if trial.record.status is TrialStatus.DONE:
+            by_block[trial.record.block].append(trial)
+    whole = max(map(len, by_block.values()))
+    known = sorted(block for block, trials in by_block.items() if len(trials) == whole)
+    blocks = max(1, round(trials / whole))
     speed = SPEED * rng.standard_normal()
     effects: dict[str | None, float] = defaultdict(lambda: TAU * rng.standard_normal())
     kinds = Kinds()
@@ -70,7 +73,8 @@ def resampled(run: LoadedRun, trials: int, rng: np.random.Generator) -> LoadedRu
             made.append(
                 replace(trial, record=record, readings=Readings(readings.kinds, array("d", values)))
             )
-    return replace(run, trials=tuple(made))
+    plan = run.plan.but(stopping=None, blocks=blocks)
+    return replace(run, plan=plan, trials=tuple(made))
 
 
 def _place(trial: LoadedTrial) -> tuple[str | None, str | None]:

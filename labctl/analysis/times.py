@@ -59,8 +59,9 @@ class WallTime:
 
 
 OVERHEAD_S = 1.3
-"""Seconds of each trial of the recorded quick sweep (`labctl report example`) besides its measured
-window: warm-up, restore, its share of the boots. The host has two CPUs, guests were emulated."""
+"""Seconds of each trial besides its measured window: warm-up, restore, its share of the boots. The
+recorded quick sweep (`labctl report example`) had 1.2 up to the first look, and 1.6 over all
+blocks: later ones have fewer trials for each boot. Its host has two CPUs, guests were emulated."""
 
 _OVERHEAD_OF = frozenset({"sysbench-cpu", "cyclictest"})
 """Programs that it was taken from."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labctl.analysis.answer.view import MetricColumn, View, primary_column
-from labctl.analysis.answer.words import shown
+from labctl.analysis.answer.words import listed, shown
 from labctl.analysis.effects.cells import Scenario
 from labctl.analysis.model import Comparison, EffectKind, Level, Role
 from labctl.analysis.verdicts.table import VERDICTS, Verdict
@@ -212,9 +212,17 @@ def explanation(tables: Sequence[ArmTable]) -> str:
         for verdict, row in VERDICTS.items()
         if verdict in found
     ]
+    by_holm = [
+        f"{row.arm} in {table.place}"
+        for table in tables
+        for row in table.arms
+        if any(cell.against is not None and cell.against.by_holm for cell in row.cells)
+    ]
+    holm = f" Holm's procedure, not the interval, decides {listed(by_holm, 4)}." if by_holm else ""
     return (
         "Change against baseline (95 % CI). The first metric decides: its interval is"
-        f"{family}{''.join(symbols)}. Other metrics have no verdict. Native: {TIMES} baseline."
+        f"{family}{''.join(symbols)}.{holm} Other metrics have no verdict. "
+        f"Native: {TIMES} baseline."
     )
 
 

@@ -43,9 +43,11 @@ def interval_text(of: Comparison) -> str:
 
 
 def effect(of: Comparison) -> str:
-    """Estimate and interval of a comparison: "×2.73, 95 % CI ×2.21 to 3.38"."""
+    """Estimate and interval of a comparison, and whether its verdict is Holm's alone: "×2.73, 95 %
+    CI ×2.21 to 3.38"."""
     estimate, interval = shown(of)
-    return f"{estimate}, 95 % CI {interval}" if interval else estimate
+    holm = ", by Holm" if of.by_holm else ""
+    return f"{estimate}, 95 % CI {interval}{holm}" if interval else estimate
 
 
 def size_text(value: float, kind: EffectKind, unit: Unit) -> str:

@@ -119,8 +119,8 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
         statistic, before_value, after_value = found
         trials = len(own.values)
         # What the kernel does in each second shows in each trial.
-        is_usual = own.unit is Unit.SECONDS and statistic is Statistic.MEDIAN
-        why = _why_stalled(view, tuning, after_value) if is_usual else ""
+        usual = median_low(own.values.values())
+        why = _why_stalled(view, tuning, usual) if own.unit is Unit.SECONDS else ""
         title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
         yield Worse(
             workload=place.workload,

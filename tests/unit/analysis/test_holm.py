@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from labctl.analysis.answer.words import effect
 from labctl.analysis.judge import judge
 from labctl.analysis.model import Comparison
 from labctl.analysis.verdicts.family import rejected_at
@@ -105,6 +106,7 @@ def test_a_tuning_that_the_simultaneous_interval_misses_may_be_found_stepping_do
     assert found.low < 1
     assert found.verdict is Verdict.IMPROVES
     assert found.by_holm
+    assert effect(found).endswith(", by Holm")
     assert found.smallest_visible is None
 
 
@@ -116,7 +118,8 @@ def test_with_declared_looks_the_steps_share_what_one_look_may_use() -> None:
 
 def test_only_a_verdict_that_the_step_added_is_marked() -> None:
     others = by_tuning({"fourth": 1.09})
-    assert not any(c.by_holm for name, c in others.items() if name != "fourth")
+    del others["fourth"]
+    assert not any(c.by_holm or "Holm" in effect(c) for c in others.values())
 
 
 def test_a_sign_alone_makes_no_verdict_of_an_effect_below_the_margin() -> None:

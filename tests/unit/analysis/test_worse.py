@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from labctl.analysis.answer.record import Basis, Statistic, Worse
 from labctl.analysis.judge import judge
-from labctl.store.run_folder import LoadedRun
-from labctl.store.run_places import find_run
+from labctl.store.run_folder import LoadedRun, RunFolder
 from tests.unit.analysis.alter import with_values
+from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import WORKLOADS, synthetic_run
 
 SYSBENCH = {"sysbench-cpu": WORKLOADS["sysbench-cpu"]}
-RESULTS = Path(__file__).parents[3] / "results"
 
 
 def made() -> LoadedRun:
@@ -89,9 +87,16 @@ def test_a_maximum_that_one_stall_of_the_host_hides_is_shown_by_the_median_of_it
     assert worse(often) == ()
 
 
-def test_in_the_recorded_example_the_longest_latency_more_than_doubles() -> None:
-    decision = judge(find_run(RESULTS, "example").load()).decision
-    assert "Longest latency 18.2 ms → 48.4 ms in sysbench-cpu" in decision.worse
+def stalled() -> LoadedRun:
+    """The recorded run, as if the FIFO vCPU had been stopped for as long in each trial."""
+    run = RunFolder(EXAMPLE).load()
+    once = with_values(run, "control", "latency_max", lambda b, old: 0.04 if b == 1 else old)
+    return with_values(once, "pinned+fifo", "latency_max", lambda *_: 0.0484)
+
+
+def test_a_longest_latency_that_more_than_doubles_is_named_with_its_cause() -> None:
+    decision = judge(stalled()).decision
+    assert " → 48.4 ms in sysbench-cpu" in decision.worse
     assert "the median of 10 trials each: not tested" in decision.worse
     assert "; real-time throttling stops its vCPUs for up to 50 ms in each second" in decision.worse
 
@@ -112,7 +117,7 @@ def test_in_the_recorded_example_the_longest_latency_more_than_doubles() -> None
 def test_throttling_is_named_where_the_kernel_stops_such_threads_for_as_long(
     policy: str | None, runtime_us: str | None, is_named: bool
 ) -> None:
-    run = find_run(RESULTS, "example").load()
+    run = stalled()
     told = {"policy": policy, "priority": 1} if policy else None
     tunings = {
         name: one.model_copy(update={"vcpu_sched": told}) if name == "pinned+fifo" else one

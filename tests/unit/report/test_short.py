@@ -15,7 +15,7 @@ from labctl.analysis.verdicts.table import Verdict
 from labctl.report.parts import bare_table, text
 from labctl.report.terminal.short import print_short
 from labctl.store.run_folder import LoadedRun
-from tests.unit.report.conftest import Judged
+from tests.unit.report.conftest import Judged, with_all_that_analysis_can_say
 from tests.unit.synthetic import synthetic_run
 
 CHECKS = ("baseline", "control", "handicap")
@@ -73,6 +73,13 @@ def test_the_symbols_of_the_table_and_no_others_are_explained(
     text = words(printed(run, judge(run))).partition("The first metric decides: ")[2]
     explained = text.partition(". Other metrics")[0].split(", ")[1:]
     assert explained == symbols
+
+
+def test_a_verdict_that_its_interval_does_not_show_is_named(judged: Judged) -> None:
+    decides = "Holm's procedure, not the interval, decides"
+    assert decides not in words(printed(*judged))
+    said = words(printed(*with_all_that_analysis_can_say(judged)))
+    assert f"{decides} pinned in sysbench-cpu with a noisy neighbour and pinned in" in said
 
 
 def test_of_many_verdicts_those_without_an_effect_share_a_line() -> None:
