@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -483,20 +483,24 @@ def _kill_unnoticed(pid: int) -> None:
     (virProcessKillPainfully). So the sockets are held open here (pidfd_getfd(2), Linux 5.6);
     without that right or on an older kernel, libvirt waits.
     """
-    process = os.pidfd_open(pid)
-    held = [process]
-    try:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            if os.readlink(descriptor).startswith("socket:"):
-                copy = _LIBC.syscall(_SYS_PIDFD_GETFD, process, int(descriptor.name), 0)
-                held += [copy] if copy >= 0 else []
-        signal.pidfd_send_signal(process, signal.SIGKILL)
+    with ExitStack() as held:
+        with suppress(OSError):
+            _hold_sockets(pid, held)
+        os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + _REAPED_S
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.002)
-    finally:
-        for descriptor_held in held:
-            os.close(descriptor_held)
+
+
+def _hold_sockets(pid: int, held: ExitStack) -> None:
+    process = os.pidfd_open(pid)
+    held.callback(os.close, process)
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed since
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                copy = _LIBC.syscall(_SYS_PIDFD_GETFD, process, int(number), 0)
+                if copy >= 0:
+                    held.callback(os.close, copy)
 
 
 def _when_removed(act: Callable[[], Any]) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,3 +177,51 @@ def test_a_daemon_that_does_not_answer_is_told_to_be_started(tmp_path: Any) -> N
     with pytest.raises(HostError, match="can't open") as caught, Session.connected(uri):
         pass
     assert "systemctl start libvirtd" in str(caught.value.hint)
+
+
+def with_socket() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process that is reaped as soon as it ends, and the other end of a socket of its."""
+    ours, its = socket.socketpair()
+    with its:
+        process = subprocess.Popen(["sleep", "600"], pass_fds=[its.fileno()])
+    threading.Thread(target=process.wait, daemon=True).start()
+    return process, ours
+
+
+def running(pid: int) -> RunningGuest:
+    made = RunningGuest.__new__(RunningGuest)
+    made.name, made.pid = "labctl-guest", pid
+    made._domain = SimpleNamespace(isActive=Path(f"/proc/{pid}").exists)
+    return made
+
+
+def test_a_guest_is_gone_before_libvirt_sees_the_end_of_its_monitor() -> None:
+    process, ours = with_socket()
+    seen: list[bool] = []
+
+    def libvirt_looks() -> None:
+        assert ours.recv(1) == b""
+        seen.append(Path(f"/proc/{process.pid}").exists())
+
+    looks = threading.Thread(target=libvirt_looks)
+    looks.start()
+    running(process.pid).end()
+    looks.join(60)
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("lacking", ["_SYS_PIDFD_GETFD", "listdir", "pidfd_open"])
+def test_a_guest_is_ended_where_its_sockets_cannot_be_held(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    if lacking == "_SYS_PIDFD_GETFD":
+        monkeypatch.setattr(session, lacking, 9999)
+    else:
+        monkeypatch.setattr(session.os, lacking, refuse)
+    process, ours = with_socket()
+    with ours:
+        running(process.pid).end()
+    assert not Path(f"/proc/{process.pid}").exists()
