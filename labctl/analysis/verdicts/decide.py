@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from labctl.analysis.answer.words import capital, listed
 from labctl.analysis.effects.cells import Cell, Cells, Scenario, cell_of, read_cells, scenario_of
 from labctl.analysis.effects.compare import Compared, comparisons
 from labctl.analysis.effects.design import Design, read_design
 from labctl.analysis.factors import analyse_factors
-from labctl.analysis.model import Added, Comparison, FactorAnalysis, Role, Spares
-from labctl.analysis.verdicts.checks import Checked, check
+from labctl.analysis.model import Added, Comparison, FactorAnalysis, Role, RunCheck, Spares
+from labctl.analysis.verdicts.checks import Checked, check, restore_checks, restore_differs
 from labctl.analysis.verdicts.family import stepped_down
 from labctl.analysis.verdicts.looks import (
     Stop,
@@ -187,7 +188,7 @@ def _label(run: LoadedRun, first: int, last: int) -> str:
     return f"exploratory: {blocks} {'was' if one else 'were'} added after the result was known"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decided:
     """Hold the verdicts of a run and their input. `run`: the part of it on which they rest."""
 
@@ -209,6 +210,11 @@ class Decided:
     @property
     def eligibilities(self) -> dict[Scenario, Eligibility]:
         return {place: checked.eligibility for place, checked in self.checked.items()}
+
+    @cached_property
+    def restored(self) -> tuple[RunCheck, ...]:
+        """Return the checks of tunings that the plan has restored and booted; () in most runs."""
+        return tuple(restore_checks(self.design, self.cells, self.eligibilities))
 
 
 def decide(run: LoadedRun) -> Decided:
@@ -264,7 +270,8 @@ def _decide(deciding: LoadedRun) -> Decided:
 #
 # A tuning is measured until it is decided in a place; baseline and control as long as any tuning is
 # undecided there, the known-loss arm until it is detected; native arms until their intervals are
-# narrow enough for the table.
+# narrow enough for the table. A tuning that the plan has restored and booted (METHOD 8) continues
+# both ways until it is known whether its effect is the same.
 
 
 def look_at(run: LoadedRun, blocks: int) -> Stop | LookTaken | None:
@@ -290,8 +297,9 @@ def look_at(run: LoadedRun, blocks: int) -> Stop | LookTaken | None:
     if blocks == rule.most_blocks:
         return None
     number = rule.at.index(blocks) + 1
+    also = ", and so had every restore" if decided.restored else ""
     return Stop(
-        blocks, f"at look {number} of {len(rule.at)} every primary comparison had a verdict"
+        blocks, f"at look {number} of {len(rule.at)} every primary comparison had a verdict{also}"
     )
 
 
@@ -308,6 +316,10 @@ def _left_out(decided: Decided, rule: Looks) -> Iterator[LeftOut]:
             every = 0 if _found_known_loss(place, decided) else None
         elif name in design.candidates:
             every = None if _is_undecided(name, place, decided) else 0
+        elif name in design.restored_as:
+            unchecked, restored = _unchecked(place, decided), design.restored_as[name]
+            is_open = bool(unchecked) if restored == design.baseline else restored in unchecked
+            every = None if is_open else 0
         if every is not None:
             yield LeftOut(
                 tuning=name, workload=place.workload, condition=place.condition, every=every
@@ -323,12 +335,24 @@ def _is_undecided(name: str, place: Scenario, decided: Decided) -> bool:
     design = decided.design
     if Cell(name, place) not in design.planned_cells or place.workload not in design.primaries:
         return False
+    if name in _unchecked(place, decided):
+        return True
     return not any(
         one.is_primary
         and (one.comparison.tuning, one.place) == (name, place)
         and _is_decided(one.comparison)
         for one in decided.made
     )
+
+
+def _unchecked(place: Scenario, decided: Decided) -> set[str]:
+    """Return the tunings of which it is open whether they have the same effect restored and
+    booted."""
+    return {
+        check.name
+        for check in decided.restored
+        if scenario_of(check) == place and not (check.passed or restore_differs(check))
+    }
 
 
 def _is_decided(c: Comparison) -> bool:

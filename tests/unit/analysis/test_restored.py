@@ -8,6 +8,10 @@ import pytest
 
 from labctl.analysis.judge import judge
 from labctl.analysis.model import RunCheck
+from labctl.analysis.verdicts.decide import look_at
+from labctl.analysis.verdicts.looks import Stop
+from labctl.base.stopping import looks
+from labctl.store.records.run_record import LookTaken
 from labctl.store.run_folder import LoadedRun
 from tests.unit.analysis.alter import with_plan, with_run
 from tests.unit.synthetic import WORKLOADS, synthetic_run
@@ -127,6 +131,39 @@ def test_what_earlier_runs_have_shown_is_named_until_it_is_everything() -> None:
 
 def test_a_run_that_boots_no_baseline_checks_no_restore() -> None:
     assert judge(synthetic_run(workloads=SYSBENCH)).restored == ()
+
+
+def left_out(run: LoadedRun) -> set[str]:
+    """The arms that a look after ten blocks drops."""
+    taken = look_at(run, 10)
+    assert isinstance(taken, LookTaken)
+    return {one.tuning for one in taken.left_out if one.every == 0}
+
+
+LOOKS: dict[str, Any] = {"blocks": 20, "stopping": looks((10, 20))}
+
+
+def test_a_look_keeps_both_ways_of_a_tuning_until_they_are_compared() -> None:
+    """30 % is an effect at once; that it is the same either way is open in such noise."""
+    run = both_ways({"pinned": 1.3, "pinned+booted": 1.3}, noise=0.04, **LOOKS)
+    (found,) = [c for c in judge(run).comparisons if c.tuning == "pinned" and c.verdict]
+    assert found.look == 10
+    assert left_out(run) <= {"handicap"}
+
+
+def test_a_look_drops_the_booted_arms_once_they_have_answered() -> None:
+    """4 % is too near the threshold for a verdict, and plainly the same either way."""
+    run = both_ways({"pinned": 1.045, "pinned+booted": 1.045}, noise=0.008, **LOOKS)
+    assert {"booted", "pinned+booted"} <= left_out(run)
+    assert not left_out(run) & {"baseline", "control", "pinned"}
+
+
+@pytest.mark.parametrize("booted", [1.3, 1.0])
+def test_a_run_ends_at_the_look_that_has_answered_everything(booted: float) -> None:
+    run = both_ways({"pinned": 1.3, "pinned+booted": booted}, noise=0.005, **LOOKS)
+    stop = look_at(run, 10)
+    assert isinstance(stop, Stop)
+    assert stop.why.endswith("every primary comparison had a verdict, and so had every restore")
 
 
 def test_what_boots_for_the_sake_of_comparison_is_never_recommended() -> None:
