@@ -106,8 +106,10 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
     """Yield the maxima of one place that stand out: no estimates, and not tested."""
     by_metric: dict[str, dict[str, Level]] = {}
     for level in view.levels(place):
-        if base_name(level.metric).endswith("_max") and level.better is Better.LOWER:
+        is_largest = base_name(level.metric).endswith("_max") and level.better is Better.LOWER
+        if is_largest or level.metric == _BLOCKED:
             by_metric.setdefault(level.metric, {})[level.tuning] = level
+    blocked = by_metric.pop(_BLOCKED, {})
     for metric, levels in by_metric.items():
         own, before = levels.get(tuning), levels.get(view.baseline)
         if own is None or before is None:
@@ -120,7 +122,12 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
         trials = len(own.values)
         # What the kernel does in each second shows in each trial.
         usual = median_low(own.values.values())
-        why = _why_stalled(view, tuning, usual) if own.unit is Unit.SECONDS else ""
+        why = ""
+        if own.unit is Unit.SECONDS:
+            why = _blocked(view.run.name, blocked.get(tuning), own)
+            why = why or _why_stalled(view, tuning, usual)
+            if not why and tuning not in blocked and after_value >= _LONG_S:
+                why = "; with '--collect trace' a run finds the cause"
         title = "longest latency" if base_name(metric) == LARGEST else metric_title(metric)
         yield Worse(
             workload=place.workload,
@@ -138,6 +145,22 @@ def _largest(view: View, tuning: str, place: Scenario) -> Iterator[Worse]:
                 f"{why}"
             ),
         )
+
+
+_BLOCKED = "vcpu_blocked_max"
+
+
+def _blocked(run: str, blocked: Level | None, own: Level) -> str:
+    """Return that the vCPU's thread slept through most of the longest stall, as the end of a
+    sentence; "" where no trace says so."""
+    block = max(own.values, key=own.values.__getitem__)
+    slept_s = blocked.values.get(block, 0.0) if blocked else 0.0
+    if slept_s < own.values[block] / 2:
+        return ""
+    return (
+        f"; for {quantity(slept_s, Unit.SECONDS)} of the longest its vCPU slept in the host "
+        f"('labctl timeline {run}' names its waker)"
+    )
 
 
 _NEAR = 0.25

@@ -532,6 +532,14 @@ GUEST_SCHEDULER = (
     Metric("late_exit_share", Unit.FRACTION, Better.NEITHER, _LATE),
     Metric("late_queue_share", Unit.FRACTION, Better.NEITHER, _LATE),
     Metric(
+        "vcpu_blocked_max",
+        Unit.SECONDS,
+        Better.NEITHER,
+        "both traces: the longest time that a vCPU's thread slept in the host while its guest had "
+        "a task on it ([blocked](nested.md#suspects)); 0 where none was 1 ms",
+        zero=Zero.USUAL,
+    ),
+    Metric(
         "wakeups_traced",
         Unit.FRACTION,
         Better.NEITHER,

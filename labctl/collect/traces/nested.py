@@ -1,4 +1,5 @@
-"""Attribute the workload's late wake-ups to guest and host, from the traces of both sides."""
+"""Attribute the workload's late wake-ups and stalls to guest and host, from the traces of both
+sides."""
 
 from __future__ import annotations
 
@@ -11,11 +12,14 @@ from labctl.store.samples import Reading, Unavailable, sample
 from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
 from labctl.trace.timeline.nested import timeline_of_files
+from labctl.trace.timeline.suspects import BLOCKED as SUSPECT
 
 SEEN = "wakeups_traced"
+BLOCKED = "vcpu_blocked_max"
 SHARES = ("late_host_share", "late_exit_share", "late_queue_share")
 _IMPOSSIBLE = {
     "native": {
+        "vcpu_blocked_max": "natively there is no vCPU.",
         "late_host_share": "natively there is no vCPU that waits.",
         "late_exit_share": "natively there are no VM exits.",
     },
@@ -24,8 +28,9 @@ _IMPOSSIBLE = {
 
 
 def parse(trial: RawTrial) -> Iterator[Reading]:
-    """Return the share of the workload's wake-ups that the traces cover, and the shares of time of
-    the latest 5 %; nothing for a trial without a trace.
+    """Return the share of the workload's wake-ups that the traces cover, the shares of time of the
+    latest 5 %, and the longest time (s) that a vCPU slept with a task on it; nothing for a trial
+    without a trace.
 
     Raises BrokenError if a file of labctl's own is incomplete.
     """
@@ -35,7 +40,9 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
         timeline = timeline_of_files(trial.traces, trial.program, trial.own)
     except UsageError as error:
         reason = f"{error.message}."
-        yield from (Unavailable(metric=metric, reason=reason) for metric in (SEEN, *SHARES))
+        yield from (
+            Unavailable(metric=metric, reason=reason) for metric in (SEEN, BLOCKED, *SHARES)
+        )
         return
     source = files.HOST if trial.kind == "native" else files.GUEST
     coverage = timeline.coverage
@@ -45,6 +52,11 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
         yield sample(SEEN, coverage.seen / coverage.total, source=source)
     late = round(timeline.figures.get("late_wakeups", 0))
     impossible = _IMPOSSIBLE.get("native" if trial.kind == "native" else trial.accelerator, {})
+    longest = f"{SUSPECT[1]}_max_s"
+    if longest in timeline.figures:
+        yield sample(BLOCKED, timeline.figures[longest], source=source)
+    else:
+        yield Unavailable(metric=BLOCKED, reason=impossible.get(BLOCKED) or _problems(timeline))
     for metric in SHARES:
         if metric in impossible:
             yield Unavailable(metric=metric, reason=impossible[metric])

@@ -312,7 +312,12 @@ _SHORT = {
     State.IDLE: "idle",
     State.UNKNOWN: "unknown",
 }
-_LETTERS = {"double scheduling": "D", "lock holder preempted": "L", "wake-up chain": "W"}
+_LETTERS = {
+    "double scheduling": "D",
+    "blocked vCPU": "B",
+    "lock holder preempted": "L",
+    "wake-up chain": "W",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from labctl.base.wording import counted
 from labctl.trace.coverage import Bounds
 from labctl.trace.model import Gap
 from labctl.trace.timeline.lanes import Late, State, Suspect, Timeline
+from labctl.trace.timeline.suspects import BLOCKED
 
 PARTS = (
     ("host", "waiting for a host CPU"),
@@ -153,8 +154,8 @@ def worst_first(lates: Sequence[Late]) -> list[Late]:
 
 
 def answer(timeline: Timeline) -> tuple[str, ...]:
-    """Return the trial in some sentences: causes of late wake-ups, the worst of them, and the share
-    of wake-ups that the trace shows."""
+    """Return the trial in some sentences: causes of late wake-ups, the worst of them, the longest
+    time that a vCPU was blocked, and the share of wake-ups that the trace shows."""
     coverage = timeline.coverage
     if not timeline.late and not is_native(timeline) and not shows_guest(timeline):
         told = "Late wake-ups are unknown without the guest's side of the trace."
@@ -174,7 +175,12 @@ def answer(timeline: Timeline) -> tuple[str, ...]:
         )
     else:
         said = (_lead(timeline), *_of_the_worst(timeline))
-    return (*said, *_coverage_words(timeline))
+    return (*said, *_longest_blocked(timeline), *_coverage_words(timeline))
+
+
+def _longest_blocked(timeline: Timeline) -> tuple[str, ...]:
+    blocked = [one for one in longest_first(timeline.suspects) if one.kind == BLOCKED[0]]
+    return tuple(f"A vCPU is blocked: {one.text}." for one in blocked[:1])
 
 
 def _lead(timeline: Timeline) -> str:

@@ -204,6 +204,10 @@ class _Moments:
         return bool(among(self.what, what).any())
 
 
+ASLEEP = ", asleep"
+"""End of an exit's detail while the vCPU's thread sleeps in it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSide:
     """Hold the common data of one trace's lanes. `isa`: of the exits' reasons, 0 if unknown.
@@ -380,7 +384,7 @@ class HostSide:
         text = "unknown exit" if first == _NO_REASON else exit_name(self.isa, first)
         if then:
             text += f", in QEMU ({qemu_exit_name(then - 1)})"
-        return f"{text}, asleep" if says == _Says.ASLEEP else text
+        return text + ASLEEP if says == _Says.ASLEEP else text
 
 
 def _part(time_ns: Nanoseconds, what: object, cpu: object, number: object = 0) -> _Moments:

@@ -67,7 +67,7 @@ class Late:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     """Describe a moment worth inspecting. `kind`: "double scheduling" (the guest gave a task a CPU
-    that had none itself), "lock holder preempted" or "wake-up chain"."""
+    that had none itself), "blocked vCPU", "lock holder preempted" or "wake-up chain"."""
 
     kind: str
     vcpu: int

@@ -27,6 +27,7 @@ from labctl.trace.timeline.recordings import Traces, recordings
 from labctl.trace.timeline.suspects import (
     Found,
     Sides,
+    blocked_vcpus,
     double_scheduling,
     lock_holders,
     wake_up_chains,
@@ -306,7 +307,7 @@ def timeline_of(
         sight = Sight(hosts=hosts, tasks=guests, main_loop=main_loop, has_exits=side.has_exits)
         looked = draft.take(lateness(guest, workload, sight, clock.to_host, error_ns))
         if hosts:
-            found = [double_scheduling(sides), wake_up_chains(sides)]
+            found = [double_scheduling(sides), blocked_vcpus(sides), wake_up_chains(sides)]
         if side.has_exits:
             found.append(lock_holders(sides))
         _say_found(draft, sides, found)
@@ -411,6 +412,8 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
     for one in found:
         draft.figures[f"{one.name}_count"] = one.count
         draft.figures[f"{one.name}_s"] = one.total_ns / 1e9
+        lengths = (suspect.end_ns - suspect.start_ns for suspect in one.kept)
+        draft.figures[f"{one.name}_max_s"] = max(lengths, default=0) / 1e9
         if one.count > len(one.kept):
             draft.problems.append(
                 f"'{one.kind}': the {len(one.kept):,} longest of {one.count:,} are listed."

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 
 from labctl.trace.exit_names import SPINS
 from labctl.trace.model import EXIT, WAKEUPS, Nanoseconds
-from labctl.trace.timeline.host_lanes import HostSide
+from labctl.trace.timeline.host_lanes import ASLEEP, HostSide
 from labctl.trace.timeline.lanes import Flags, Lane, State, Suspect, in_states, meter, overlaps
 
 DOUBLE = "double scheduling", "double_scheduling"
+BLOCKED = "blocked vCPU", "blocked_vcpu"
 LOCK_HOLDER = "lock holder preempted", "lock_holder"
 CHAIN = "wake-up chain", "wake_up_chain"
 """Names of suspects and of their figures."""
 
 DOUBLE_NS = 1_000_000
+BLOCKED_NS = 1_000_000
 CHAIN_NS = 1_000_000
 """Shortest reported time."""
 MOST = 2_000
@@ -97,6 +99,41 @@ def double_scheduling(sides: Sides) -> Found:
         )
 
     return _found(DOUBLE, sides, long, text)
+
+
+def blocked_vcpus(sides: Sides) -> Found:
+    """Find vCPUs that sleep for 1 ms or more with a task on them: for QEMU's lock, its memory, a
+    disk, or a spinlock of the guest's (kvm_wait() in arch/x86/kernel/kvm.c). Times within the
+    clocks' error are left out.
+
+    The waker is named, and its own wait for a CPU meanwhile: a real-time vCPU that waits for an
+    ordinary thread waits for all that this thread waits behind (priority inversion).
+    """
+    least = max(BLOCKED_NS, sides.error_ns)
+    seen = []
+    for vcpu in sides.both:
+        start, end = _sleeps(sides.hosts[vcpu])
+        one = _with_task(sides, vcpu, start, end)
+        seen.append(one.take(one.end_ns - one.start_ns >= least))
+    lanes: dict[int, Lane | None] = {}
+
+    def text(vcpu: int, start: int, end: int, task: str, _: int) -> str:
+        begins = f"the guest runs '{task}', but vCPU {vcpu} sleeps {_ms(end - start)} in the host"
+        waker = _waker(sides, vcpu, end)
+        if not waker:
+            return begins
+        if waker not in lanes:
+            lanes[waker] = sides.host.thread_lane(waker, "")
+        lane = lanes[waker]
+        waited = 0
+        if lane is not None:
+            wait = meter(lane, State.PREEMPTED).between(np.array([start]), np.array([end]))
+            waited = int(wait[0])
+        its = f", which waits {_ms(waited)} of it for a CPU" if waited else ""
+        behind = _behind(lane, start, end) if lane is not None and waited else ""
+        return f"{begins}, until it is woken by '{sides.host.name(waker)}'{its}{behind}"
+
+    return _found(BLOCKED, sides, seen, text)
 
 
 def lock_holders(sides: Sides) -> Found:
@@ -180,11 +217,23 @@ def _waits(lane: Lane) -> tuple[Nanoseconds, Nanoseconds, _Rows]:
     return lane.start_ns[first], lane.end_ns[last], first
 
 
+def _sleeps(lane: Lane) -> tuple[Nanoseconds, Nanoseconds]:
+    """Return sleeps of a vCPU's thread: in the guest's halt, and in other exits."""
+    asleep = np.array([detail.endswith(ASLEEP) for detail in lane.details])
+    own = in_states(lane, State.HALTED) | (in_states(lane, State.EXIT) & asleep[lane.detail])
+    return lane.start_ns[own], lane.end_ns[own]
+
+
 def _waiting_with_task(sides: Sides, vcpu: int) -> _Seen:
     """Return where a vCPU waits while its guest has a task on it."""
+    start, end, _ = _waits(sides.hosts[vcpu])
+    return _with_task(sides, vcpu, start, end)
+
+
+def _with_task(sides: Sides, vcpu: int, start: Nanoseconds, end: Nanoseconds) -> _Seen:
+    """Return the parts of these spans in which a vCPU's guest has a task on it."""
     guest = sides.guests[vcpu]
     tasks = np.flatnonzero(in_states(guest, State.TASK))
-    start, end, _ = _waits(sides.hosts[vcpu])
     wait, task = overlaps(start, end, guest.start_ns[tasks], guest.end_ns[tasks])
     task = tasks[task]
     return _Seen(
@@ -242,17 +291,24 @@ def _behind(lane: Lane, start_ns: int, end_ns: int) -> str:
 
 def _by(sides: Sides, vcpu: int, at_ns: int) -> str:
     """Return what woke a vCPU's thread then."""
+    waker = _waker(sides, vcpu, at_ns)
+    if waker is None:
+        return ""
+    # The idle task wakes nobody by itself: an interrupt on an idle CPU does.
+    return f" by '{sides.host.name(waker)}'" if waker else " by an interrupt"
+
+
+def _waker(sides: Sides, vcpu: int, at_ns: int) -> int | None:
+    """Return the thread that woke a vCPU's then; None if the trace does not say."""
     for name in WAKEUPS:
         events = sides.host.trace.events.get(name)
         if events is not None:
             row = int(np.searchsorted(events.time_ns, at_ns))
             while row < len(events) and events.time_ns[row] == at_ns:
                 if events.fields["pid"][row] in sides.threads[vcpu]:
-                    # The idle task wakes nobody by itself: an interrupt on an idle CPU does.
-                    tid = int(events.tid[row])
-                    return " by an interrupt" if tid == 0 else f" by '{sides.host.name(tid)}'"
+                    return int(events.tid[row])
                 row += 1
-    return ""
+    return None
 
 
 def _ms(length_ns: int) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from labctl.analysis.answer.record import Basis, Statistic, Worse
 from labctl.analysis.judge import judge
-from labctl.store.run_folder import LoadedRun, RunFolder
+from labctl.store.run_folder import LoadedRun, LoadedTrial, RunFolder
+from labctl.store.samples import sample
 from tests.unit.analysis.alter import with_values
 from tests.unit.example import EXAMPLE
 from tests.unit.synthetic import WORKLOADS, synthetic_run
@@ -99,6 +100,30 @@ def test_a_longest_latency_that_more_than_doubles_is_named_with_its_cause() -> N
     assert " → 48.4 ms in sysbench-cpu" in decision.worse
     assert "the median of 10 trials each: not tested" in decision.worse
     assert "; real-time throttling stops its vCPUs for up to 50 ms in each second" in decision.worse
+
+
+@pytest.mark.parametrize(("slept_s", "is_named"), [(0.3, True), (0.1, False), (None, False)])
+def test_a_stall_through_which_the_vcpu_slept_is_not_called_throttling(
+    slept_s: float | None, is_named: bool
+) -> None:
+    """Its trace tells; where it has none, or the vCPU slept for less than half of it, nothing."""
+    run = with_values(stalled(), "pinned+fifo", "latency_max", lambda b, _: 0.389 if b == 4 else 0)
+
+    def traced(trial: LoadedTrial) -> LoadedTrial:
+        if slept_s is None or trial.record.cell["tuning"] != "pinned+fifo":
+            return trial
+        value = slept_s if trial.record.block == 4 else 0.0
+        return replace(
+            trial, readings=(*trial.readings, sample("vcpu_blocked_max", value, source="trace"))
+        )
+
+    decision = judge(replace(run, trials=tuple(map(traced, run.trials)))).decision
+    assert " → 389 ms in sysbench-cpu" in decision.worse
+    told = "; for 300 ms of the longest its vCPU slept in the host ('labctl timeline example' names"
+    assert (told in decision.worse) is is_named
+    advised = "; with '--collect trace' a run finds the cause"
+    assert (advised in decision.worse) is (slept_s is None)
+    assert "throttling" not in decision.worse
 
 
 @pytest.mark.parametrize(

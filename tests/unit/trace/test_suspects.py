@@ -61,6 +61,58 @@ def test_double_scheduling_takes_a_task_a_millisecond_and_sure_clocks(
     assert timeline.figures["double_scheduling_count"] == count
 
 
+def test_a_vcpu_that_sleeps_with_a_task_on_it_is_blocked_and_its_waker_is_named() -> None:
+    """The waker, an ordinary thread, waits behind a hog for most of it: priority inversion."""
+    outside, inside = host(), guest()
+    outside.switch(48_000, 0, WAKER, HOG, PREEMPTED)
+    outside.switch(50_000, 1, VCPU, 0, SLEEPING)
+    outside.switch(58_000, 0, HOG, WAKER, PREEMPTED)
+    outside.wake(59_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(59_010, 1, 0, VCPU, PREEMPTED)
+    inside.switch(40_000, 0, 0, SHELL, RUNNABLE)
+    timeline = told(outside, inside)
+    (suspect,) = [one for one in timeline.suspects if one.kind == "blocked vCPU"]
+    assert (suspect.start_ns, suspect.end_ns) == (50_000_000, 59_000_000)
+    assert suspect.text == (
+        "the guest runs 'sh', but vCPU 0 sleeps 9.000 ms in the host, until it is woken by 'qemu', "
+        "which waits 8.000 ms of it for a CPU behind 'stress-ng'"
+    )
+    assert timeline.figures["blocked_vcpu_s"] == pytest.approx(0.009)
+
+
+def test_a_vcpu_under_kvm_is_blocked_in_an_exit_but_not_in_its_guests_halt() -> None:
+    outside, inside = host(), guest()
+    outside.entry(10, 1, VCPU)
+    outside.exit(20_000, 1, VCPU, PAUSE)
+    outside.switch(20_010, 1, VCPU, 0, SLEEPING)
+    outside.wake(24_010, 0, VCPU, by=NEIGHBOUR, to=1)
+    outside.switch(24_020, 1, 0, VCPU, PREEMPTED)
+    outside.entry(24_030, 1, VCPU)
+    outside.exit(50_000, 1, VCPU, HLT)
+    outside.switch(50_010, 1, VCPU, 0, SLEEPING)
+    outside.wake(60_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(60_010, 1, 0, VCPU, PREEMPTED)
+    inside.switch(10_000, 0, 0, SHELL, RUNNABLE)
+    inside.switch(49_000, 0, SHELL, 0, SLEEPING)
+    inside.switch(61_000, 0, 0, SHELL, RUNNABLE)
+    (suspect,) = [one for one in told(outside, inside).suspects if one.kind == "blocked vCPU"]
+    assert suspect.text == (
+        "the guest runs 'sh', but vCPU 0 sleeps 4.000 ms in the host, until it is woken by "
+        "'other-vm'"
+    )
+
+
+@pytest.mark.parametrize(("length_us", "error_us"), [(900, 0), (1_500, 1_600)])
+def test_a_short_sleep_blocks_nothing(length_us: int, error_us: float) -> None:
+    outside, inside = host(), guest()
+    outside.switch(50_000, 1, VCPU, 0, SLEEPING)
+    outside.wake(50_000 + length_us, 0, VCPU, by=WAKER, to=1)
+    outside.switch(50_010 + length_us, 1, 0, VCPU, PREEMPTED)
+    inside.switch(40_000, 0, 0, SHELL, RUNNABLE)
+    timeline = timeline_of(outside.trace(), [vcpu()], inside.trace(), clock(0, error_us), WORKLOAD)
+    assert timeline.figures["blocked_vcpu_count"] == 0
+
+
 def test_spinning_vcpus_make_a_preempted_one_a_lock_holder_suspect() -> None:
     outside, inside = host(), guest()
     outside.entry(10, 1, VCPU)
