@@ -22,8 +22,9 @@ PLACE = Path("the command line")
 
 _SPARE_BLOCKS = 3
 _QUICK_S = 2
+_LOOKS = [10, 20]
 _QUICK: Mapping[str, object] = {"duration_s": _QUICK_S, "looks": [10, 20, 30]}
-"""Length and rule of benchmarks/pinning.yaml, which ends at the look that decides."""
+"""Length and rules of benchmarks/pinning.yaml, which ends at the look that decides."""
 
 _LONGEST_NAME = 60
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*|native[+].*")
@@ -259,7 +260,7 @@ def question(
     name: str | None = None,
 ) -> Question:
     """Return the study that compares tunings with the baseline in these workloads, with the native
-    twin of each tuning, the standard roles, and the blocks of the study `pinning`.
+    twin of each tuning, the standard roles, and the looks of the study `pinning`.
 
     `workloads`: name to the keys of the workload in a study. Raises UsageError for an unknown
     tuning, and if none is left to compare.
@@ -281,6 +282,7 @@ def question(
         "workloads": {one: dict(keys) for one, keys in workloads.items()}
         if any(workloads.values())
         else list(workloads),
+        "looks": _LOOKS,
         **_rest({one: list(workloads) for one in asked}),
     }
     return Question(name=name or _study_name([*asked, *workloads]), content=content)

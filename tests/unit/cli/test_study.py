@@ -38,7 +38,7 @@ def test_what_a_study_compares_is_shown_for_people(labctl: Labctl) -> None:
         "pinned+fifo",
         "Conditions: quiet, neighbour",
         "cyclictest 30 open-loop mean latency 10 %",
-        "labctl sweep pinning: 17 arms, 5 workloads, 2 conditions, 10 blocks: 1700 trials",
+        "labctl sweep pinning: 17 arms, 5 workloads, 2 conditions, 20 blocks: at most 3400 trials",
         "labctl sweep pinning --quick: 8 arms",
     ):
         assert words in said

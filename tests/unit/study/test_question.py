@@ -14,7 +14,7 @@ from labctl.study.tunings import load_tunings
 from labctl.workloads.registry import checkers
 
 
-def test_a_question_has_the_roles_the_twins_and_the_blocks_of_the_study_pinning() -> None:
+def test_a_question_has_the_roles_the_twins_and_the_looks_of_the_study_pinning() -> None:
     asked = question(["pinned", "pinned+fifo"], {"redis-get": {}})
     study = load_study(asked, programs=checkers())
     pinning = load_study("pinning", programs=checkers())
@@ -25,7 +25,7 @@ def test_a_question_has_the_roles_the_twins_and_the_blocks_of_the_study_pinning(
     assert study.roles == pinning.roles
     assert study.limits == pinning.limits
     assert study.guest == pinning.guest
-    for one in ("blocks", "blocks_per_boot", "spare_blocks"):
+    for one in ("stopping", "blocks_per_boot", "spare_blocks"):
         assert getattr(study, one) == getattr(pinning, one)
     assert study.exercises == {"pinned": ("redis-get",), "pinned+fifo": ("redis-get",)}
     assert study.title == "What do 'pinned' and 'pinned+fifo' do in redis-get?"

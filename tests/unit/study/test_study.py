@@ -257,7 +257,8 @@ def test_the_pinning_study_that_labctl_brings_is_sound() -> None:
     assert set(full.workloads) == {*cpu, *disk}
     assert set(full.conditions) == {"quiet", "neighbour"}
     # METHOD: fewer than ten blocks give no verdict, so the quick selection keeps them.
-    assert full.blocks == 10
+    assert isinstance(full.stopping, Looks)
+    assert full.stopping.at == (10, 20)
     assert isinstance(quick.stopping, Looks)
     assert quick.stopping.at == (10, 20, 30)
     assert len(quick.tunings) == 8
