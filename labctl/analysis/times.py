@@ -63,6 +63,10 @@ OVERHEAD_S = 1.3
 recorded quick sweep (`labctl report example`) had 1.2 up to the first look, and 1.6 over all
 blocks: later ones have fewer trials for each boot. Its host has two CPUs, guests were emulated."""
 
+OWN_BOOT_S = 11.0
+"""Seconds that a guest of a tuning that isn't restored takes to boot, alone, in each block: 10.7 to
+12.1 between two trials on that host, of which a restore takes 0.5."""
+
 _OVERHEAD_OF = frozenset({"sysbench-cpu", "cyclictest"})
 """Programs that it was taken from."""
 
@@ -85,7 +89,8 @@ class ExpectedTime:
 def expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     """Estimate each trial as its window plus the overhead of a trial of `earlier`. If that is None
     or does not record it: the recorded quick sweep's overhead, plus the seconds that the workload
-    leaves out."""
+    leaves out. Boots of tunings that are not restored are extra, unless `earlier` had such
+    tunings too."""
     rule = plan.rule
     if not (isinstance(rule, Looks) and rule.drops):
         return _expected_time(plan, earlier)
@@ -134,11 +139,12 @@ def looks_within(plan: PlanRecord, earlier: LoadedRun | None, seconds: float) ->
 def _expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     windows = sum(plan.workloads[trial.cell["workload"]].duration_s or 0 for trial in plan.trials)
     spent = None if earlier is None else wall_time(earlier)
+    boots_s = OWN_BOOT_S * _own_boots(plan)
     if earlier is None or spent is None:
         skipped = sum(_skipped_s(plan.workloads[trial.cell["workload"]]) for trial in plan.trials)
         return ExpectedTime(
             windows=windows,
-            total=windows + skipped + OVERHEAD_S * len(plan.trials),
+            total=windows + skipped + OVERHEAD_S * len(plan.trials) + boots_s,
             paced_by=None,
             unpaced=_unpaced(plan, _OVERHEAD_OF),
         )
@@ -146,10 +152,17 @@ def _expected_time(plan: PlanRecord, earlier: LoadedRun | None) -> ExpectedTime:
     overhead = (spent.total - spent.windows - spent.waited - spent.invalid) / done
     return ExpectedTime(
         windows=windows,
-        total=windows + overhead * len(plan.trials),
+        total=windows + overhead * len(plan.trials) + (0 if _own_boots(earlier.plan) else boots_s),
         paced_by=earlier.name,
         unpaced=_unpaced(plan, {one.program for one in earlier.plan.workloads.values()}),
     )
+
+
+def _own_boots(plan: PlanRecord) -> int:
+    """Return how many guests boot for the trials of one tuning in one block."""
+    own = {name for name, arm in plan.tunings.items() if arm.kind == "guest" and not arm.restore}
+    cells = {(trial.block, trial.cell.get("tuning")) for trial in plan.trials}
+    return sum(name in own for _, name in cells)
 
 
 def _unpaced(plan: PlanRecord, known: Collection[str | None]) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from labctl.analysis.times import OVERHEAD_S, expected_time, wall_time
+from labctl.analysis.times import OVERHEAD_S, OWN_BOOT_S, expected_time, wall_time
 from labctl.store.run_folder import LoadedRun
 from labctl.store.trial import TrialStatus
-from tests.unit.analysis.alter import with_run
+from tests.unit.analysis.alter import with_plan, with_run
 from tests.unit.synthetic import synthetic_run
 
 START = "2026-11-22T21:00:00+00:00"
@@ -86,3 +86,16 @@ def test_a_plan_without_an_earlier_run_is_paced_by_the_recorded_one() -> None:
         expected = expected_time(plan, earlier)
         assert expected.total == pytest.approx(expected.windows + OVERHEAD_S * len(plan.trials))
         assert expected.paced_by is None
+
+
+def test_a_tuning_that_boots_for_itself_takes_a_boot_in_each_block() -> None:
+    run = synthetic_run(blocks=10, primary_only=True)
+    tunings = run.plan.to_json()["tunings"]
+    boots = with_plan(run, tunings={**tunings, "pinned": {**tunings["pinned"], "restore": False}})
+    earlier = timed(*TRIALS)
+    for paced in (None, earlier):
+        more = expected_time(boots.plan, paced).total - expected_time(run.plan, paced).total
+        assert more == pytest.approx(10 * OWN_BOOT_S), "once for all its workloads"
+    # Such an earlier run's trials took their share of its own boots.
+    alike = replace(earlier, plan=boots.plan)
+    assert expected_time(boots.plan, alike).total == expected_time(run.plan, earlier).total
