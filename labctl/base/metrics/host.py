@@ -535,8 +535,8 @@ GUEST_SCHEDULER = (
         "vcpu_blocked_max",
         Unit.SECONDS,
         Better.NEITHER,
-        "both traces: the longest time that a vCPU's thread slept in the host while its guest had "
-        "a task on it ([blocked](nested.md#suspects)); 0 where none was 1 ms",
+        "both traces: the longest time seen that a vCPU's thread slept in the host while its guest "
+        "had a task on it ([blocked](nested.md#suspects)); 0 where none was 1 ms",
         zero=Zero.USUAL,
     ),
     Metric(

@@ -13,6 +13,7 @@ from labctl.trace import files
 from labctl.trace.timeline.lanes import Timeline
 from labctl.trace.timeline.nested import timeline_of_files
 from labctl.trace.timeline.suspects import BLOCKED as SUSPECT
+from labctl.trace.timeline.suspects import BLOCKED_NS
 
 SEEN = "wakeups_traced"
 BLOCKED = "vcpu_blocked_max"
@@ -53,7 +54,11 @@ def parse(trial: RawTrial) -> Iterator[Reading]:
     late = round(timeline.figures.get("late_wakeups", 0))
     impossible = _IMPOSSIBLE.get("native" if trial.kind == "native" else trial.accelerator, {})
     longest = f"{SUSPECT[1]}_max_s"
-    if longest in timeline.figures:
+    error_ns = timeline.clock_error_ns or 0
+    if error_ns > BLOCKED_NS:
+        reason = f"the guest's clock may be off by {error_ns / 1e6:.3f} ms."
+        yield Unavailable(metric=BLOCKED, reason=reason)
+    elif longest in timeline.figures:
         yield sample(BLOCKED, timeline.figures[longest], source=source)
     else:
         yield Unavailable(metric=BLOCKED, reason=impossible.get(BLOCKED) or _problems(timeline))

@@ -412,8 +412,9 @@ def _say_found(draft: _Draft, sides: Sides, found: Sequence[Found]) -> None:
     for one in found:
         draft.figures[f"{one.name}_count"] = one.count
         draft.figures[f"{one.name}_s"] = one.total_ns / 1e9
-        lengths = (suspect.end_ns - suspect.start_ns for suspect in one.kept)
-        draft.figures[f"{one.name}_max_s"] = max(lengths, default=0) / 1e9
+        if sides.both:
+            lengths = (suspect.end_ns - suspect.start_ns for suspect in one.kept)
+            draft.figures[f"{one.name}_max_s"] = max(lengths, default=0) / 1e9
         if one.count > len(one.kept):
             draft.problems.append(
                 f"'{one.kind}': the {len(one.kept):,} longest of {one.count:,} are listed."

@@ -151,13 +151,30 @@ def test_what_the_program_counts_itself_is_held_against_the_trace(
         assert reason in share.reason
 
 
-def test_a_program_that_kept_qemus_memory_locked_is_named_as_the_waker(tmp_path: Path) -> None:
-    """Its longest latency was 389 ms, by sysbench's own count."""
+@pytest.fixture
+def blocked(tmp_path: Path) -> TrialFolder:
     folder = TrialFolder(shutil.copytree(BLOCKED_GUEST, tmp_path / "0001"))
     for name in (files.HOST, files.GUEST):
         packed = folder.path / f"{name}.xz"
         (folder.path / name).write_bytes(lzma.decompress(packed.read_bytes()))
-    trial = raw_trial(folder, program="sysbench-cpu", kind="guest", accelerator="tcg")
+    return folder
+
+
+def test_a_guest_whose_clock_may_be_off_by_more_has_no_blocked_time(blocked: TrialFolder) -> None:
+    readings = blocked.read_json(files.CLOCKS)
+    late = [{**one, "asked_ns": one["asked_ns"] - 5_000_000} for one in readings]
+    blocked.write_raw_json(files.CLOCKS, late)
+    trial = raw_trial(blocked, program="sysbench-cpu", kind="guest", accelerator="tcg")
+    (found,) = [one for one in nested.parse(trial) if one.metric == BLOCKED]
+    assert isinstance(found, Unavailable)
+    assert "the guest's clock may be off by" in found.reason
+
+
+def test_a_program_that_kept_qemus_memory_locked_is_named_as_the_waker(
+    blocked: TrialFolder,
+) -> None:
+    """Its longest latency was 389 ms, by sysbench's own count."""
+    trial = raw_trial(blocked, program="sysbench-cpu", kind="guest", accelerator="tcg")
     (found,) = [one for one in nested.parse(trial) if one.metric == BLOCKED]
     assert isinstance(found, Sample)
     assert found.value == pytest.approx(0.264, abs=0.001)

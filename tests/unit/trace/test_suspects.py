@@ -113,6 +113,14 @@ def test_a_short_sleep_blocks_nothing(length_us: int, error_us: float) -> None:
     assert timeline.figures["blocked_vcpu_count"] == 0
 
 
+def test_without_a_switch_of_the_guests_no_longest_sleep_is_known() -> None:
+    outside = host()
+    outside.switch(50_000, 1, VCPU, 0, SLEEPING)
+    outside.wake(59_000, 0, VCPU, by=WAKER, to=1)
+    outside.switch(59_010, 1, 0, VCPU, PREEMPTED)
+    assert "blocked_vcpu_max_s" not in told(outside, guest()).figures
+
+
 def test_spinning_vcpus_make_a_preempted_one_a_lock_holder_suspect() -> None:
     outside, inside = host(), guest()
     outside.entry(10, 1, VCPU)
